@@ -14,7 +14,7 @@ set(light_names base stats plan)
 set(installed_modules ${light_names})
 if(FIRKIN_WITH_TORCH)
   set(torch_names comm ddp tune)
-  list(APPEND installed_modules ${torch_names} results tuning report trace workload bench)
+  list(APPEND installed_modules ${torch_names} results tuning report model trace workload bench)
 endif()
 add_library(firkin_library STATIC)
 set_target_properties(firkin_library PROPERTIES OUTPUT_NAME firkin EXPORT_NAME library LINKER_LANGUAGE CXX)
@@ -52,14 +52,13 @@ if(NOT FIRKIN_BUILD_PROGRAM)
   return()
 endif()
 
-# The program. bin/firkin is a script that finds LibTorch for it, or says in one line what to do: the dynamic linker would only name a file.
-# The run path to the LibTorch that it was built with (a link option of LibTorch.cmake) stays.
+# The program. To measure, bin/firkin starts a script that finds LibTorch for firkin-measure, or says in one line what to do: the dynamic
+# linker would only name a file. The run path to the LibTorch that it was built with (a link option of LibTorch.cmake) stays.
+install(TARGETS firkin RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
 if(FIRKIN_WITH_TORCH)
-  install(TARGETS firkin RUNTIME DESTINATION ${CMAKE_INSTALL_LIBEXECDIR}/firkin)
-  configure_file(cmake/installed_firkin.in ${PROJECT_BINARY_DIR}/installed_firkin @ONLY)
-  install(PROGRAMS ${PROJECT_BINARY_DIR}/installed_firkin DESTINATION ${CMAKE_INSTALL_BINDIR} RENAME firkin)
-else()
-  install(TARGETS firkin RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
+  install(TARGETS firkin-measure RUNTIME DESTINATION ${CMAKE_INSTALL_LIBEXECDIR}/firkin)
+  configure_file(cmake/with_libtorch.in ${PROJECT_BINARY_DIR}/with-libtorch @ONLY)
+  install(PROGRAMS ${PROJECT_BINARY_DIR}/with-libtorch DESTINATION ${CMAKE_INSTALL_LIBEXECDIR}/firkin)
 endif()
 install(DIRECTORY data/ DESTINATION ${CMAKE_INSTALL_DATADIR}/firkin)
 

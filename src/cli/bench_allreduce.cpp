@@ -9,34 +9,9 @@
 namespace firkin::cli {
 namespace {
 
-// What is measured, named as in nccl-tests, and for how long in all.
-struct SizeFlags {
-  std::string begin, end;
-  int64_t factor = 4;
-  double seconds = 10;
-};
-
-void add_size_flags(CLI::App& app, SizeFlags& flags) {
-  add_value(app, "-b,--begin", flags.begin, "smallest size, bytes; 1K, 1M, 1G: powers of 1024");
-  add_value(app, "-e,--end", flags.end, "largest size");
-  add_value(app, "-f,--factor", flags.factor, "ratio of successive sizes");
-}
-
-void add_time_flag(CLI::App& app, SizeFlags& flags) {
-  add_time(app, "--time", flags.seconds, "budget for the whole measurement");
-}
-
-// The sizes in bytes, ascending, multiples of 4. Throws InputError, also for the time.
-std::vector<int64_t> checked_sizes(const SizeFlags& flags) {
-  if (!(flags.seconds >= 0.1 && flags.seconds <= 1e6)) {
-    throw InputError(fmt::format("--time {}: expected 100ms to 11 days", format_seconds(flags.seconds)));
-  }
-  const int64_t begin = parse_bytes(flags.begin, "--begin");
-  const int64_t end = parse_bytes(flags.end, "--end");
-  if (begin % kFloatBytes != 0) throw InputError(fmt::format("--begin {}: expected a multiple of {} bytes", flags.begin, kFloatBytes));
-  if (begin > end) throw InputError(fmt::format("--begin {}: expected at most --end {}", flags.begin, flags.end));
-  if (flags.factor < 2) throw InputError(fmt::format("--factor {}: expected a whole number, at least 2", flags.factor));
-  return sizes_between(begin, end, flags.factor);
+// In bytes, ascending, multiples of 4.
+std::vector<int64_t> sizes_in(const SizeFlags& flags) {
+  return sizes_between(parse_bytes(flags.begin, "--begin"), parse_bytes(flags.end, "--end"), flags.factor);
 }
 
 std::vector<AllReduceSeries> measure(const char* what, AllReduceBenchOptions options, const ProcessGroup& group) {
@@ -59,11 +34,6 @@ void finish(const CommonFlags& common, Results& results, const std::vector<Outpu
 // ---- firkin bench allreduce: a(x) and g(x).
 
 constexpr double kMixedShare = 0.1;  // of the time, for queues of mixed sizes
-
-struct AllReduceFlags : RunFlags {
-  SizeFlags sizes = {.begin = "4", .end = "64M"};
-  bool cold = false;
-};
 
 void add_mixed_queues(const AllReduceFlags& flags, const ProcessGroup& group, double seconds, Results& results) {
   const MixedQueues queues =
@@ -90,13 +60,8 @@ void run_rank(const AllReduceFlags& flags, const std::vector<int64_t>& sizes, co
 
 // ---- firkin bench collectives: all-reduces beside what takes their place under the strategy sharded.
 
-struct CollectivesFlags : RunFlags {
-  SizeFlags sizes = {.begin = "4K", .end = "64M", .seconds = 30};
-  std::optional<int64_t> memory_limit_bytes;  // per rank
-};
-
 std::vector<int64_t> sizes_of(const CollectivesFlags& flags) {
-  const std::vector<int64_t> sizes = checked_sizes(flags.sizes);
+  const std::vector<int64_t> sizes = sizes_in(flags.sizes);
   const int64_t ranks = world_size(flags.ranks);
   if (ranks < 2) throw InputError(fmt::format("--ranks {}: expected 2 or more, because one has nothing to scatter or gather", ranks));
   return sliced_sizes(sizes, ranks);
@@ -134,12 +99,6 @@ void run_rank(const CollectivesFlags& flags, std::vector<int64_t> sizes, int64_t
 
 // ---- firkin bench chunks: a fixed amount of data in chunks of varying size, and g(x).
 
-struct ChunksFlags : RunFlags {
-  SizeFlags sizes = {.begin = "16K", .end = "256M", .seconds = 60};
-  int64_t elements = 60'000'000;
-  std::string allreduce;
-};
-
 // What is known before any rank starts.
 struct ChunksInput {
   std::vector<int64_t> chunk_bytes;
@@ -148,7 +107,7 @@ struct ChunksInput {
 
 ChunksInput checked_input(const ChunksFlags& flags) {
   constexpr int64_t kMostElements = int64_t{1} << 36;
-  const std::vector<int64_t> sizes = checked_sizes(flags.sizes);
+  const std::vector<int64_t> sizes = sizes_in(flags.sizes);
   if (flags.elements < 1 || flags.elements > kMostElements) {
     throw InputError(fmt::format("--elements {}: expected 1 to {}", flags.elements, kMostElements));
   }
@@ -197,80 +156,20 @@ void run_rank(const ChunksFlags& flags, const ChunksInput& input, const ProcessG
 
 }  // namespace
 
-Run declare_bench_allreduce(CLI::App& app) {
-  auto flags = std::make_shared<AllReduceFlags>();
-  app.footer(
-      "Takes --time, and a little more. Sizes in bytes, bandwidths in GB/s.\n\n"
-      "median, p99, cv: single all-reduces on the slowest rank; short calls are timed\n"
-      "several in a row. gap: time per additional call when 4 are queued (the model's\n"
-      "g; 2 above 64 MiB, none above 128 MiB). A tenth of the time goes to queues of\n"
-      "mixed sizes, and a note says whether the model holds for them. algbw = size /\n"
-      "median; busbw = algbw 2 (n - 1) / n, as nccl-tests prints it. #wrong: elements\n"
-      "that differ from the exact sum; exit code 1 if there are any.\n\n"
-      "  firkin bench allreduce --ranks 2            4 B to 64 MiB\n"
-      "  firkin bench allreduce --ranks 2 --cold     buffers that no cache holds\n"
-      "  firkin bench allreduce --ranks 6 -b 1M -e 1G -f 10 --time 2m\n");
-  add_run_flags(app, *flags, "bench-allreduce");
-  add_size_flags(app, flags->sizes);
-  add_time_flag(app, flags->sizes);
-  app.add_flag("--cold", flags->cold, "give every call a buffer that no cache holds");
-  return [flags] {
-    const std::vector<int64_t> sizes = checked_sizes(flags->sizes);
-    return run_on_ranks(*flags, [&](const ProcessGroup& group) { run_rank(*flags, sizes, group); });
-  };
+int measure(AllReduceFlags& flags) {
+  const std::vector<int64_t> sizes = sizes_in(flags.sizes);
+  return run_on_ranks(flags, [&](const ProcessGroup& group) { run_rank(flags, sizes, group); });
 }
 
-Run declare_bench_collectives(CLI::App& app) {
-  auto flags = std::make_shared<CollectivesFlags>();
-  app.footer(
-      "The strategy sharded sends each bucket in two halves: a reduce-scatter leaves\n"
-      "every rank the sum of its slice, and after the optimiser an all-gather brings\n"
-      "the other ranks' slices. Each moves about half the bytes of an all-reduce.\n"
-      "Timed with the operations of the strategy itself (over Gloo the reduce-scatter\n"
-      "is an all-to-all and a local sum), in turns with the all-reduce, so that drift\n"
-      "of the machine meets all three.\n\n"
-      "size: the whole bucket, all ranks' slices together, rounded up to whole ones.\n"
-      "median: single calls on the slowest rank, short ones timed several in a row.\n"
-      "ratio: to the all-reduce, of turns beside each other. #wrong: elements that\n"
-      "differ from the exact sum; exit code 1 if there are any. A size needs three\n"
-      "times itself in memory on each rank; larger ones are skipped.\n"
-      "collectives.csv: collective,bytes,world_size,seconds.\n\n"
-      "  firkin bench collectives --ranks 2                 4 KiB to 64 MiB\n"
-      "  firkin bench collectives --ranks 2 -b 1M -e 16M -f 2 --time 1m\n"
-      "  firkin bench collectives --ranks 4 --link 1gbit    over a modelled link\n");
-  add_run_flags(app, *flags, "bench-collectives");
-  add_size_flags(app, flags->sizes);
-  add_time_flag(app, flags->sizes);
-  add_memory_flag(app, flags->memory_limit_bytes);
-  return [flags] {
-    const std::vector<int64_t> sizes = sizes_of(*flags);
-    const int64_t fitting = fitting_sizes(*flags, sizes);
-    return run_on_ranks(*flags, [&](const ProcessGroup& group) { run_rank(*flags, sizes, fitting, group); });
-  };
+int measure(CollectivesFlags& flags) {
+  const std::vector<int64_t> sizes = sizes_of(flags);
+  const int64_t fitting = fitting_sizes(flags, sizes);
+  return run_on_ranks(flags, [&](const ProcessGroup& group) { run_rank(flags, sizes, fitting, group); });
 }
 
-Run declare_bench_chunks(CLI::App& app) {
-  auto flags = std::make_shared<ChunksFlags>();
-  app.footer(
-      "All-reduces the same data in chunks of one size after another, all chunks in\n"
-      "flight together (at most 1024 calls at a time). all: the slowest rank's time\n"
-      "for all chunks. per call: g(x), the time of one more queued call of that size.\n"
-      "Repeats rounds over all sizes until the time is up.\n\n"
-      "  firkin bench chunks --ranks 2                        60 M elements, 16 KiB up\n"
-      "  firkin bench chunks --ranks 2 -b 4K -e 64M -f 2 --time 10m\n\n"
-      "To predict with a(x) and g(x):\n\n"
-      "  firkin bench allreduce --ranks 2 --out run\n"
-      "  firkin bench chunks --ranks 2 --allreduce run/allreduce.csv --out run\n"
-      "  firkin predict --tensors run/tensors.csv --allreduce run/allreduce.csv\n");
-  add_run_flags(app, *flags, "bench-chunks");
-  add_size_flags(app, flags->sizes);
-  add_value(app, "--elements", flags->elements, "float32 elements of the data");
-  add_time_flag(app, flags->sizes);
-  app.add_option("--allreduce", flags->allreduce, "add g(x) as gap_s to this table: OUT/allreduce.csv");
-  return [flags] {
-    const ChunksInput input = checked_input(*flags);
-    return run_on_ranks(*flags, [&](const ProcessGroup& group) { run_rank(*flags, input, group); });
-  };
+int measure(ChunksFlags& flags) {
+  const ChunksInput input = checked_input(flags);
+  return run_on_ranks(flags, [&](const ProcessGroup& group) { run_rank(flags, input, group); });
 }
 
 }  // namespace firkin::cli

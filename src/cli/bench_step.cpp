@@ -9,7 +9,7 @@
 #include "comm/across_ranks.h"
 #include "firkin/base/progress.h"
 #include "job.h"
-#include "model/transformer.h"
+#include "workload/transformer.h"
 
 #include <torch/headeronly/version.h>
 
@@ -17,20 +17,6 @@ namespace firkin::cli {
 namespace {
 
 // ---- firkin bench step
-
-struct StepFlags : RunFlags {
-  JobFlags job;  // what all configurations share
-  RuleFlags rule;
-  std::vector<std::string> models = {"demo"};
-  std::vector<int64_t> batch_sizes = {2, 4};
-  std::vector<int64_t> sequence_lengths = {128, 256, 512};
-  std::vector<std::string> strategies = {"none", "naive", "flat", "overlap", "bucketed", "torch"};
-  std::vector<int64_t> caps = {kMiB, 10 * kMiB, 100 * kMiB, 1000 * kMiB};
-  int64_t synthetic_tensors = 0;  // instead of models, when positive
-  int64_t synthetic_bytes = 10240;
-  StepBenchOptions steps = {.blocks = 20, .warmup_steps = 1, .steps_per_block = 2, .communication_alone = true};
-  bool resume = false;
-};
 
 // What is trained: by itself one row of the matrix.
 struct Configuration {
@@ -49,35 +35,20 @@ Configuration synthetic_configuration(const StepFlags& flags) {
 }
 
 // `none` is always there, and first: the others are compared with it.
-std::vector<StepSetting> make_settings(const StepFlags& flags) {
+std::vector<StepSetting> settings_of(const StepFlags& flags) {
   std::vector<std::string> strategies = flags.strategies;
   std::erase(strategies, "none");
   strategies.insert(strategies.begin(), "none");
   return make_settings(strategies, flags.caps, flags.rule);
 }
 
-// In the order in which they are measured. Checks each. Throws InputError.
+// In the order in which they are measured. Throws InputError.
 std::vector<Configuration> make_configurations(const StepFlags& flags) {
   if (flags.synthetic_tensors > 0) return {synthetic_configuration(flags)};
-  if (!flags.job.replay.empty()) {
-    check_job_flags(flags.job);
-    return {{flags.job, describe_job(flags.job)}};
-  }
-  check_list("--model", flags.models);
-  check_list("--batch", flags.batch_sizes);
-  check_list("--sequence", flags.sequence_lengths);
   std::vector<Configuration> configurations;
-  for (const std::string& model : flags.models) {
-    for (const int64_t batch : flags.batch_sizes) {
-      for (const int64_t sequence : flags.sequence_lengths) {
-        JobFlags job = flags.job;
-        job.model.model = model;
-        job.batch_size = batch;
-        job.sequence_length = sequence;
-        check_job_flags(job);
-        configurations.push_back({job, describe_job(job)});
-      }
-    }
+  for (const JobFlags& job : jobs_of(flags)) {
+    check_job_flags(job);
+    configurations.push_back({job, describe_job(job)});
   }
   return configurations;
 }
@@ -151,8 +122,11 @@ StepConfiguration measure_configuration(MatrixRun& run, const Configuration& con
   }
   std::vector<StepMemory> memory;
   for (const StepSetting& setting : run.settings) memory.push_back(measure_step_memory(run.group, *workload, setting.options));
-  StepBenchOptions options = flags.steps;
-  options.seed = flags.common.seed;
+  StepBenchOptions options{.blocks = flags.steps.blocks,
+                           .warmup_steps = flags.steps.warmup_steps,
+                           .steps_per_block = flags.steps.steps_per_block,
+                           .seed = flags.common.seed,
+                           .communication_alone = true};
   options.on_progress = [&run](const std::string& done) { run.progress.advance(done); };
   const StepBenchResult result = measure_steps(run.group, *workload, run.settings, options);
   return measured_configuration(configuration.description, run.settings, result, memory, run.group.size);
@@ -178,7 +152,7 @@ void run_rank(const StepFlags& flags, const ProcessGroup& group) {
   Results results = begin_run("bench-step", flags.common, group);
   const std::vector<Configuration> configurations = make_configurations(flags);
   const std::vector<std::optional<StepConfiguration>> before = measured_before(flags, group, configurations);
-  const std::vector<StepSetting> settings = make_settings(flags);
+  const std::vector<StepSetting> settings = settings_of(flags);
   const int to_measure = static_cast<int>(std::ranges::count_if(before, [](const auto& one) { return !one; }) * std::ssize(settings));
   MatrixRun run{.flags = flags,
                 .group = group,
@@ -205,28 +179,7 @@ void run_rank(const StepFlags& flags, const ProcessGroup& group) {
   finish_run(flags.common, results, {{"steps.csv", steps_csv(results.configurations)}}, "\n" + answer_in_text(results));
 }
 
-void add_matrix_flags(CLI::App& app, StepFlags& flags) {
-  add_value(app, "--model", flags.models, "named models (firkin buckets lists them) or .json\nfiles")
-      ->delimiter(',')
-      ->type_name(kModelType);
-  add_value(app, "--batch", flags.batch_sizes, "sequences per rank and step")->delimiter(',');
-  add_value(app, "--sequence", flags.sequence_lengths, "tokens per sequence")->delimiter(',');
-  add_strategy_flags(app, flags.strategies, flags.caps);
-  app.add_option("--synthetic-tensors", flags.synthetic_tensors, "this many equal tensors instead of a model")
-      ->check(CLI::Range(int64_t{1}, int64_t{1000000}))
-      ->group("Synthetic tensors");
-  add_size(app, "--synthetic-size", flags.synthetic_bytes, "size of each")->needs("--synthetic-tensors")->group("Synthetic tensors");
-  add_replay_flags(app, flags.job);
-  app.add_flag("--resume", flags.resume, "continue an interrupted run in --out");
-}
-
 // ---- firkin bench layers: forward and backward time of every layer, and when each gradient is ready.
-
-struct LayersFlags : RunFlags {
-  JobFlags job;
-  int steps = 20;
-  bool keeps_perturbed = false;
-};
 
 constexpr double kMostPerturbation = 0.03;  // of a step, by what is watching it
 
@@ -270,62 +223,18 @@ void run_rank(const LayersFlags& flags, const ProcessGroup& group) {
 
 }  // namespace
 
-Run declare_bench_step(CLI::App& app) {
-  auto flags = std::make_shared<StepFlags>();
-  app.footer(std::string(kStrategiesInHelp) +
-             "Takes about blocks x settings x (warm-up + timed) steps per configuration.\n\n"
-             "step: median over blocks of the slowest rank's step. spread: slowest minus\n"
-             "fastest rank. after bw, share: from the end of backward to the last gradient.\n"
-             "ovlp: share of the communication hidden by backward. exposed: the step minus\n"
-             "the step without communication, paired. memory: the most that tensors hold in a\n"
-             "step. x torch: ratio to c10d::Reducer under the same cap, paired, 95 %\n"
-             "interval.\n\n"
-             "  firkin bench step --ranks 2 --batch 4 --sequence 128 --cap 1MiB,4MiB\n"
-             "  firkin bench step --ranks 2 --model small,medium --resume\n"
-             "  firkin bench step --config matrix.toml   with [bench.step] and batch = [2, 4]\n"
-             "  firkin bench step --ranks 2 --synthetic-tensors 500\n");
-  add_run_flags(app, *flags, "bench-step");
-  add_matrix_flags(app, *flags);
-  add_model_detail_flags(app, flags->job.model);
-  add_training_flags(app, flags->job);
-  add_rule_flags(app, flags->rule);
-  add_block_flags(app, flags->steps, "blocks; each runs all settings once");
-  return [flags, &app] {
-    check_replay_alone(app);
-    check_alone(app, "--synthetic-tensors", model_flag_names());
-    check_alone(app, "--synthetic-tensors", {"--batch", "--sequence", "--data", "--learning-rate", "--replay"});
-    make_settings(*flags);
-    make_configurations(*flags);
-    claim_output_folder(flags->common, writes_results());
-    resumable_configurations(*flags);
-    flags->common.continues = flags->resume;
-    return run_on_ranks(*flags, [&](const ProcessGroup& group) { run_rank(*flags, group); });
-  };
+int measure(StepFlags& flags) {
+  settings_of(flags);
+  make_configurations(flags);
+  claim_output_folder(flags.common, writes_results());
+  resumable_configurations(flags);
+  flags.common.continues = flags.resume;
+  return run_on_ranks(flags, [&](const ProcessGroup& group) { run_rank(flags, group); });
 }
 
-Run declare_bench_layers(CLI::App& app) {
-  auto flags = std::make_shared<LayersFlags>();
-  app.footer(
-      "Trains without communication, with a clock in every gradient's hook and after\n"
-      "each layer of forward. Medians over steps of the slowest rank.\n\n"
-      "backward: from when the previous layer (in backward) had all its gradients\n"
-      "until this one has. The first one's therefore includes the loss, and a tied\n"
-      "weight is ready only at the end. The total of forward includes reading the\n"
-      "batch and the loss. tensors.csv: when autograd has finished each gradient; in\n"
-      "tune's, the time to write it into a bucket is included.\n\n"
-      "Half of the steps run without clocks. If the clocks slow a step by over 3 %,\n"
-      "nothing is written (exit code 1), unless --keep-perturbed is given.\n\n"
-      "  firkin bench layers --ranks 1 --model gpt2 --batch 1\n"
-      "  firkin bench layers --ranks 2 --out run      then\n"
-      "  firkin predict --tensors run/tensors.csv --allreduce run/allreduce.csv\n");
-  add_run_flags(app, *flags, "bench-layers");
-  add_job_flags(app, flags->job);
-  add_value(app, "--steps", flags->steps, "steps with clocks, and as many without")->check(CLI::Range(4, 100000));
-  app.add_flag("--keep-perturbed", flags->keeps_perturbed, "write the result even if clocks slow the step");
-  return [flags] {
-    check_job(flags->job, flags->ranks);
-    return run_on_ranks(*flags, [&](const ProcessGroup& group) { run_rank(*flags, group); });
-  };
+int measure(LayersFlags& flags) {
+  check_job(flags.job, flags.ranks);
+  return run_on_ranks(flags, [&](const ProcessGroup& group) { run_rank(flags, group); });
 }
 
 }  // namespace firkin::cli

@@ -2,8 +2,7 @@
 #include <ranges>
 
 #include "firkin/plan/sharded_plan.h"
-#include "job.h"
-#include "model/transformer.h"
+#include "flags.h"
 
 namespace firkin::cli {
 namespace {

@@ -2,9 +2,7 @@
 // which is perhaps empty, may become, one a line with a tab and a summary behind it; ":files" stands for any file. `firkin completions
 // SHELL` prints the few lines with which a shell asks.
 #include "command.h"
-#ifdef FIRKIN_WITH_TORCH
 #include "model/transformer_config.h"
-#endif
 
 namespace firkin::cli {
 namespace {
@@ -80,11 +78,9 @@ std::string offered_values(const CLI::Option& option, const std::string& begun) 
   const std::string type = option.get_type_name();
   std::vector<std::string> words = listed_words(type);
   const bool takes_files = words.empty() && (type.starts_with("TEXT") || type == kModelType);
-#ifdef FIRKIN_WITH_TORCH
   if (type == kModelType) {
     for (const NamedModel& model : named_models()) words.emplace_back(model.name);
   }
-#endif
   std::string offers;
   for (const std::string& word : words) {
     if (word.starts_with(begun)) offers += offer(word, "");

@@ -2,9 +2,7 @@
 
 #include <ATen/Parallel.h>
 
-#include <cmath>
 #include <cstdlib>
-#include <limits>
 #include <system_error>
 #include <utility>
 
@@ -14,8 +12,8 @@
 #include "firkin/comm/device.h"
 #include "firkin/comm/rank_info.h"
 #include "firkin/comm/run_ranks.h"
-#include "model/transformer.h"
 #include "workload/text_data.h"
+#include "workload/transformer.h"
 
 #include <torch/optim/sgd.h>
 #include <torch/utils.h>
@@ -25,21 +23,6 @@ namespace firkin::cli {
 // ---- Ranks.
 
 namespace {
-
-int ranks_to_start(const RankFlags& flags) {
-  return flags.ranks.value_or(flags.world ? 1 : 2);
-}
-
-void check_rank_flags(const RankFlags& flags) {
-  if (const int ranks = ranks_to_start(flags); ranks < 1 || ranks > kMostLocalRanks) {
-    throw InputError(fmt::format("--ranks {}: expected 1 to {}", ranks, kMostLocalRanks));
-  }
-  constexpr double kLongestTimeout = 1e6;
-  if (!(flags.timeout_s > 0) || flags.timeout_s > kLongestTimeout) {
-    throw InputError(fmt::format("--timeout {}: expected more than 0, and at most 11 days", format_seconds(flags.timeout_s)));
-  }
-  if (flags.threads < 0) throw InputError(fmt::format("--threads {}: expected 0 or more", flags.threads));
-}
 
 // ranks: as many as there are.
 std::optional<ModelledLink> link_of(const RankFlags& flags, int ranks) {
@@ -55,27 +38,8 @@ std::optional<ModelledLink> link_of(const RankFlags& flags, int ranks) {
 
 }  // namespace
 
-void add_run_flags(CLI::App& app, RunFlags& run, const std::string& command) {
-  add_output_flags(app, run.common, command);
-  add_value(app, "--seed", run.common.seed, "random seed", "Measuring");
-  RankFlags& flags = run.ranks;
-  app.add_option("--ranks", flags.ranks, "ranks to start on this machine, without a launcher\n(default: 2, or 1 with --world)");
-  app.add_option("--link", flags.link,
-                 "model this link: 1gbit, or 200mbit,1ms (latency), or\nan allreduce.csv; collectives take as long (a\nreduce-scatter or "
-                 "all-gather half an all-reduce)");
-  app.add_option("--world", flags.world,
-                 "ranks that the link is modelled for, of which this\nmachine runs one, or --ranks (default: --ranks)");
-  const char* const group = "Ranks";
-  add_time(app, "--timeout", flags.timeout_s, "limit for a collective to complete: 90s, 5m")->group(group);
-  add_value(app, "--device", flags.device, "cpu, or cuda with one GPU of this machine per rank;\nauto: cuda if there is a GPU", group)
-      ->check(CLI::IsMember({"auto", "cpu", "cuda"}));
-  add_value(app, "--backend", flags.backend, "c10d backend for gradients; auto: nccl if each rank\nhas a GPU of its own, else gloo", group)
-      ->check(CLI::IsMember({"auto", "gloo", "nccl"}));
-  add_value(app, "--threads", flags.threads, "compute threads per rank; 0: OMP_NUM_THREADS, or an\nequal share", group);
-}
-
-bool uses_gpus(const RankFlags& flags) {
-  return flags.device == "cuda" || (flags.device == "auto" && device_count() > 0);
+bool can_measure() {
+  return true;
 }
 
 int world_size(const RankFlags& flags) {
@@ -96,7 +60,6 @@ bool writes_results() {
 int run_on_ranks(RunFlags& run, const std::function<void(const ProcessGroup&)>& body) {
   if (!run.common.folder) claim_output_folder(run.common, writes_results());
   const RankFlags& flags = run.ranks;
-  check_rank_flags(flags);
   const auto info = rank_info_unless_alone();
   const int ranks = world_size(flags);
   const std::optional<ModelledLink> link = link_of(flags, ranks);
@@ -127,13 +90,6 @@ Results begin_run(const std::string& command, const CommonFlags& common, const P
 
 namespace {
 
-// d_model -> --d-model
-std::string flag_name(std::string_view size) {
-  std::string name = fmt::format("--{}", size);
-  std::ranges::replace(name, '_', '-');
-  return name;
-}
-
 bool is_folder(const std::filesystem::path& path) {
   std::error_code ignored;
   return std::filesystem::is_directory(path, ignored);
@@ -153,18 +109,22 @@ std::filesystem::path data_folder() {
                                  installed.string(), FIRKIN_SOURCE_DATA));
 }
 
+std::filesystem::path text_or_shipped(const std::string& file) {
+  return file.empty() ? data_folder() / "text" / "cooperage.txt" : std::filesystem::path(file);
+}
+
 TensorProfile replayed_profile(const JobFlags& flags) {
   TensorProfile profile = read_tensors_csv(flags.replay);
   if (!profile.knows_forward()) profile = with_forward(profile, profile.backward_s / 2);
-  return scaled(profile, flags.replay_scale);
+  return scaled(profile, {.bytes = flags.scale_bytes, .time = flags.scale_time});
 }
 
 ModelDescription describe_replay(const JobFlags& flags) {
   const TensorProfile profile = replayed_profile(flags);
   ModelDescription model;
   model.name = fmt::format("replay of {}", std::filesystem::path(flags.replay).filename().string());
-  if (flags.replay_scale.bytes != 1) model.name += fmt::format(", bytes x {}", flags.replay_scale.bytes);
-  if (flags.replay_scale.time != 1) model.name += fmt::format(", times x {}", flags.replay_scale.time);
+  if (flags.scale_bytes != 1) model.name += fmt::format(", bytes x {}", flags.scale_bytes);
+  if (flags.scale_time != 1) model.name += fmt::format(", times x {}", flags.scale_time);
   model.dtype = "fp32";
   model.tensors = static_cast<int64_t>(profile.bytes.size());
   model.gradient_bytes = profile.total_bytes();
@@ -174,126 +134,8 @@ ModelDescription describe_replay(const JobFlags& flags) {
 
 }  // namespace
 
-void add_model_flags(CLI::App& app, ModelFlags& flags) {
-  add_value(app, "--model", flags.model, "a named model (firkin buckets lists them) or a\n.json file")->type_name(kModelType);
-  add_model_detail_flags(app, flags);
-}
-
-void add_model_detail_flags(CLI::App& app, ModelFlags& flags) {
-  const char* const group = "Model";
-  add_value(app, "--dtype", flags.dtype, "type of parameters and gradients", group)->check(CLI::IsMember({"fp32", "bf16"}));
-  for (const ConfigSize& size : kConfigSizes) {
-    const std::string name(size.name);
-    const auto set = [&flags, name](const int64_t& value) { flags.sizes[name] = value; };
-    app.add_option_function<int64_t>(flag_name(name), set, fmt::format("override the model's {}", name))->group(group);
-  }
-}
-
-std::vector<std::string> model_flag_names() {
-  std::vector<std::string> names = {"--model", "--dtype"};
-  for (const ConfigSize& size : kConfigSizes) names.push_back(flag_name(size.name));
-  return names;
-}
-
-at::ScalarType model_dtype(const ModelFlags& flags) {
-  return flags.dtype == "bf16" ? at::kBFloat16 : at::kFloat;
-}
-
-int64_t element_bytes(const ModelFlags& flags) {
-  return static_cast<int64_t>(c10::elementSize(model_dtype(flags)));
-}
-
-TransformerConfig model_config(const ModelFlags& flags) {
-  TransformerConfig config = resolve_model(flags.model);
-  std::string changed = "--model " + flags.model;
-  for (const ConfigSize& size : kConfigSizes) {
-    const auto found = flags.sizes.find(std::string(size.name));
-    if (found == flags.sizes.end()) continue;
-    config.*size.member = found->second;
-    changed += fmt::format(" {} {}", flag_name(size.name), found->second);
-  }
-  check_config(config, changed);
-  return config;
-}
-
-TransformerConfig model_config(const ModelFlags& flags, int64_t sequence, const char* batch_flag, int64_t batch) {
-  constexpr int64_t kLargest = 1 << 20;
-  for (const auto& [flag, value] : {std::pair{batch_flag, batch}, {"--sequence", sequence}}) {
-    if (value < 1 || value > kLargest) throw InputError(fmt::format("{} {}: expected 1 to {}", flag, value, kLargest));
-  }
-  const TransformerConfig config = model_config(flags);
-  if (config.context_length < sequence) {
-    throw InputError(fmt::format("--sequence {}: expected at most the model's context_length {}", sequence, config.context_length));
-  }
-  return config;
-}
-
-ModelDescription describe_model(const ModelFlags& flags) {
-  const TransformerConfig config = model_config(flags);
-  const std::vector<TensorSpec> tensors = tensor_specs(config);
-  int64_t elements = 0;
-  for (const TensorSpec& tensor : tensors) elements += tensor.numel;
-  ModelDescription model;
-  model.name = flags.sizes.empty() ? flags.model : flags.model + " (changed)";
-  model.family = family_name(config.family);
-  model.dtype = flags.dtype;
-  model.tied = config.tied;
-  for (const ConfigSize& size : kConfigSizes) model.sizes.emplace(size.name, config.*size.member);
-  model.parameters = elements;
-  model.tensors = static_cast<int64_t>(tensors.size());
-  model.gradient_bytes = elements * element_bytes(flags);
-  return model;
-}
-
-std::filesystem::path text_or_shipped(const std::string& file) {
-  return file.empty() ? data_folder() / "text" / "cooperage.txt" : std::filesystem::path(file);
-}
-
-void add_memory_flag(CLI::App& app, std::optional<int64_t>& limit_bytes) {
-  const auto why_too_much = [](const std::string& text) -> std::string {
-    constexpr int64_t kMost = int64_t{1} << 50;  // 1 PiB, so that the sum over the ranks of a machine fits into 63 bits
-    return parse_size(text, "--memory-limit") <= kMost ? "" : fmt::format("{}: expected at most 1024TiB", text);
-  };
-  add_size(app, "--memory-limit", limit_bytes, "per rank; larger runs are refused or skipped\n(default: available memory)")
-      ->check(why_too_much)
-      ->group("Measuring");
-}
-
 int64_t available_memory(const std::optional<int64_t>& limit_bytes, const RankFlags& ranks) {
   return limit_bytes ? *limit_bytes * local_ranks(ranks) : available_memory_bytes();
-}
-
-void check_memory(const MemoryEstimate& estimate, const std::optional<int64_t>& limit_bytes, const RankFlags& ranks) {
-  if (uses_gpus(ranks) && !limit_bytes) return;
-  check_training_memory(estimate, local_ranks(ranks), available_memory(limit_bytes, ranks));
-}
-
-void add_job_flags(CLI::App& app, JobFlags& flags) {
-  add_model_flags(app, flags.model);
-  add_value(app, "--batch", flags.batch_size, "sequences per rank and step");
-  add_value(app, "--sequence", flags.sequence_length, "tokens per sequence");
-  add_training_flags(app, flags);
-}
-
-void add_training_flags(CLI::App& app, JobFlags& flags) {
-  app.add_option("--data", flags.data, "text file to train on, byte by byte (default: a text\nthat comes with Firkin)");
-  add_value(app, "--learning-rate", flags.learning_rate, "learning rate of plain SGD", "Model");
-  add_memory_flag(app, flags.memory_limit_bytes);
-}
-
-void add_replay_flags(CLI::App& app, JobFlags& flags) {
-  const char* const group = "Replay";
-  app.add_option("--replay", flags.replay,
-                 "replay a tensors.csv instead of a model: gradients of\nits sizes at its times; computation sleeps")
-      ->check(CLI::ExistingFile)
-      ->group(group);
-  add_value(app, "--scale-bytes", flags.replay_scale.bytes, "multiply the replay's bytes", group)->needs("--replay");
-  add_value(app, "--scale-time", flags.replay_scale.time, "multiply the replay's times", group)->needs("--replay");
-}
-
-void check_replay_alone(const CLI::App& app) {
-  check_alone(app, "--replay", model_flag_names());
-  check_alone(app, "--replay", {"--batch", "--sequence", "--data", "--learning-rate"});
 }
 
 void check_job_flags(const JobFlags& flags) {
@@ -301,10 +143,7 @@ void check_job_flags(const JobFlags& flags) {
     replayed_profile(flags);
     return;
   }
-  const TransformerConfig config = model_config(flags.model, flags.sequence_length, "--batch", flags.batch_size);
-  if (!(flags.learning_rate > 0) || !std::isfinite(flags.learning_rate)) {
-    throw InputError(fmt::format("--learning-rate {}: expected a positive number", flags.learning_rate));
-  }
+  const TransformerConfig config = model_config(flags.model);
   if (config.vocab_size < TextData::kVocabSize) {
     throw InputError(
         fmt::format("--vocab-size {}: expected at least {}, one token per byte value", config.vocab_size, TextData::kVocabSize));
@@ -319,7 +158,9 @@ void check_job_flags(const JobFlags& flags) {
 
 void check_job(const JobFlags& flags, const RankFlags& ranks) {
   check_job_flags(flags);
-  check_memory(estimate_job_memory(flags), flags.memory_limit_bytes, ranks);
+  const bool on_gpus = ranks.device == "cuda" || (ranks.device == "auto" && device_count() > 0);
+  if (on_gpus && !flags.memory_limit_bytes) return;
+  check_training_memory(estimate_job_memory(flags), local_ranks(ranks), available_memory(flags.memory_limit_bytes, ranks));
 }
 
 MemoryEstimate estimate_job_memory(const JobFlags& flags) {
@@ -342,7 +183,7 @@ ModelDescription describe_job(const JobFlags& flags) {
 Workload make_job(const JobFlags& flags, const ProcessGroup& group, uint64_t seed) {
   if (!flags.replay.empty()) return make_replay_workload(replayed_profile(flags), group.device);
   torch::manual_seed(seed);
-  TransformerLM model(model_config(flags.model), at::TensorOptions(model_dtype(flags.model)));
+  TransformerLM model(model_config(flags.model), at::TensorOptions(flags.model.dtype == "bf16" ? at::kBFloat16 : at::kFloat));
   model->to(group.device);
   const BatchShape shape{
       .local_batch = flags.batch_size, .sequence_length = flags.sequence_length, .rank = group.rank, .world_size = group.size};
@@ -361,42 +202,8 @@ Workload make_job(const JobFlags& flags, const ProcessGroup& group, uint64_t see
 
 // ---- Strategies.
 
-const char* const kStrategiesInHelp =
-    "Strategies: none does not communicate. naive sends one tensor after another,\n"
-    "after backward; flat sends all in one call after backward; overlap sends each\n"
-    "tensor when its gradient is ready; bucketed sends each bucket when it is full.\n"
-    "ordered sends first what the next forward needs first, and overlaps it as well;\n"
-    "sharded lets each rank sum and step its part of every bucket.\n"
-    "torch is PyTorch's own engine (c10d::Reducer) under the same caps.\n\n";
-
-void add_block_flags(CLI::App& app, StepBenchOptions& steps, const char* blocks_in_help) {
-  const char* const group = "Measuring";
-  const CLI::Range some(1, 100000);
-  add_value(app, "--blocks", steps.blocks, blocks_in_help, group)->check(CLI::Range(4, 100000));
-  add_value(app, "--warmup", steps.warmup_steps, "untimed steps after each change of setting", group)->check(some);
-  add_value(app, "--steps-per-block", steps.steps_per_block, "timed steps per block and setting", group)->check(some);
-}
-
-void add_strategy_flags(CLI::App& app, std::vector<std::string>& strategies, std::vector<int64_t>& caps) {
-  std::vector<std::string> names;
-  for (const Strategy& strategy : kStrategies) {
-    if (strategy.grouping != Grouping::kPlan) names.emplace_back(strategy.name);
-  }
-  add_value(app, "--strategies", strategies, "how to synchronise gradients")->delimiter(',')->check(CLI::IsMember(names));
-  add_sizes(app, "--cap", caps, "bucket caps for bucketed and torch: 1MiB,25MiB");
-}
-
-double cap_in_mib(int64_t bytes) {
-  for (int digits = 1; digits < std::numeric_limits<double>::max_digits10; ++digits) {
-    const double shorter = std::stod(fmt::format("{:.{}g}", mib(bytes), digits));
-    if (bytes_from_mib(shorter, "--cap") == bytes) return shorter;
-  }
-  return mib(bytes);
-}
-
 std::vector<StepSetting> make_settings(const std::vector<std::string>& strategies, const std::vector<int64_t>& caps,
                                        const RuleFlags& rule) {
-  check_list("--strategies", strategies);
   std::vector<StepSetting> settings;
   for (const std::string& name : strategies) {
     DataParallelOptions options;

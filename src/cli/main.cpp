@@ -6,12 +6,12 @@
 #include <cstdio>
 #include <string_view>
 
-#include "command.h"
 #include "firkin/base/file.h"
+#include "flags.h"
 
 namespace firkin::cli {
 
-// One line per command; a command is a file of this folder, or a part of one. The last five need no LibTorch.
+// One line per command; a command is a file of this folder, or a part of one.
 Run declare_bench_allreduce(CLI::App& app);
 Run declare_bench_chunks(CLI::App& app);
 Run declare_bench_collectives(CLI::App& app);
@@ -28,7 +28,6 @@ Run declare_completions(CLI::App& app);
 
 namespace {
 
-#ifdef FIRKIN_WITH_TORCH
 constexpr std::array kExperiments = {
     Command{"step", "time training steps by strategy and cap", declare_bench_step},
     Command{"allreduce", "time an all-reduce by size, alone and queued", declare_bench_allreduce},
@@ -36,23 +35,25 @@ constexpr std::array kExperiments = {
     Command{"collectives", "time all-reduce, reduce-scatter and all-gather by size", declare_bench_collectives},
     Command{"layers", "time every layer, and when each gradient is ready", declare_bench_layers},
 };
-#endif
 
-// In the order in which --help lists them.
+// In the order in which --help lists them. The first three measure.
 constexpr std::array kCommands = {
-#ifdef FIRKIN_WITH_TORCH
     Command{"tune", "find the fastest bucket size: measure, predict, verify", declare_tune},
     Command{"bench", "run one experiment: step, allreduce, collectives, ...",
             [](CLI::App& app) { return add_commands(app, kExperiments); }},
     Command{"trace", "record steps as Chrome traces, with overlap figures", declare_trace},
     Command{"buckets", "list named models; show one's buckets, or a file's", declare_buckets},
-#endif
     Command{"predict", "predict backward, best cap and plan from two CSV files", declare_predict},
     Command{"import", "convert others' measurements to Firkin's CSV files", declare_import},
     Command{"compare", "compare two results: which differences are real", declare_compare},
     Command{"report", "turn results.json into a page", declare_report},
     Command{"completions", "print the completion script for bash, zsh or fish", declare_completions},
 };
+
+// Those that can run here.
+std::span<const Command> commands() {
+  return std::span(kCommands).subspan(can_measure() ? 0 : 3);
+}
 
 constexpr int kUsageError = 2;
 constexpr int kFailure = 1;
@@ -72,7 +73,7 @@ int report_error(const std::string& message, int exit_code) {
 void check_subcommand(const std::vector<std::string>& words) {
   if (words.empty() || words[0].starts_with('-')) return;
   std::vector<std::string_view> names;
-  for (const Command& command : kCommands) {
+  for (const Command& command : commands()) {
     if (words[0] == command.name) return;
     names.emplace_back(command.name);
   }
@@ -82,9 +83,8 @@ void check_subcommand(const std::vector<std::string>& words) {
 int run(int argc, char** argv) {
   const bool completes = !command_line().empty() && command_line()[0] == "__complete";
   if (!completes) check_subcommand(command_line());
-  const bool measures = kCommands[0].name == std::string_view("tune");
   CLI::App app(fmt::format("Picks the fastest gradient bucket size for data-parallel training, and trains\nwith it.\nStart with: firkin {}",
-                           measures ? "tune --ranks 2" : "predict --help (this build is without LibTorch)"));
+                           can_measure() ? "tune --ranks 2" : "predict --help (this build is without LibTorch)"));
   app.name("firkin");
   app.set_version_flag("--version", FIRKIN_VERSION);
   const auto show_licenses = [] {  // printed as the version is, which ends the line
@@ -95,7 +95,7 @@ int run(int argc, char** argv) {
   shorten_help(app);
   app.set_config("--config", "", "file of flags: [bench.step], batch = [2, 4]");
   app.allow_config_extras(CLI::config_extras_mode::error);
-  const Run chosen = add_commands(app, kCommands);
+  const Run chosen = add_commands(app, commands());
   if (completes) {
     fmt::print("{}", completions_of(app, {command_line().begin() + 1, command_line().end()}));
     return 0;

@@ -4,7 +4,6 @@
 
 #include "firkin/base/error.h"
 #include "firkin/base/units.h"
-#include "model/transformer.h"
 
 namespace firkin {
 namespace {

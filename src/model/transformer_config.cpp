@@ -163,6 +163,41 @@ void check_config(const TransformerConfig& config, const std::string& where) {
   }
 }
 
+std::vector<TensorSpec> tensor_specs(const TransformerConfig& config) {
+  check_config(config, "model");
+  const bool gpt2 = config.family == ModelFamily::kGpt2;
+  const int64_t d = config.d_model;
+  std::vector<TensorSpec> specs;
+  const auto matrix = [&](const std::string& name, int64_t out, int64_t in, bool with_bias = false) {
+    specs.push_back({name + ".weight", out * in});
+    if (with_bias) specs.push_back({name + ".bias", out});
+  };
+  const auto norm = [&](const std::string& name) { matrix(name, d, 1, gpt2); };
+  matrix("token_embeddings", config.vocab_size, d);
+  if (gpt2) matrix("position_embeddings", config.context_length, d);
+  for (int64_t i = 0; i < config.num_layers; ++i) {
+    const std::string block = fmt::format("blocks.{}.", i);
+    if (gpt2) {
+      norm(block + "ln_1");
+      matrix(block + "attn_c_attn", 3 * d, d, true);
+      matrix(block + "attn_c_proj", d, d, true);
+      norm(block + "ln_2");
+      matrix(block + "mlp_c_fc", config.d_ff, d, true);
+      matrix(block + "mlp_c_proj", d, config.d_ff, true);
+      continue;
+    }
+    norm(block + "ln1");
+    for (const char* name : {"q", "k", "v", "o"}) matrix(block + name, d, d);
+    norm(block + "ln2");
+    matrix(block + "w1", config.d_ff, d);
+    matrix(block + "w2", d, config.d_ff);
+    matrix(block + "w3", config.d_ff, d);
+  }
+  norm("ln_final");
+  if (!config.tied) matrix("lm_head", config.vocab_size, d);
+  return specs;
+}
+
 std::span<const NamedModel> named_models() {
   return kModels;
 }

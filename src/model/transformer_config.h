@@ -11,6 +11,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace firkin {
 
@@ -54,6 +55,16 @@ ModelFamily family_from_name(std::string_view name, const std::string& where);
 // Throws InputError unless every size is from 1 to 2^20, num_layers is at most 10,000, d_model is a multiple of num_heads, and, with
 // rotary positions, the head dimension is even and rope_theta is finite and at least 1. `where` begins the message: a file or a flag.
 void check_config(const TransformerConfig& config, const std::string& where);
+
+// One parameter of a model.
+struct TensorSpec {
+  std::string name;
+  int64_t numel = 0;
+};
+
+// The parameters of a model (workload/transformer.h), in registration order, which is that of the forward pass. A tied weight is listed
+// once. Throws InputError as check_config does.
+std::vector<TensorSpec> tensor_specs(const TransformerConfig& config);
 
 // The models that Firkin knows by name: `demo`, Stanford CS336 assignment 2's five sizes, and GPT-2's four.
 

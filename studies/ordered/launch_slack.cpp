@@ -15,7 +15,7 @@
 #include "firkin/comm/run_ranks.h"
 #include "firkin/stats/paired.h"
 #include "firkin/stats/summary.h"
-#include "model/transformer.h"
+#include "workload/transformer.h"
 
 #include <torch/torch.h>
 

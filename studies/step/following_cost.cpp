@@ -16,7 +16,7 @@
 #include "firkin/comm/run_ranks.h"
 #include "firkin/ddp/data_parallel.h"
 #include "firkin/stats/summary.h"
-#include "model/transformer.h"
+#include "workload/transformer.h"
 
 #include <torch/torch.h>
 

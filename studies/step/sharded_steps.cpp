@@ -22,7 +22,7 @@
 #include "firkin/ddp/sharded_optimizer.h"
 #include "firkin/stats/paired.h"
 #include "firkin/stats/summary.h"
-#include "model/transformer.h"
+#include "workload/transformer.h"
 
 #include <torch/torch.h>
 

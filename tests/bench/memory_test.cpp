@@ -7,7 +7,7 @@
 #include "bench/torch_peer.h"
 #include "firkin/ddp/data_parallel.h"
 #include "model/memory_estimate.h"
-#include "model/transformer.h"
+#include "workload/transformer.h"
 
 #include <torch/torch.h>
 

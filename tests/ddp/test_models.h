@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "model/transformer.h"
+#include "workload/transformer.h"
 #include "seeded.h"
 
 #include <torch/torch.h>

@@ -5,7 +5,6 @@
 
 #include "firkin/base/error.h"
 #include "firkin/base/units.h"
-#include "model/transformer.h"
 
 namespace firkin {
 namespace {
@@ -42,6 +41,15 @@ INSTANTIATE_TEST_SUITE_P(All, NamedModels, testing::ValuesIn(kExpected), [](cons
 
 TEST(NamedModels, AreAllListedAbove) {
   EXPECT_EQ(named_models().size(), std::size(kExpected));
+}
+
+TEST(NamedModels, TheLargestSizesThatAConfigurationMayHaveCanBeCounted) {
+  constexpr int64_t kLargest = int64_t{1} << 20;
+  const TransformerConfig config = {
+      .vocab_size = kLargest, .context_length = kLargest, .d_model = kLargest, .d_ff = kLargest, .num_layers = 1, .num_heads = 1};
+  for (const TensorSpec& spec : tensor_specs(config)) {
+    EXPECT_EQ(spec.numel, spec.name.find("ln") == std::string::npos ? kLargest * kLargest : kLargest) << spec.name;
+  }
 }
 
 TEST(NamedModels, ABlockOfGpt2LargeHasTheSizeThatWasMeasured) {

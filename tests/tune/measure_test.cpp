@@ -7,7 +7,7 @@
 #include "../bench/small_workload.h"
 #include "../comm/thread_ranks.h"
 #include "firkin/base/error.h"
-#include "model/layers.h"
+#include "workload/layers.h"
 #include "report/report.h"
 
 namespace firkin {

@@ -15,6 +15,9 @@ struct RankInfo {
   int master_port = 29500;  // c10d's default
 };
 
+// More ranks than this on one machine are treated as a mistake.
+inline constexpr int kMostLocalRanks = 1024;
+
 // Reads the variables of the launcher that started this process: torchrun's (RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT, ...), else those
 // of Open MPI, MVAPICH2, jsrun, Flux, a Slurm job step (SLURM_PROCID, ...) or Hydra (MPICH and Intel MPI). Launchers other than torchrun do
 // not name a meeting point: MASTER_ADDR and MASTER_PORT do, by default this machine (for Slurm, the first node of the step) and port 29500.

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "firkin/comm/process_group.h"
+#include "firkin/comm/rank_info.h"
 
 namespace firkin {
 
@@ -30,9 +31,6 @@ using RankBody = std::function<int(const ProcessGroup& group, const std::vector<
 // Lets no exception derived from std::exception escape: InputError (from `body` too) becomes one line on standard error and exit code 2,
 // any other exit code 1. `--ranks` that contradicts the launcher's number of ranks is an InputError. Call it once, from main().
 int run_ranks(int argc, const char* const* argv, const RankBody& body, const GroupOptions& options = {});
-
-// More ranks than this on one machine are treated as a mistake.
-inline constexpr int kMostLocalRanks = 1024;
 
 // Starts `ranks` processes of this binary with the given arguments (argv[1..]) and torchrun's variables set, and waits for them.
 //

@@ -1,12 +1,10 @@
-#include "model/transformer.h"
+#include "workload/transformer.h"
 
 #include <gtest/gtest.h>
 
 #include <cmath>
 
-#include "../base/added_memory.h"
 #include "firkin/base/error.h"
-#include "firkin/base/units.h"
 #include "model/transformer_config.h"
 
 #include <torch/torch.h>
@@ -154,18 +152,17 @@ TEST(Transformer, WeightsThatWriteToTheResidualStreamStartSmaller) {
   EXPECT_NEAR(parameters["blocks.3.w2.weight"].std().item<double>(), 0.02 / std::sqrt(12), 0.0002);
 }
 
-TEST(Transformer, ListingTheTensorsOfALargeModelTakesLittleMemory) {
-  size_t tensors = 0;
-  const auto added = added_memory_bytes([&] { tensors = tensor_specs(find_model("2.7b").config).size(); });  // 12.7 GiB of weights
-  EXPECT_EQ(tensors, 291);
-  EXPECT_TRUE(!added || *added < 64 * kMiB) << added.value_or(0);
-}
-
-TEST(Transformer, TheLargestSizesThatAConfigurationMayHaveCanBeCounted) {
-  constexpr int64_t kLargest = int64_t{1} << 20;
-  const std::vector<TensorSpec> specs = tensor_specs(
-      {.vocab_size = kLargest, .context_length = kLargest, .d_model = kLargest, .d_ff = kLargest, .num_layers = 1, .num_heads = 1});
-  for (const TensorSpec& spec : specs) EXPECT_EQ(spec.numel, spec.shape.size() == 1 ? kLargest : kLargest * kLargest) << spec.name;
+TEST(Transformer, HasTheTensorsThatItsConfigurationLists) {
+  for (const ModelFamily family : {ModelFamily::kCs336, ModelFamily::kGpt2}) {
+    for (const bool tied : {false, true}) {
+      TransformerConfig config = small_config(family);
+      config.tied = tied;
+      std::vector<std::pair<std::string, int64_t>> listed, registered;
+      for (const TensorSpec& spec : tensor_specs(config)) listed.emplace_back(spec.name, spec.numel);
+      for (const auto& item : TransformerLM(config)->named_parameters()) registered.emplace_back(item.key(), item.value().numel());
+      EXPECT_EQ(listed, registered) << family_name(family) << tied;
+    }
+  }
 }
 
 TEST(Transformer, OnTheMetaDeviceNothingIsAllocated) {

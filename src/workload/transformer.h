@@ -53,14 +53,4 @@ TORCH_MODULE(TransformerLM);
 // Mean cross-entropy in nats, a scalar in float32 (or float64). logits [batch, sequence, vocab], targets int64 [batch, sequence].
 at::Tensor language_model_loss(const at::Tensor& logits, const at::Tensor& targets);
 
-// One parameter of a model.
-struct TensorSpec {
-  std::string name;
-  std::vector<int64_t> shape;
-  int64_t numel = 0;
-};
-
-// The parameters that TransformerLM(config) has, in registration order, without allocating them. A tied weight is listed once.
-std::vector<TensorSpec> tensor_specs(const TransformerConfig& config);
-
 }  // namespace firkin

@@ -6,7 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "firkin/base/file.h"
-#include "model/transformer.h"
+#include "workload/transformer.h"
 
 #include <torch/torch.h>
 

@@ -9,7 +9,7 @@
 
 #include "firkin/base/error.h"
 #include "layers.h"
-#include "model/transformer.h"
+#include "workload/transformer.h"
 
 #include <torch/nn/modules/container/modulelist.h>
 
@@ -97,15 +97,6 @@ at::Tensor language_model_loss(const at::Tensor& logits, const at::Tensor& targe
   const at::Tensor rows = logits.flatten(0, 1);
   const bool half = rows.scalar_type() == at::kBFloat16 || rows.scalar_type() == at::kHalf;
   return at::cross_entropy_loss(half ? rows.to(at::kFloat) : rows, targets.flatten());
-}
-
-std::vector<TensorSpec> tensor_specs(const TransformerConfig& config) {
-  const TransformerLM model(config, at::TensorOptions(at::kMeta));
-  std::vector<TensorSpec> specs;
-  for (const auto& item : model->named_parameters()) {
-    specs.push_back({.name = item.key(), .shape = item.value().sizes().vec(), .numel = item.value().numel()});
-  }
-  return specs;
 }
 
 }  // namespace firkin

@@ -1,0 +1,163 @@
+// The flags of what measures: ranks, a model, what is stepped, under which strategies; and the commands that have them. Without LibTorch.
+#pragma once
+
+#include <map>
+
+#include "command.h"
+#include "model/transformer_config.h"
+
+namespace firkin::cli {
+
+// ---- ranks
+
+struct RankFlags {
+  std::optional<int> ranks;  // to start here; without: 2, or 1 that stands for `world`
+  double timeout_s = 1800;
+  std::string backend = "auto";     // of GroupOptions
+  std::string device = "auto";      // of device_for_rank()
+  int threads = 0;                  // per rank; 0: the machine's cores shared among its ranks
+  std::optional<std::string> link;  // of parse_link()
+  std::optional<int64_t> world;     // that the link is timed for; without: as many as there are ranks
+};
+
+// How many ranks start here without a launcher.
+int ranks_to_start(const RankFlags& flags);
+
+// What every subcommand that runs on ranks takes: also --seed.
+struct RunFlags {
+  CommonFlags common;
+  RankFlags ranks;
+};
+
+// ---- a model
+
+struct ModelFlags {
+  std::string model = "demo";
+  std::map<std::string, int64_t> sizes;  // by their name in kConfigSizes: those that the user changed
+  std::string dtype = "fp32";            // of parameters, gradients and activations
+};
+
+// --model, --dtype, and a flag for every size; or only the last two.
+void add_model_flags(CLI::App& app, ModelFlags& flags);
+void add_model_detail_flags(CLI::App& app, ModelFlags& flags);
+
+// The names of all of them, with their dashes.
+std::vector<std::string> model_flag_names();
+
+int64_t element_bytes(const ModelFlags& flags);
+
+// The configuration that the flags describe. Throws InputError.
+TransformerConfig model_config(const ModelFlags& flags);
+
+// The model for people and scripts, without what it is trained on. Allocates no parameter.
+ModelDescription describe_model(const ModelFlags& flags);
+
+// A cap as it was typed: 0.05 for 52429 bytes.
+double cap_in_mib(int64_t bytes);
+
+// ---- what is stepped
+
+struct JobFlags {
+  ModelFlags model;
+  int64_t batch_size = 4;         // sequences per rank
+  int64_t sequence_length = 128;  // tokens
+  std::string data;               // file; empty: the text that Firkin ships
+  double learning_rate = 0.01;
+  std::optional<int64_t> memory_limit_bytes;  // per rank; without: what is available
+  std::string replay;                         // a tensors.csv instead of the model
+  double scale_bytes = 1;                     // of its gradients
+  double scale_time = 1;                      // of its times
+};
+
+struct BlockFlags {
+  int blocks = 20;
+  int warmup_steps = 1;  // after each change of setting
+  int steps_per_block = 2;
+};
+
+// ---- the commands
+
+// Sizes that are measured, named as in nccl-tests, and for how long in all.
+struct SizeFlags {
+  std::string begin, end;
+  int64_t factor = 4;
+  double seconds = 10;
+};
+
+struct AllReduceFlags : RunFlags {
+  SizeFlags sizes = {.begin = "4", .end = "64M"};
+  bool cold = false;
+};
+
+struct ChunksFlags : RunFlags {
+  SizeFlags sizes = {.begin = "16K", .end = "256M", .seconds = 60};
+  int64_t elements = 60'000'000;
+  std::string allreduce;
+};
+
+struct CollectivesFlags : RunFlags {
+  SizeFlags sizes = {.begin = "4K", .end = "64M", .seconds = 30};
+  std::optional<int64_t> memory_limit_bytes;  // per rank
+};
+
+struct LayersFlags : RunFlags {
+  JobFlags job;
+  int steps = 20;
+  bool keeps_perturbed = false;
+};
+
+struct StepFlags : RunFlags {
+  JobFlags job;  // what all configurations share
+  RuleFlags rule;
+  std::vector<std::string> models = {"demo"};
+  std::vector<int64_t> batch_sizes = {2, 4};
+  std::vector<int64_t> sequence_lengths = {128, 256, 512};
+  std::vector<std::string> strategies = {"none", "naive", "flat", "overlap", "bucketed", "torch"};
+  std::vector<int64_t> caps = {kMiB, 10 * kMiB, 100 * kMiB, 1000 * kMiB};
+  int64_t synthetic_tensors = 0;  // instead of models, when positive
+  int64_t synthetic_bytes = 10240;
+  BlockFlags steps;
+  bool resume = false;
+};
+
+// The cells of the matrix, in the order in which they are measured; or the replay.
+std::vector<JobFlags> jobs_of(const StepFlags& flags);
+
+struct TraceFlags : RunFlags {
+  JobFlags job;
+  RuleFlags rule;
+  std::vector<std::string> strategies = {"naive", "flat", "overlap", "bucketed", "torch"};
+  std::vector<int64_t> caps = {4 * kMiB};
+  int warmup_steps = 3;
+  int steps = 3;
+  double allreduce_seconds = 3;
+};
+
+struct TuneFlags : RunFlags {
+  JobFlags job;
+  RuleFlags rule;
+  BlockFlags steps;
+  std::optional<double> seconds;  // for all of it
+  std::vector<int64_t> caps;
+  std::vector<std::string> hooks;
+  bool sharded = false;
+  bool compare = false;
+  int race_blocks = 10;
+  int profile_steps = 20;
+  double allreduce_seconds = 10;
+};
+
+// Whether this program can measure: it has LibTorch, or firkin-measure is where it looks for it.
+bool can_measure();
+
+// What a command does once its flags are parsed; returns the exit code. In the program without LibTorch each starts firkin-measure with the
+// same words (start_measuring.cpp).
+int measure(AllReduceFlags& flags);
+int measure(ChunksFlags& flags);
+int measure(CollectivesFlags& flags);
+int measure(LayersFlags& flags);
+int measure(StepFlags& flags);
+int measure(TraceFlags& flags);
+int measure(TuneFlags& flags);
+
+}  // namespace firkin::cli

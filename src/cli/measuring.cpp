@@ -1,0 +1,416 @@
+// The commands that measure: their flags and --help. What they do is measure().
+#include <cmath>
+
+#include "firkin/comm/rank_info.h"
+#include "firkin/plan/strategy.h"
+#include "flags.h"
+
+namespace firkin::cli {
+namespace {
+
+void add_run_flags(CLI::App& app, RunFlags& run, const std::string& command) {
+  add_output_flags(app, run.common, command);
+  add_value(app, "--seed", run.common.seed, "random seed", "Measuring");
+  RankFlags& flags = run.ranks;
+  app.add_option("--ranks", flags.ranks, "ranks to start on this machine, without a launcher\n(default: 2, or 1 with --world)");
+  app.add_option("--link", flags.link,
+                 "model this link: 1gbit, or 200mbit,1ms (latency), or\nan allreduce.csv; collectives take as long (a\nreduce-scatter or "
+                 "all-gather half an all-reduce)");
+  app.add_option("--world", flags.world,
+                 "ranks that the link is modelled for, of which this\nmachine runs one, or --ranks (default: --ranks)");
+  const char* const group = "Ranks";
+  add_time(app, "--timeout", flags.timeout_s, "limit for a collective to complete: 90s, 5m")->group(group);
+  add_value(app, "--device", flags.device, "cpu, or cuda with one GPU of this machine per rank;\nauto: cuda if there is a GPU", group)
+      ->check(CLI::IsMember({"auto", "cpu", "cuda"}));
+  add_value(app, "--backend", flags.backend, "c10d backend for gradients; auto: nccl if each rank\nhas a GPU of its own, else gloo", group)
+      ->check(CLI::IsMember({"auto", "gloo", "nccl"}));
+  add_value(app, "--threads", flags.threads, "compute threads per rank; 0: OMP_NUM_THREADS, or an\nequal share", group);
+}
+
+void add_memory_flag(CLI::App& app, std::optional<int64_t>& limit_bytes) {
+  const auto why_too_much = [](const std::string& text) -> std::string {
+    constexpr int64_t kMost = int64_t{1} << 50;  // 1 PiB, so that the sum over the ranks of a machine fits into 63 bits
+    return parse_size(text, "--memory-limit") <= kMost ? "" : fmt::format("{}: expected at most 1024TiB", text);
+  };
+  add_size(app, "--memory-limit", limit_bytes, "per rank; larger runs are refused or skipped\n(default: available memory)")
+      ->check(why_too_much)
+      ->group("Measuring");
+}
+
+void add_training_flags(CLI::App& app, JobFlags& flags) {
+  app.add_option("--data", flags.data, "text file to train on, byte by byte (default: a text\nthat comes with Firkin)");
+  add_value(app, "--learning-rate", flags.learning_rate, "learning rate of plain SGD", "Model");
+  add_memory_flag(app, flags.memory_limit_bytes);
+}
+
+void add_job_flags(CLI::App& app, JobFlags& flags) {
+  add_model_flags(app, flags.model);
+  add_value(app, "--batch", flags.batch_size, "sequences per rank and step");
+  add_value(app, "--sequence", flags.sequence_length, "tokens per sequence");
+  add_training_flags(app, flags);
+}
+
+void add_replay_flags(CLI::App& app, JobFlags& flags) {
+  const char* const group = "Replay";
+  app.add_option("--replay", flags.replay,
+                 "replay a tensors.csv instead of a model: gradients of\nits sizes at its times; computation sleeps")
+      ->check(CLI::ExistingFile)
+      ->group(group);
+  add_value(app, "--scale-bytes", flags.scale_bytes, "multiply the replay's bytes", group)->needs("--replay");
+  add_value(app, "--scale-time", flags.scale_time, "multiply the replay's times", group)->needs("--replay");
+}
+
+void check_replay_alone(const CLI::App& app) {
+  check_alone(app, "--replay", model_flag_names());
+  check_alone(app, "--replay", {"--batch", "--sequence", "--data", "--learning-rate"});
+}
+
+constexpr const char* kStrategiesInHelp =
+    "Strategies: none does not communicate. naive sends one tensor after another,\n"
+    "after backward; flat sends all in one call after backward; overlap sends each\n"
+    "tensor when its gradient is ready; bucketed sends each bucket when it is full.\n"
+    "ordered sends first what the next forward needs first, and overlaps it as well;\n"
+    "sharded lets each rank sum and step its part of every bucket.\n"
+    "torch is PyTorch's own engine (c10d::Reducer) under the same caps.\n\n";
+
+void add_block_flags(CLI::App& app, BlockFlags& steps, const char* blocks_in_help) {
+  const char* const group = "Measuring";
+  const CLI::Range some(1, 100000);
+  add_value(app, "--blocks", steps.blocks, blocks_in_help, group)->check(CLI::Range(4, 100000));
+  add_value(app, "--warmup", steps.warmup_steps, "untimed steps after each change of setting", group)->check(some);
+  add_value(app, "--steps-per-block", steps.steps_per_block, "timed steps per block and setting", group)->check(some);
+}
+
+void add_strategy_flags(CLI::App& app, std::vector<std::string>& strategies, std::vector<int64_t>& caps) {
+  std::vector<std::string> names;
+  for (const Strategy& strategy : kStrategies) {
+    if (strategy.grouping != Grouping::kPlan) names.emplace_back(strategy.name);
+  }
+  add_value(app, "--strategies", strategies, "how to synchronise gradients")->delimiter(',')->check(CLI::IsMember(names));
+  add_sizes(app, "--cap", caps, "bucket caps for bucketed and torch: 1MiB,25MiB");
+}
+
+void add_matrix_flags(CLI::App& app, StepFlags& flags) {
+  add_value(app, "--model", flags.models, "named models (firkin buckets lists them) or .json\nfiles")
+      ->delimiter(',')
+      ->type_name(kModelType);
+  add_value(app, "--batch", flags.batch_sizes, "sequences per rank and step")->delimiter(',');
+  add_value(app, "--sequence", flags.sequence_lengths, "tokens per sequence")->delimiter(',');
+  add_strategy_flags(app, flags.strategies, flags.caps);
+  app.add_option("--synthetic-tensors", flags.synthetic_tensors, "this many equal tensors instead of a model")
+      ->check(CLI::Range(int64_t{1}, int64_t{1000000}))
+      ->group("Synthetic tensors");
+  add_size(app, "--synthetic-size", flags.synthetic_bytes, "size of each")->needs("--synthetic-tensors")->group("Synthetic tensors");
+  add_replay_flags(app, flags.job);
+  app.add_flag("--resume", flags.resume, "continue an interrupted run in --out");
+}
+
+void add_size_flags(CLI::App& app, SizeFlags& flags) {
+  add_value(app, "-b,--begin", flags.begin, "smallest size, bytes; 1K, 1M, 1G: powers of 1024");
+  add_value(app, "-e,--end", flags.end, "largest size");
+  add_value(app, "-f,--factor", flags.factor, "ratio of successive sizes");
+}
+
+void add_time_flag(CLI::App& app, SizeFlags& flags) {
+  add_time(app, "--time", flags.seconds, "budget for the whole measurement");
+}
+
+// What is wrong with flags is said at once, before anything is loaded or read.
+
+void check_ranks(const RankFlags& flags) {
+  if (const int ranks = ranks_to_start(flags); ranks < 1 || ranks > kMostLocalRanks) {
+    throw InputError(fmt::format("--ranks {}: expected 1 to {}", ranks, kMostLocalRanks));
+  }
+  constexpr double kLongestTimeout = 1e6;
+  if (!(flags.timeout_s > 0) || flags.timeout_s > kLongestTimeout) {
+    throw InputError(fmt::format("--timeout {}: expected more than 0, and at most 11 days", format_seconds(flags.timeout_s)));
+  }
+  if (flags.threads < 0) throw InputError(fmt::format("--threads {}: expected 0 or more", flags.threads));
+}
+
+void check_sizes(const SizeFlags& flags) {
+  if (!(flags.seconds >= 0.1 && flags.seconds <= 1e6)) {
+    throw InputError(fmt::format("--time {}: expected 100ms to 11 days", format_seconds(flags.seconds)));
+  }
+  const int64_t begin = parse_bytes(flags.begin, "--begin");
+  const int64_t end = parse_bytes(flags.end, "--end");
+  if (begin % kFloatBytes != 0) throw InputError(fmt::format("--begin {}: expected a multiple of {} bytes", flags.begin, kFloatBytes));
+  if (begin > end) throw InputError(fmt::format("--begin {}: expected at most --end {}", flags.begin, flags.end));
+  if (flags.factor < 2) throw InputError(fmt::format("--factor {}: expected a whole number, at least 2", flags.factor));
+}
+
+void check_allreduce_time(double seconds) {
+  if (!(seconds >= 0.1 && seconds <= 1e6)) {
+    throw InputError(fmt::format("--allreduce-time {}: expected 100ms to 11 days", format_seconds(seconds)));
+  }
+}
+
+void check_model(const JobFlags& flags) {
+  if (!flags.replay.empty()) return;
+  constexpr int64_t kLargest = 1 << 20;
+  for (const auto& [flag, value] : {std::pair{"--batch", flags.batch_size}, {"--sequence", flags.sequence_length}}) {
+    if (value < 1 || value > kLargest) throw InputError(fmt::format("{} {}: expected 1 to {}", flag, value, kLargest));
+  }
+  const TransformerConfig config = model_config(flags.model);
+  if (config.context_length < flags.sequence_length) {
+    throw InputError(
+        fmt::format("--sequence {}: expected at most the model's context_length {}", flags.sequence_length, config.context_length));
+  }
+  if (!(flags.learning_rate > 0) || !std::isfinite(flags.learning_rate)) {
+    throw InputError(fmt::format("--learning-rate {}: expected a positive number", flags.learning_rate));
+  }
+}
+
+// Throws InputError when a list's flag has no value, or one twice.
+template <class T>
+void check_list(const char* flag, const std::vector<T>& values) {
+  if (values.empty()) throw InputError(fmt::format("{}: expected at least one value", flag));
+  for (auto value = values.begin(); value != values.end(); ++value) {
+    if (std::find(values.begin(), value, *value) != value)
+      throw InputError(fmt::format("{}: {} is given twice; expected each value once", flag, *value));
+  }
+}
+
+}  // namespace
+
+int ranks_to_start(const RankFlags& flags) {
+  return flags.ranks.value_or(flags.world ? 1 : 2);
+}
+
+std::vector<JobFlags> jobs_of(const StepFlags& flags) {
+  if (!flags.job.replay.empty()) return {flags.job};
+  std::vector<JobFlags> jobs;
+  for (const std::string& model : flags.models) {
+    for (const int64_t batch : flags.batch_sizes) {
+      for (const int64_t sequence : flags.sequence_lengths) {
+        jobs.push_back(flags.job);
+        jobs.back().model.model = model;
+        jobs.back().batch_size = batch;
+        jobs.back().sequence_length = sequence;
+      }
+    }
+  }
+  return jobs;
+}
+
+Run declare_tune(CLI::App& app) {
+  auto flags = std::make_shared<TuneFlags>();
+  app.footer(
+      "Profiles the backward pass, times the all-reduce, predicts the step time for\n"
+      "every bucket size, and races the best few caps until one is clear. Further\n"
+      "blocks of steps then compare the winner with PyTorch's default (its own engine,\n"
+      "1 MiB and then 25 MiB), with none (no communication) and with ordered\n"
+      "(communication also overlaps the next forward pass; recommended if its interval\n"
+      "excludes no gain). This takes two minutes (--time), and --out always holds what\n"
+      "is known so far. --compare also measures naive (one call per tensor after\n"
+      "backward), flat (one call after backward), overlap (each tensor when ready),\n"
+      "and seven caps.\n\n"
+      "predicted, measured: seconds per step. error: predicted / measured - 1.\n"
+      "exposed: the step minus the step without communication. after bw: from the end\n"
+      "of backward to the last gradient.\n\n"
+      "  firkin tune --ranks 2                     the demo model on this machine\n"
+      "  firkin tune --ranks 2 --link 1gbit        over a modelled link\n"
+      "  firkin tune --link c.csv --world 128      as one rank of 128, by a cluster's\n"
+      "                                            all-reduce times (firkin import)\n"
+      "  firkin tune --ranks 2 --data book.txt     on your own text\n"
+      "  torchrun --nproc-per-node 2 --no-python firkin tune\n\n"
+      "--rule at-most: a tensor that would exceed the cap starts a new bucket;\n"
+      "close-when-full: a bucket closes once it reaches the cap, as PyTorch's do.\n");
+  add_run_flags(app, *flags, "tune");
+  add_settings_flag(app, flags->common);
+  add_job_flags(app, flags->job);
+  add_replay_flags(app, flags->job);
+  add_rule_flags(app, flags->rule);
+  app.add_flag("--sharded", flags->sharded, "consider the strategy sharded too: time and memory")->group("Measuring");
+  app.add_flag("--compare", flags->compare, "also measure naive, flat, overlap and more caps")->group("Measuring");
+  add_sizes(app, "--cap", flags->caps, "also race these: 1MiB,25MiB; with --compare, the\ncaps to compare")->group("Buckets");
+  app.add_option("--hooks", flags->hooks, "compare these wire formats: none,bf16")->delimiter(',')->group("Buckets");
+  const char* const measuring = "Measuring";
+  add_value(app, "--race-blocks", flags->race_blocks, "at most this many blocks in the race", measuring)->check(CLI::Range(1, 100000));
+  add_block_flags(app, flags->steps, "blocks that measure the gain; each runs all settings");
+  add_time(app, "--time", flags->seconds, "budget for the whole run; slow steps run fewer times\n(default: 2m; with --compare no limit)")
+      ->group(measuring);
+  add_value(app, "--profile-steps", flags->profile_steps, "backward passes to profile", measuring)->check(CLI::Range(4, 100000));
+  add_time(app, "--allreduce-time", flags->allreduce_seconds, "budget for the all-reduce table: 10s")->group(measuring);
+  return [flags, &app] {
+    check_ranks(flags->ranks);
+    check_replay_alone(app);
+    check_model(flags->job);
+    check_allreduce_time(flags->allreduce_seconds);
+    return measure(*flags);
+  };
+}
+
+Run declare_bench_step(CLI::App& app) {
+  auto flags = std::make_shared<StepFlags>();
+  app.footer(std::string(kStrategiesInHelp) +
+             "Takes about blocks x settings x (warm-up + timed) steps per configuration.\n\n"
+             "step: median over blocks of the slowest rank's step. spread: slowest minus\n"
+             "fastest rank. after bw, share: from the end of backward to the last gradient.\n"
+             "ovlp: share of the communication hidden by backward. exposed: the step minus\n"
+             "the step without communication, paired. memory: the most that tensors hold in a\n"
+             "step. x torch: ratio to c10d::Reducer under the same cap, paired, 95 %\n"
+             "interval.\n\n"
+             "  firkin bench step --ranks 2 --batch 4 --sequence 128 --cap 1MiB,4MiB\n"
+             "  firkin bench step --ranks 2 --model small,medium --resume\n"
+             "  firkin bench step --config matrix.toml   with [bench.step] and batch = [2, 4]\n"
+             "  firkin bench step --ranks 2 --synthetic-tensors 500\n");
+  add_run_flags(app, *flags, "bench-step");
+  add_matrix_flags(app, *flags);
+  add_model_detail_flags(app, flags->job.model);
+  add_training_flags(app, flags->job);
+  add_rule_flags(app, flags->rule);
+  add_block_flags(app, flags->steps, "blocks; each runs all settings once");
+  return [flags, &app] {
+    check_ranks(flags->ranks);
+    check_replay_alone(app);
+    check_alone(app, "--synthetic-tensors", model_flag_names());
+    check_alone(app, "--synthetic-tensors", {"--batch", "--sequence", "--data", "--learning-rate", "--replay"});
+    check_list("--model", flags->models);
+    check_list("--batch", flags->batch_sizes);
+    check_list("--sequence", flags->sequence_lengths);
+    check_list("--strategies", flags->strategies);
+    for (const JobFlags& job : jobs_of(*flags)) check_model(job);
+    return measure(*flags);
+  };
+}
+
+Run declare_bench_allreduce(CLI::App& app) {
+  auto flags = std::make_shared<AllReduceFlags>();
+  app.footer(
+      "Takes --time, and a little more. Sizes in bytes, bandwidths in GB/s.\n\n"
+      "median, p99, cv: single all-reduces on the slowest rank; short calls are timed\n"
+      "several in a row. gap: time per additional call when 4 are queued (the model's\n"
+      "g; 2 above 64 MiB, none above 128 MiB). A tenth of the time goes to queues of\n"
+      "mixed sizes, and a note says whether the model holds for them. algbw = size /\n"
+      "median; busbw = algbw 2 (n - 1) / n, as nccl-tests prints it. #wrong: elements\n"
+      "that differ from the exact sum; exit code 1 if there are any.\n\n"
+      "  firkin bench allreduce --ranks 2            4 B to 64 MiB\n"
+      "  firkin bench allreduce --ranks 2 --cold     buffers that no cache holds\n"
+      "  firkin bench allreduce --ranks 6 -b 1M -e 1G -f 10 --time 2m\n");
+  add_run_flags(app, *flags, "bench-allreduce");
+  add_size_flags(app, flags->sizes);
+  add_time_flag(app, flags->sizes);
+  app.add_flag("--cold", flags->cold, "give every call a buffer that no cache holds");
+  return [flags] {
+    check_ranks(flags->ranks);
+    check_sizes(flags->sizes);
+    return measure(*flags);
+  };
+}
+
+Run declare_bench_chunks(CLI::App& app) {
+  auto flags = std::make_shared<ChunksFlags>();
+  app.footer(
+      "All-reduces the same data in chunks of one size after another, all chunks in\n"
+      "flight together (at most 1024 calls at a time). all: the slowest rank's time\n"
+      "for all chunks. per call: g(x), the time of one more queued call of that size.\n"
+      "Repeats rounds over all sizes until the time is up.\n\n"
+      "  firkin bench chunks --ranks 2                        60 M elements, 16 KiB up\n"
+      "  firkin bench chunks --ranks 2 -b 4K -e 64M -f 2 --time 10m\n\n"
+      "To predict with a(x) and g(x):\n\n"
+      "  firkin bench allreduce --ranks 2 --out run\n"
+      "  firkin bench chunks --ranks 2 --allreduce run/allreduce.csv --out run\n"
+      "  firkin predict --tensors run/tensors.csv --allreduce run/allreduce.csv\n");
+  add_run_flags(app, *flags, "bench-chunks");
+  add_size_flags(app, flags->sizes);
+  add_value(app, "--elements", flags->elements, "float32 elements of the data");
+  add_time_flag(app, flags->sizes);
+  app.add_option("--allreduce", flags->allreduce, "add g(x) as gap_s to this table: OUT/allreduce.csv");
+  return [flags] {
+    check_ranks(flags->ranks);
+    check_sizes(flags->sizes);
+    return measure(*flags);
+  };
+}
+
+Run declare_bench_collectives(CLI::App& app) {
+  auto flags = std::make_shared<CollectivesFlags>();
+  app.footer(
+      "The strategy sharded sends each bucket in two halves: a reduce-scatter leaves\n"
+      "every rank the sum of its slice, and after the optimiser an all-gather brings\n"
+      "the other ranks' slices. Each moves about half the bytes of an all-reduce.\n"
+      "Timed with the operations of the strategy itself (over Gloo the reduce-scatter\n"
+      "is an all-to-all and a local sum), in turns with the all-reduce, so that drift\n"
+      "of the machine meets all three.\n\n"
+      "size: the whole bucket, all ranks' slices together, rounded up to whole ones.\n"
+      "median: single calls on the slowest rank, short ones timed several in a row.\n"
+      "ratio: to the all-reduce, of turns beside each other. #wrong: elements that\n"
+      "differ from the exact sum; exit code 1 if there are any. A size needs three\n"
+      "times itself in memory on each rank; larger ones are skipped.\n"
+      "collectives.csv: collective,bytes,world_size,seconds.\n\n"
+      "  firkin bench collectives --ranks 2                 4 KiB to 64 MiB\n"
+      "  firkin bench collectives --ranks 2 -b 1M -e 16M -f 2 --time 1m\n"
+      "  firkin bench collectives --ranks 4 --link 1gbit    over a modelled link\n");
+  add_run_flags(app, *flags, "bench-collectives");
+  add_size_flags(app, flags->sizes);
+  add_time_flag(app, flags->sizes);
+  add_memory_flag(app, flags->memory_limit_bytes);
+  return [flags] {
+    check_ranks(flags->ranks);
+    check_sizes(flags->sizes);
+    return measure(*flags);
+  };
+}
+
+Run declare_bench_layers(CLI::App& app) {
+  auto flags = std::make_shared<LayersFlags>();
+  app.footer(
+      "Trains without communication, with a clock in every gradient's hook and after\n"
+      "each layer of forward. Medians over steps of the slowest rank.\n\n"
+      "backward: from when the previous layer (in backward) had all its gradients\n"
+      "until this one has. The first one's therefore includes the loss, and a tied\n"
+      "weight is ready only at the end. The total of forward includes reading the\n"
+      "batch and the loss. tensors.csv: when autograd has finished each gradient; in\n"
+      "tune's, the time to write it into a bucket is included.\n\n"
+      "Half of the steps run without clocks. If the clocks slow a step by over 3 %,\n"
+      "nothing is written (exit code 1), unless --keep-perturbed is given.\n\n"
+      "  firkin bench layers --ranks 1 --model gpt2 --batch 1\n"
+      "  firkin bench layers --ranks 2 --out run      then\n"
+      "  firkin predict --tensors run/tensors.csv --allreduce run/allreduce.csv\n");
+  add_run_flags(app, *flags, "bench-layers");
+  add_job_flags(app, flags->job);
+  add_value(app, "--steps", flags->steps, "steps with clocks, and as many without")->check(CLI::Range(4, 100000));
+  app.add_flag("--keep-perturbed", flags->keeps_perturbed, "write the result even if clocks slow the step");
+  return [flags] {
+    check_ranks(flags->ranks);
+    check_model(flags->job);
+    return measure(*flags);
+  };
+}
+
+Run declare_trace(CLI::App& app) {
+  auto flags = std::make_shared<TraceFlags>();
+  app.footer(std::string(kStrategiesInHelp) +
+             "Records a few steps per strategy: operators and collectives, on every rank.\n\n"
+             "compute: at least one operator ran. communication: the transport was working on\n"
+             "at least one collective. overlapped: both; exposed: communication alone. idle:\n"
+             "share of backward in which a bucket was ready but the link idle, because of the\n"
+             "launch order (last step).\n\n"
+             "Rank 0, medians over steps. Recording slows the steps; firkin bench step gives\n"
+             "undisturbed times. Takes half a minute for five strategies.\n\n"
+             "report.html shows the last step of each strategy. trace-STRATEGY.json has every\n"
+             "operator of every rank: drop it on https://ui.perfetto.dev (it stays on your\n"
+             "machine) or load it in chrome://tracing.\n\n"
+             "  firkin trace --ranks 2 --strategies naive,overlap\n"
+             "  firkin trace --ranks 2 --strategies bucketed,torch --cap 1MiB,4MiB\n");
+  add_run_flags(app, *flags, "trace");
+  add_job_flags(app, flags->job);
+  add_replay_flags(app, flags->job);
+  add_strategy_flags(app, flags->strategies, flags->caps);
+  add_rule_flags(app, flags->rule);
+  const char* const measuring = "Measuring";
+  add_value(app, "--warmup", flags->warmup_steps, "steps before the recorded ones", measuring)->check(CLI::Range(1, 100000));
+  add_value(app, "--steps", flags->steps, "recorded steps")->check(CLI::Range(1, 1000));
+  add_time(app, "--allreduce-time", flags->allreduce_seconds, "budget for measuring a(x), which predicted timelines\nneed; 0: none")
+      ->group(measuring);
+  return [flags, &app] {
+    check_ranks(flags->ranks);
+    check_replay_alone(app);
+    check_model(flags->job);
+    check_list("--strategies", flags->strategies);
+    return measure(*flags);
+  };
+}
+
+}  // namespace firkin::cli

@@ -1,0 +1,60 @@
+// The program without LibTorch: to measure, it becomes firkin-measure, which parses the same words anew.
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+
+#include "flags.h"
+
+namespace firkin::cli {
+namespace {
+
+// In a build folder it lies beside this program; where it is installed, a script finds LibTorch for it.
+std::filesystem::path measuring_program() {
+  const std::filesystem::path folder = std::filesystem::read_symlink("/proc/self/exe").parent_path();
+  for (const char* place : {"firkin-measure", FIRKIN_INSTALLED_MEASURE}) {
+    if (access((folder / place).c_str(), X_OK) == 0) return folder / place;
+  }
+  return {};
+}
+
+int become_measuring_program() {
+  std::vector<std::string> words = command_line();
+  words.insert(words.begin(), "firkin");
+  std::vector<char*> arguments;
+  for (std::string& word : words) arguments.push_back(word.data());
+  arguments.push_back(nullptr);
+  const std::filesystem::path program = measuring_program();
+  execv(program.c_str(), arguments.data());
+  throw RuntimeError(fmt::format("{}: {}", program.string(), std::strerror(errno)));
+}
+
+}  // namespace
+
+bool can_measure() {
+  return !measuring_program().empty();
+}
+
+int measure(AllReduceFlags& /*flags*/) {
+  return become_measuring_program();
+}
+int measure(ChunksFlags& /*flags*/) {
+  return become_measuring_program();
+}
+int measure(CollectivesFlags& /*flags*/) {
+  return become_measuring_program();
+}
+int measure(LayersFlags& /*flags*/) {
+  return become_measuring_program();
+}
+int measure(StepFlags& /*flags*/) {
+  return become_measuring_program();
+}
+int measure(TraceFlags& /*flags*/) {
+  return become_measuring_program();
+}
+int measure(TuneFlags& /*flags*/) {
+  return become_measuring_program();
+}
+
+}  // namespace firkin::cli
