@@ -128,21 +128,19 @@ void check_ranks(const RankFlags& flags) {
   if (flags.threads < 0) throw InputError(fmt::format("--threads {}: expected 0 or more", flags.threads));
 }
 
-void check_sizes(const SizeFlags& flags) {
-  if (!(flags.seconds >= 0.1 && flags.seconds <= 1e6)) {
-    throw InputError(fmt::format("--time {}: expected 100ms to 11 days", format_seconds(flags.seconds)));
+void check_budget(const char* flag, double seconds) {
+  if (!(seconds >= 0.1 && seconds <= 1e6)) {
+    throw InputError(fmt::format("{} {}: expected 100ms to 11 days", flag, format_seconds(seconds)));
   }
+}
+
+void check_sizes(const SizeFlags& flags) {
+  check_budget("--time", flags.seconds);
   const int64_t begin = parse_bytes(flags.begin, "--begin");
   const int64_t end = parse_bytes(flags.end, "--end");
   if (begin % kFloatBytes != 0) throw InputError(fmt::format("--begin {}: expected a multiple of {} bytes", flags.begin, kFloatBytes));
   if (begin > end) throw InputError(fmt::format("--begin {}: expected at most --end {}", flags.begin, flags.end));
   if (flags.factor < 2) throw InputError(fmt::format("--factor {}: expected a whole number, at least 2", flags.factor));
-}
-
-void check_allreduce_time(double seconds) {
-  if (!(seconds >= 0.1 && seconds <= 1e6)) {
-    throw InputError(fmt::format("--allreduce-time {}: expected 100ms to 11 days", format_seconds(seconds)));
-  }
 }
 
 void check_model(const JobFlags& flags) {
@@ -236,7 +234,7 @@ Run declare_tune(CLI::App& app) {
     check_ranks(flags->ranks);
     check_replay_alone(app);
     check_model(flags->job);
-    check_allreduce_time(flags->allreduce_seconds);
+    check_budget("--allreduce-time", flags->allreduce_seconds);
     return measure(*flags);
   };
 }

@@ -31,6 +31,7 @@ class InstalledProgram(unittest.TestCase):
         assert installed.returncode == 0, installed.stderr
         cls.prefix = (cls.folder / "first").rename(cls.folder / "moved")
         cls.firkin = cls.prefix / "bin/firkin"
+        cls.script = cls.prefix / "libexec/firkin/with-libtorch"
 
     def answer(self, *words) -> str:
         result = run(self.firkin, *words)
@@ -77,11 +78,11 @@ class InstalledProgram(unittest.TestCase):
         result = run(self.firkin, "tune", FIRKIN_DATA="/nowhere")
         self.assertEqual((result.returncode, result.stderr), (2, "firkin: FIRKIN_DATA=/nowhere: expected the folder with Firkin's data\n"))
 
-    # --- bin/firkin finds LibTorch
+    # --- with-libtorch finds LibTorch
 
     def stated(self, name: str) -> str:
-        """What bin/firkin says of itself."""
-        return re.search(rf"^{name}='(.*)'$", self.firkin.read_text(), re.MULTILINE)[1]
+        """What the script says of itself."""
+        return re.search(rf"^{name}='(.*)'$", self.script.read_text(), re.MULTILINE)[1]
 
     def fake_libtorch(self, name: str, version: str | None = None) -> pathlib.Path:
         folder = self.folder / name
@@ -97,12 +98,11 @@ class InstalledProgram(unittest.TestCase):
     def start(self, built_with, *words, **variables) -> subprocess.CompletedProcess:
         """The script of a Firkin that was built with that LibTorch. Its program prints the library path and its arguments, and exits with 7."""
         with tempfile.TemporaryDirectory() as folder:
-            script, program = pathlib.Path(folder) / "bin/firkin", pathlib.Path(folder) / "libexec/firkin/firkin"
+            script, program = pathlib.Path(folder) / "with-libtorch", pathlib.Path(folder) / "firkin-measure"
             for file, text in (
-                (script, self.firkin.read_text().replace(f"'{self.stated('built_with')}'", f"'{built_with}'")),
+                (script, self.script.read_text().replace(f"'{self.stated('built_with')}'", f"'{built_with}'")),
                 (program, '#!/bin/sh\nprintf "%s\\n" "$LD_LIBRARY_PATH" "$@"\nexit 7\n'),
             ):
-                file.parent.mkdir(parents=True)
                 file.write_text(text)
                 file.chmod(0o755)
             return run(script, *words, **variables)
@@ -144,11 +144,14 @@ class InstalledProgram(unittest.TestCase):
             refused = self.start("/gone", FIRKIN_PYTHON=python)
             self.assert_refused(refused, f"no LibTorch {series}: not in /gone, and {python} has {has}; {expected}")
 
-    def test_the_program_itself_runs_with_a_libtorch_that_is_named(self):
+    def test_only_what_measures_needs_libtorch(self):
         elsewhere = self.folder / "elsewhere"
         elsewhere.symlink_to(self.stated("built_with"))
-        result = run(self.firkin, "buckets", FIRKIN_LIBTORCH=elsewhere)
-        self.assertEqual((result.returncode, result.stderr), (0, ""))
+        words = ("bench", "allreduce", "--ranks", 1, "-e", 64, "--time", "100ms", "--quiet", "--out", self.folder / "measured")
+        for libtorch, command, code in ((elsewhere, words, 0), ("/none", words, 2), ("/none", ("buckets",), 0)):
+            with self.subTest(libtorch=libtorch, command=command[0]):
+                result = run(self.firkin, *command, FIRKIN_LIBTORCH=libtorch)
+                self.assertEqual(result.returncode, code, result.stderr)
 
     # --- shells complete it
 
