@@ -131,12 +131,11 @@ void for_each_line(std::string_view text, const std::string& file, const std::fu
   }
 }
 
-std::vector<std::string_view> words_of(std::string_view line) {
-  constexpr std::string_view kBlanks = " \t\r";
+std::vector<std::string_view> words_of(std::string_view line, std::string_view blanks) {
   std::vector<std::string_view> words;
-  for (size_t begin = line.find_first_not_of(kBlanks); begin != std::string_view::npos; begin = line.find_first_not_of(kBlanks)) {
+  for (size_t begin = line.find_first_not_of(blanks); begin != std::string_view::npos; begin = line.find_first_not_of(blanks)) {
     line.remove_prefix(begin);
-    const size_t length = std::min(line.find_first_of(kBlanks), line.size());
+    const size_t length = std::min(line.find_first_of(blanks), line.size());
     words.push_back(line.substr(0, length));
     line.remove_prefix(length);
   }

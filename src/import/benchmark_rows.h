@@ -61,7 +61,7 @@ void for_each_line(std::string_view text, const std::string& file, const std::fu
 // A part of the file for a message: short and printable.
 std::string shown(std::string_view text);
 
-std::vector<std::string_view> words_of(std::string_view line);
+std::vector<std::string_view> words_of(std::string_view line, std::string_view blanks = " \t\r");
 
 // The word as a number; none unless all of it is one.
 std::optional<double> number_in(std::string_view word);
@@ -75,7 +75,7 @@ bool begins_json_array(std::string_view text);
 
 // Whether a line is the header or a row of a table of nccl-tests or rccl-tests, the title of one of OSU's, the header
 // of a CSV file with a column of sizes (or numbers alone).
-bool belongs_to_nccl_tests(const std::vector<std::string_view>& words);
+bool belongs_to_nccl_tests(std::string_view line);
 bool belongs_to_osu(const std::vector<std::string_view>& words);
 bool belongs_to_allreduce_csv(std::string_view line);
 

@@ -54,7 +54,7 @@ ImportFormat recognize_import(std::string_view text, const std::string& file) {
     const std::vector<std::string_view> words = words_of(line);
     if (words.empty()) return;
     osu = osu || belongs_to_osu(words);
-    nccl_tests = nccl_tests || belongs_to_nccl_tests(words);
+    nccl_tests = nccl_tests || belongs_to_nccl_tests(line);
     if (!first.empty() || words[0].starts_with('#')) return;
     first = line;
     first_number = number;

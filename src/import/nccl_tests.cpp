@@ -102,17 +102,6 @@ namespace {
 
 // The printed table.
 
-// The index of the header's words for a row's first three columns; npos if it has none. NCCL 1's own test named them
-// differently.
-size_t find_header(const Words& words) {
-  for (size_t i = 2; i < words.size(); ++i) {
-    if (words[i] != "type") continue;
-    if (words[i - 2] == "size" && words[i - 1] == "count") return i - 2;
-    if (words[i - 2] == "bytes" && words[i - 1] == "N") return i - 2;
-  }
-  return std::string_view::npos;
-}
-
 // The index at which a row starts; npos if there is none.
 size_t find_row(const Words& words) {
   for (size_t i = 2; i < words.size(); ++i) {
@@ -125,11 +114,26 @@ bool is_wrong_column(std::string_view name) {
   return name == "#wrong" || name == "error" || name == "res";
 }
 
-// The columns after the type. Those that are not numbers (timestamp) come last and are not needed.
-Words columns_in(std::span<const std::string_view> header) {
-  Words columns(header.begin(), header.end());
-  columns.erase(std::ranges::find(columns, "timestamp"), columns.end());
-  return columns;
+// The columns after the type, if the words are a header; NCCL 1's own test had other names for the first two. Columns that are not numbers
+// (timestamp) come last and are not needed. "(us)" and "out-of-place" are no columns of their own.
+std::optional<Words> columns_in(Words words) {
+  std::erase_if(words, [](std::string_view word) { return word.starts_with('(') || word.ends_with("-place"); });
+  for (size_t i = 2; i < words.size(); ++i) {
+    const bool follows = (words[i - 2] == "size" && words[i - 1] == "count") || (words[i - 2] == "bytes" && words[i - 1] == "N");
+    if (words[i] != "type" || !follows) continue;
+    words.erase(std::ranges::find(words, "timestamp"), words.end());
+    return Words(words.begin() + static_cast<std::ptrdiff_t>(i) + 1, words.end());
+  }
+  return std::nullopt;
+}
+
+// The line's words; or its fields, where it belongs to a table in CSV, whose rows are told from other files' by the header before them.
+Words words_in(std::string_view line, bool after_header) {
+  Words words = words_of(line);
+  if (columns_in(words) || find_row(words) != std::string_view::npos) return words;
+  Words fields = words_of(line, " \t\r,;");
+  const bool in_table = columns_in(fields) || (after_header && find_row(fields) != std::string_view::npos);
+  return in_table ? fields : words;
 }
 
 // The columns of a table whose header is not in the text: as nccl-tests prints them since 2.11, or as it did before.
@@ -283,13 +287,13 @@ BenchmarkRows rows_of_table(std::string_view text, const std::string& file, cons
   Run run;
   std::optional<OpenRow> open;
   for_each_line(text, file, [&](int64_t number, std::string_view line) {
-    const Words words = words_of(line);
+    const Words words = words_in(line, !run.columns.empty());
     if (const std::string program = program_in(words); !program.empty()) {
       run = {.program = program, .ranks = {}, .columns = {}};
     } else if (std::ranges::count(words, "nThread") > 0) {
       run = {.program = run.program, .ranks = {}, .columns = {}};
-    } else if (const size_t header = find_header(words); header != std::string_view::npos) {
-      run.columns = columns_in(std::span(words).subspan(header + 3));
+    } else if (const std::optional<Words> columns = columns_in(words)) {
+      run.columns = *columns;
     } else if (const size_t begin = find_row(words); begin != std::string_view::npos) {
       finish_row(rows, open, options);
       const std::span values = std::span(words).subspan(begin + 3);
@@ -314,8 +318,9 @@ BenchmarkRows rows_of_table(std::string_view text, const std::string& file, cons
 
 }  // namespace
 
-bool belongs_to_nccl_tests(const std::vector<std::string_view>& words) {
-  return find_header(words) != std::string_view::npos || find_row(words) != std::string_view::npos;
+bool belongs_to_nccl_tests(std::string_view line) {
+  const Words words = words_in(line, false);
+  return columns_in(words) || find_row(words) != std::string_view::npos;
 }
 
 Imported parse_nccl_tests(std::string_view text, const std::string& file, const ImportOptions& options) {

@@ -21,6 +21,18 @@ def upper_end(interval):
     return math.inf if interval["high"] is None else interval["high"]
 
 
+class Start(InFolder):
+    def test_libtorch_is_loaded_only_to_measure(self):
+        loads = {}
+        for words in ([], ["--version"], ["frobnicate"], ["tune", "--help"], ["bench", "step", "--help-all"], ["trace", "--steps", "0"],
+                      ["tune", "--ranks", "0"], ["completions", "bash"], ["__complete", "tune", "--model", ""], ["buckets"],
+                      ["predict", "--tensors", "none.csv", "--allreduce", "none.csv"], ["import", "none.csv"], ["report", "none.json"],
+                      ["compare", "none.json", "none.json"], ["tune", "--data", "none.txt"]):  # fmt: skip
+            result = firkin(*words, env=os.environ | {"LD_DEBUG": "files"})
+            loads[" ".join(words)] = "libtorch_cpu.so" in result.stderr
+        self.assertEqual({words for words, loaded in loads.items() if loaded}, {"tune --data none.txt"})
+
+
 class Usage(InFolder):
     def test_bad_flags_and_values_exit_2_with_one_line(self):
         for words, mentions in [
@@ -196,49 +208,36 @@ class Tune(Tuning):
         self.assertGreater(answer["sharded_over_best_cap"]["ratio"], 0)
         self.assertGreater(answer["sharded"]["period_s"], 0)
 
-    def test_two_runs_into_one_folder_are_kept_apart(self):
-        first = self.start("--blocks", "100000")
-        wait_for_ranks(first.pid, 2)
-        self.assert_refused("tune", "--ranks", "2", *TINY_MODEL, *TINY_RUN, "--out", self.out, mentions="another run")
-        first.send_signal(signal.SIGINT)
-        first.communicate(timeout=DEADLINE_S)
-
     def test_what_the_memory_cannot_hold_is_refused_before_any_rank_starts(self):
         self.assert_refused("tune", "--ranks", "2", "--model", "xl", "--memory-limit", "8GiB", "--out", self.out, mentions="GiB")
         self.assertFalse(self.out.exists())
 
-    def test_a_killed_rank_ends_the_others_within_five_seconds_and_is_named(self):
-        for victim in (0, 1):
-            with self.subTest(rank=victim):
+    def test_no_rank_outlives_a_killed_rank_or_launcher(self):
+        for victim in ("launcher", 1):
+            with self.subTest(victim=victim):
                 process = self.start("--blocks", "100000")
                 ranks = wait_for_ranks(process.pid, 2)
-                os.kill(ranks[victim], signal.SIGKILL)
+                os.kill(process.pid if victim == "launcher" else ranks[victim], signal.SIGKILL)
                 killed = time.monotonic()
                 stdout, stderr = process.communicate(timeout=DEADLINE_S)
-                self.assertLess(time.monotonic() - killed, 5)
+                while any(is_running(pid) for pid in ranks.values()):
+                    self.assertLess(time.monotonic() - killed, 5)
+                    time.sleep(0.05)
+                self.assertEqual(stdout, "")
+                if victim == "launcher":
+                    continue
                 self.assertEqual(process.returncode, 1)
                 self.assertIn(f"firkin: rank {victim} was ended by signal 9 (Killed); ending the other ranks", stderr)
-                self.assertEqual(stdout, "")
                 if (self.out / "results.json").exists():  # what was known by then
                     self.assertFalse(json.loads((self.out / "results.json").read_text())["complete"])
-                self.assertFalse(any(is_running(pid) for pid in ranks.values()))
 
-    def test_ranks_do_not_outlive_a_killed_launcher(self):
-        process = self.start("--blocks", "100000")
-        ranks = wait_for_ranks(process.pid, 2)
-        process.kill()
-        process.communicate(timeout=DEADLINE_S)
-        deadline = time.monotonic() + 5
-        while any(is_running(pid) for pid in ranks.values()) and time.monotonic() < deadline:
-            time.sleep(0.05)
-        self.assertFalse(any(is_running(pid) for pid in ranks.values()))
-
-    def test_an_interrupt_ends_all_ranks_and_keeps_what_is_known(self):
+    def test_a_run_keeps_its_folder_to_itself_and_an_interrupt_keeps_what_is_known(self):
         process = self.start("--blocks", "100000", "--allreduce-time", "0.5")
         ranks = wait_for_ranks(process.pid, 2)
         deadline = time.monotonic() + DEADLINE_S
         while not (self.out / "tensors.csv").exists() and time.monotonic() < deadline:
             time.sleep(0.02)
+        self.assert_refused("tune", "--ranks", "2", *TINY_MODEL, *TINY_RUN, "--out", self.out, mentions="another run")
         process.send_signal(signal.SIGINT)
         _, stderr = process.communicate(timeout=DEADLINE_S)
         self.assertEqual(process.returncode, 128 + signal.SIGINT)

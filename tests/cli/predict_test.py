@@ -13,7 +13,6 @@ import re
 import struct
 import subprocess
 import termios
-import time
 import unittest
 
 from program import FIRKIN, InFolder, firkin
@@ -112,6 +111,13 @@ class Predict(OfGpt2Large):
         self.assertEqual(result.returncode, 0, result.stderr)
         return json.loads(result.stdout)
 
+    def text(self, *words):
+        """What is printed, which fits a terminal of 80 columns."""
+        result = firkin("predict", *self.inputs(), *words)
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertLessEqual(max(map(len, result.stdout.splitlines())), 80)
+        return result.stdout
+
     def test_what_import_reads_is_taken_as_it_is(self):
         log = self.out / "all_reduce.log"
         log.write_text("".join(f"[1,0]<stdout>:{line}\n" for line in (
@@ -197,9 +203,7 @@ class Predict(OfGpt2Large):
         for part in [answer["best_uniform"], answer["best_plan"], *answer["baselines"]]:
             self.assertLessEqual(part["low_s"], part["backward_s"])
             self.assertLessEqual(part["backward_s"], part["high_s"])
-        text = firkin("predict", *self.inputs(), "--world", 1024).stdout
-        self.assertIn("EXTRAPOLATED: 1024 ranks were not measured", text)
-        self.assertLessEqual(max(map(len, text.splitlines())), 80)
+        self.assertIn("EXTRAPOLATED: 1024 ranks were not measured", self.text("--world", 1024))
         self.assertFalse(self.predict("--world", "64")["model"]["extrapolated"])
         self.assert_refused("predict", *self.inputs(), mentions="expected --world with one of 16, 32, 64")
 
@@ -212,32 +216,24 @@ class Predict(OfGpt2Large):
         self.assertEqual(answer["extrapolation"]["fitted_worlds"], [16, 32])
         self.assertEqual(self.predict("--world", "512")["extrapolation"]["fitted_worlds"], [8, 16, 32])
 
-    def test_sensitivity_moves_every_input_both_ways(self):
-        points = self.predict("--sensitivity")["sensitivity"]["points"]
-        self.assertEqual({p["influence"] for p in points}, {"total bytes", "latency", "bandwidth", "backward time"})
-        for influence in {p["influence"] for p in points}:
-            factors = [p["factor"] for p in points if p["influence"] == influence]
-            self.assertEqual((min(factors), max(factors)), (0.125, 8))
-
-    def test_sensitivity_says_what_keeping_the_cap_costs(self):
-        sensitivity = self.predict("--sensitivity")["sensitivity"]
-        for point in sensitivity["points"]:
-            self.assertGreaterEqual(point["kept_backward_s"], point["backward_s"] * (1 - 1e-5))
-        table = firkin("predict", *self.inputs(), "--sensitivity").stdout
-        self.assertLessEqual(max(map(len, table.splitlines())), 80)
-
-    def test_sensitivity_is_a_page_of_heat_maps(self):
+    def test_sensitivity_moves_every_input_both_ways_and_says_what_keeping_the_cap_costs(self):
         folder = self.out / "study"
-        result = firkin("predict", *self.inputs(), "--sensitivity", "--out", folder)
-        self.assertEqual(result.returncode, 0, result.stderr)
+        points = self.predict("--sensitivity", "--out", folder)["sensitivity"]["points"]
+        factors = {}
+        for point in points:
+            factors.setdefault(point["influence"], []).append(point["factor"])
+            self.assertGreaterEqual(point["kept_backward_s"], point["backward_s"] * (1 - 1e-5))
+        self.assertEqual({name: (min(of_one), max(of_one)) for name, of_one in factors.items()},
+                         dict.fromkeys(("total bytes", "latency", "bandwidth", "backward time"), (0.125, 8)))  # fmt: skip
         self.assertEqual(sorted(f.name for f in folder.iterdir() if not f.name.startswith(".")), ["report.html", "results.json"])
         page = (folder / "report.html").read_text()
         for chart in ["predicted", "sensitivity-time", "sensitivity-cap"]:
             self.assertIn(f'id="chart-{chart}"', page)
+        self.text("--sensitivity")
 
     def test_the_best_plan_is_shown_and_can_be_pasted_into_pytorch(self):
         plan = self.predict()["best_plan"]
-        text = firkin("predict", *self.inputs(), "--settings").stdout
+        text = firkin("predict", *self.inputs(), "--settings").stdout  # a line to paste may be long
         shown = text[text.index("bucket_cap_mb_list=["):]
         shown = shown[:shown.index("]") + 1].removeprefix("bucket_cap_mb_list=")
         self.assertEqual(json.loads(shown), plan["bucket_cap_mb_list"])
@@ -246,7 +242,7 @@ class Predict(OfGpt2Large):
             self.assertTrue(any(row[:1] == [str(number)] for row in rows), text)
 
     def test_a_plan_of_many_buckets_shows_the_first_and_the_last(self):
-        text = firkin("predict", *self.inputs(), "--max-bucket", "16MiB").stdout
+        text = self.text("--max-bucket", "16MiB")
         count = len(self.predict("--max-bucket", "16MiB")["best_plan"]["buckets"])
         self.assertGreater(count, 12)
         table = text[re.search(r"^bucket +tensors", text, re.M).start():].splitlines()
@@ -287,9 +283,7 @@ class Predict(OfGpt2Large):
             self.assertEqual(sorted(found), [(i, found[0][1]) for i in range(found[0][1])])
         self.assertEqual(sorted(bucket["bucket"] for bucket in ordered["buckets"]), list(range(len(ordered["buckets"]))))
         self.assertGreater(self.predict("--forward", 2 * forward_s)["ordered"]["computation_s"], ordered["computation_s"] + forward_s / 2)
-        text = firkin("predict", *self.inputs()).stdout
-        self.assertIn("With the strategy ordered, which also overlaps the next forward pass, a step takes", " ".join(text.split()))
-        self.assertLessEqual(max(map(len, text.splitlines())), 80)
+        self.assertIn("With the strategy ordered, which also overlaps the next forward pass, a step takes", " ".join(self.text().split()))
 
     def test_sharded_says_time_and_memory_and_what_it_assumes(self):
         self.add_forward()
@@ -334,9 +328,7 @@ class Predict(OfGpt2Large):
         slow = self.predict("--hooks", "bf16", "--conversion-time", "10s")["hooks"][0]
         self.assertGreater(slow["backward_s"], none["backward_s"])
         self.assertAlmostEqual(none["backward_s"], self.predict()["best_uniform"]["backward_s"])
-        text = firkin("predict", *self.inputs(), "--hooks", "none,bf16").stdout
-        self.assertIn("which rounds them: compare the loss", " ".join(text.split()))
-        self.assertLessEqual(max(map(len, text.splitlines())), 80)
+        self.assertIn("which rounds them: compare the loss", " ".join(self.text("--hooks", "none,bf16").split()))
         self.assert_refused("predict", *self.inputs(), "--hooks", "fp8", mentions="unknown hook 'fp8'; expected one of none, bf16")
 
     def test_stragglers_stretch_backward_by_the_expected_slowest_rank(self):
@@ -349,8 +341,7 @@ class Predict(OfGpt2Large):
         self.assertAlmostEqual(answer["model"]["backward_s"], plain["model"]["backward_s"] * expected)
         self.assertGreater(answer["best_plan"]["backward_s"], plain["best_plan"]["backward_s"])
         self.assertFalse(answer["model"]["extrapolated"])
-        text = firkin("predict", *self.inputs(), "--stragglers", times).stdout
-        self.assertIn("the slowest of 8 ranks", " ".join(text.split()))
+        self.assertIn("the slowest of 8 ranks", " ".join(self.text("--stragglers", times).split()))
 
     def test_more_stragglers_than_measured_times_are_said_to_be_extrapolated(self):
         times = self.out / "ranks.csv"
@@ -361,35 +352,25 @@ class Predict(OfGpt2Large):
         self.assertGreater(answer["stragglers"]["tail_factor"], answer["stragglers"]["factor"])
         for part in [answer["best_uniform"], answer["best_plan"], *answer["curve"], *answer["baselines"]]:
             self.assertLess(part["backward_s"], part["high_s"])
-        text = firkin("predict", *self.inputs(), "--stragglers", times).stdout
-        self.assertIn("EXTRAPOLATED: the slowest of 8 ranks, from 3 times", text)
-        self.assertLessEqual(max(map(len, text.splitlines())), 80)
+        self.assertIn("EXTRAPOLATED: the slowest of 8 ranks, from 3 times", self.text("--stragglers", times))
 
     def test_stragglers_come_from_a_results_file_as_well(self):
         results = self.out / "results.json"
         results.write_text(json.dumps({"samples": {"settings": ["none"], "raw_step_s_by_rank": [[[1.0, 1.1], [1.0, 1.2]]]}}))
         self.assertEqual(self.predict("--stragglers", results)["stragglers"]["samples"], 4)
 
-    def test_it_answers_at_once_in_80_columns_and_writes_only_when_asked(self):
-        started = time.monotonic()
-        result = firkin("predict", *self.inputs())
-        self.assertLess(time.monotonic() - started, 20)  # a hang, not a benchmark
-        self.assertEqual(result.returncode, 0)
-        self.assertLessEqual(max(map(len, result.stdout.splitlines())), 80)
+    def test_it_writes_only_when_asked_also_where_it_reads(self):
+        self.predict()
         self.assertFalse((self.out / "results.json").exists())
-        answer = self.predict("--out", self.out)
-        self.assertEqual(json.loads((self.out / "results.json").read_text()), answer)
-
-    def test_what_it_reads_may_lie_where_it_writes(self):
         (self.out / "results.json").write_text("earlier")
         for _ in range(2):
-            result = firkin("predict", *self.inputs(), "--out", self.out)
-            self.assertEqual(result.returncode, 0, result.stderr)
+            answer = self.predict("--out", self.out)
+            self.assertEqual(json.loads((self.out / "results.json").read_text()), answer)
             self.assertTrue((self.out / "tensors.csv").exists())
         self.assertEqual((self.out / "results.1.json").read_text(), "earlier")
 
     def test_its_results_have_the_head_of_all_results_and_report_makes_the_same_page_of_them(self):
-        answer = self.predict("--sensitivity", "--out", self.out)
+        answer = self.predict("--out", self.out)
         self.assertEqual((answer["schema"], answer["command"], answer["command_line"][:2]), ("firkin.results/1", "predict", ["firkin", "predict"]))
         self.assertRegex(answer["started"], r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ$")
         self.assertTrue(answer["environment"]["firkin"])

@@ -86,6 +86,22 @@ const std::string kOsu =
     "1000000                100.00             90.00            110.00        1000\n"
     "4000000                200.00            190.00            210.00        1000\n";
 
+// With a character in place of the blanks between the words of each line.
+std::string separated(const std::string& text, char separator) {
+  std::string result;
+  for (const char c : text) {
+    if (c != ' ')
+      result += c;
+    else if (!result.empty() && result.back() != separator && result.back() != '\n')
+      result += separator;
+  }
+  return result;
+}
+
+const std::string kNamedSides =
+    "size,count,type,redop,root,out-of-place time,out-of-place algbw,out-of-place busbw,#wrong,in-place time,in-place "
+    "algbw,in-place busbw,#wrong\n";
+
 struct Log {
   const char* name;
   std::string text;
@@ -124,6 +140,9 @@ const Log kLogs[] = {
     {"no_header", kSmall + kLarge},
     {"no_header_old", replaced(kSmall + kLarge, "sum      -1", "sum")},
     {"timestamps_at_the_end", replaced(replaced(kTable, "#wrong\n", "#wrong timestamp\n"), "      0\n", "      0  2025-03-14 12:26:53\n")},
+    {"columns_as_csv", separated(kHeader.substr(kHeader.find("size")) + kSmall + kLarge, ',')},
+    {"columns_as_csv_with_semicolons", separated(kHeader.substr(kHeader.find("size")) + kSmall + kLarge, ';')},
+    {"columns_as_csv_that_name_the_side", kNamedSides + separated(kSmall + kLarge, ',')},
     // As in nccl issue 1453: pieces of one row, each with another process's line right behind it.
     {"row_cut_behind_the_root",
      devices(8) + kHeader + kSmall + "[0]      4000000       1000000     float     sum      -1[0] " + kInfo + kInfo +
