@@ -1,17 +1,13 @@
-"""`firkin compare` as a user meets it, on runs whose true times are known.
-
-FIRKIN names the binary. The command needs no LibTorch.
-"""
+"""`firkin compare` as a user meets it, on runs whose true times are known."""
 
 import json
-import os
 import pathlib
 import random
-import subprocess
 import tempfile
 import unittest
 
-FIRKIN = os.environ["FIRKIN"]
+from program import InFolder, firkin
+
 TUNE = pathlib.Path(__file__).resolve().parents[1] / "report" / "data" / "tune.json"
 BLOCKS = 20
 
@@ -55,12 +51,7 @@ def allreduce_run(seed, median_s, **row):
     return head("bench-allreduce") | {"allreduce": rows}
 
 
-class Compare(unittest.TestCase):
-    def setUp(self):
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.folder = pathlib.Path(folder.name)
-
+class Compare(InFolder):
     def file(self, name, content):
         path = self.folder / name
         path.write_text(content if isinstance(content, str) else json.dumps(content))
@@ -69,7 +60,7 @@ class Compare(unittest.TestCase):
     def compare(self, a, b, *words):
         paths = [self.file("a.json", a), self.file("b.json", b)]
         self.out = pathlib.Path(tempfile.mkdtemp(dir=self.folder))
-        return subprocess.run([FIRKIN, "compare", *paths, "--out", str(self.out), *words], capture_output=True, text=True, timeout=60)
+        return firkin("compare", *paths, "--out", self.out, *words)
 
     def answer(self, a, b, *words):
         result = self.compare(a, b, "--json", *words)
@@ -235,7 +226,11 @@ class AllReduce(Compare):
 
 class Rejects(Compare):
     def test_files_that_are_no_results(self):
-        good = step_run(1, {2: {("none", None): 0.1}})
+        cells = {2: {("none", None): 0.1}}
+        good, two_settings, no_interval, twice = (step_run(1, cells) for _ in range(4))
+        two_settings["configurations"][0]["samples"]["step_s"].append([1, 2, 3])
+        no_interval["configurations"][0]["strategies"][0]["measured_ci_s"] = {"low": 1, "high": 2}
+        twice["configurations"].append(twice["configurations"][0])
         for bad, mentions in [
             ("", "b.json:1: not JSON"),
             ("[1, 2", "b.json:1: not JSON"),
@@ -244,41 +239,23 @@ class Rejects(Compare):
             (head("trace"), "expected those of tune, bench-step or bench-allreduce"),
             (head("bench-step"), "no settings"),
             (head("bench-allreduce") | {"allreduce": [{"bytes": 4, "world_size": 2, "median_s": -1}]}, "allreduce[0].median_s: -1"),
+            (allreduce_run(1, 1e-4), "expected two results of one subcommand"),
+            (two_settings, "samples of 2 settings; expected 1"),
+            (no_interval, "does not hold the median"),
+            (twice, "'none' appears twice"),
         ]:
-            with self.subTest(bad=bad):
+            with self.subTest(mentions=mentions):
                 self.assert_rejected(good, bad, mentions)
-
-    def test_a_file_that_is_not_there(self):
-        result = subprocess.run([FIRKIN, "compare", str(TUNE), "missing.json"], capture_output=True, text=True, timeout=60)
-        self.assertEqual((result.returncode, result.stdout), (2, ""))
-        self.assertIn("missing.json: cannot be read", result.stderr)
+        self.assert_refused("compare", TUNE, "missing.json", "--out", self.out, mentions="missing.json: cannot be read")
 
     def test_a_report_of_several_leaves_the_pages_of_each(self):
         folder = self.folder / "a"
         folder.mkdir()
         (folder / "results.json").write_bytes(TUNE.read_bytes())
         (folder / "report.html").write_text("a's own")
-        result = subprocess.run([FIRKIN, "report", folder, TUNE], capture_output=True, text=True, timeout=60, cwd=self.folder)
+        result = firkin("report", folder, TUNE, cwd=self.folder)
         self.assertEqual((result.returncode, result.stdout), (0, "wrote firkin-out/report/report.html\n"), result.stderr)
         self.assertEqual((folder / "report.html").read_text(), "a's own")
-
-    def test_results_of_two_subcommands(self):
-        self.assert_rejected(step_run(1, {2: {("none", None): 0.1}}), allreduce_run(1, 1e-4), "expected two results of one subcommand")
-
-    def test_samples_that_do_not_fit_the_rows(self):
-        good, bad = (step_run(seed, {2: {("none", None): 0.1}}) for seed in (1, 2))
-        bad["configurations"][0]["samples"]["step_s"].append([1, 2, 3])
-        self.assert_rejected(good, bad, "samples of 2 settings; expected 1")
-
-    def test_an_interval_beside_its_median(self):
-        good, bad = (step_run(seed, {2: {("none", None): 0.1}}) for seed in (1, 2))
-        bad["configurations"][0]["strategies"][0]["measured_ci_s"] = {"low": 1, "high": 2}
-        self.assert_rejected(good, bad, "does not hold the median")
-
-    def test_a_setting_that_is_there_twice(self):
-        good, bad = (step_run(seed, {2: {("none", None): 0.1}}) for seed in (1, 2))
-        bad["configurations"].append(bad["configurations"][0])
-        self.assert_rejected(good, bad, "'none' appears twice")
 
 
 if __name__ == "__main__":
