@@ -10,6 +10,8 @@
 #include <set>
 #include <sstream>
 
+#include "firkin/base/units.h"
+
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
@@ -93,6 +95,29 @@ Roster make_roster(const std::vector<std::vector<uint8_t>>& arrivals) {
   return roster;
 }
 
+// The value, or nothing: get() alone would wait for the key.
+std::string value_of(c10d::Store& store, const std::string& key) {
+  return store.check({key}) ? store.get_to_str(key) : "";
+}
+
+struct RankRange {
+  int first, last;  // the last one excluded
+};
+
+// Appends those of the ranks that have no key of this kind. By halves: a few of many ranks are found with few questions.
+void find_missing(c10d::Store& store, const char* kind, RankRange ranks, std::vector<NamedRank>& missing) {
+  std::vector<std::string> keys;
+  for (int rank = ranks.first; rank < ranks.last; ++rank) keys.push_back(key_of(kind, rank));
+  if (store.check(keys)) return;
+  if (ranks.last - ranks.first == 1) {
+    missing.push_back({ranks.first, missing.size() < kMostNames ? value_of(store, key_of("host", ranks.first)) : ""});
+    return;
+  }
+  const int middle = ranks.first + (ranks.last - ranks.first) / 2;
+  find_missing(store, kind, {ranks.first, middle}, missing);
+  find_missing(store, kind, {middle, ranks.last}, missing);
+}
+
 // One rank's way through the generations of one store.
 class Gatherer {
  public:
@@ -114,7 +139,7 @@ class Gatherer {
     for (int rank = 0; rank < arrival_.size; ++rank) keys.push_back(key_of("arrival", rank));
     while (!group->check(keys)) {
       if (is_late() || someone_failed(*group)) return {.store = group};
-      pause();
+      pause(group);
     }
     const Roster roster = make_roster(group->multiGet(keys));
     group->set(kRoster, to_text(roster));
@@ -133,7 +158,7 @@ class Gatherer {
   Gathering await_roster() {
     int64_t over = 0;    // up to this one, generations are not for this rank
     int64_t joined = 0;  // this rank has arrived in it
-    for (;; pause()) {
+    for (;; pause(joined > over ? part(joined) : nullptr)) {
       const int64_t number = all_->add(kGenerations, 0);
       const Store group = part(number);
       if (number > over && group->check({kRoster})) {
@@ -179,9 +204,17 @@ class Gatherer {
 
   Store part(int64_t number) const { return c10::make_intrusive<c10d::PrefixStore>(std::to_string(number), all_); }
   bool is_late() const { return Clock::now() >= until_; }
-  void pause() {
+  // group: in which this rank has arrived; null: rank 0 has opened none.
+  void pause(const Store& group) {
     std::this_thread::sleep_for(pause_);
     pause_ = std::min(2 * pause_, longest_pause_);
+    if (arrival_.report) arrival_.report->wait_goes_on([&] { return name_ranks(awaited(group)); });
+  }
+
+  std::vector<NamedRank> awaited(const Store& group) const {
+    std::vector<NamedRank> absent;
+    if (group) find_missing(*group, "arrival", {0, arrival_.size}, absent);
+    return absent.empty() ? std::vector{NamedRank{.rank = 0}} : absent;
   }
 
   const Store all_;
@@ -191,25 +224,6 @@ class Gatherer {
   const std::chrono::milliseconds longest_pause_;
   std::chrono::milliseconds pause_{1};
 };
-
-// The value, or nothing: get() alone would wait for the key.
-std::string value_of(c10d::Store& store, const std::string& key) {
-  return store.check({key}) ? store.get_to_str(key) : "";
-}
-
-// Appends the ranks in [first, last) that have no mark. By halves: a few of many ranks are found with few questions.
-void find_missing(c10d::Store& store, int first, int last, std::vector<NamedRank>& missing) {
-  std::vector<std::string> keys;
-  for (int rank = first; rank < last; ++rank) keys.push_back(key_of("failed", rank));
-  if (store.check(keys)) return;
-  if (last - first == 1) {
-    missing.push_back({first, missing.size() < kMostNames ? value_of(store, key_of("host", first)) : ""});
-    return;
-  }
-  const int middle = first + (last - first) / 2;
-  find_missing(store, first, middle, missing);
-  find_missing(store, middle, last, missing);
-}
 
 std::optional<FailedRank> find_other(c10d::Store& store, const SurveyOptions& options) {
   std::optional<FailedRank> found;
@@ -229,7 +243,7 @@ std::optional<FailedRank> find_other(c10d::Store& store, const SurveyOptions& op
 
 Survey look(c10d::Store& store, const SurveyOptions& options) {
   Survey survey;
-  find_missing(store, 0, options.size, survey.missing);
+  find_missing(store, "failed", {0, options.size}, survey.missing);
   if (survey.missing.empty()) survey.other = find_other(store, options);
   return survey;
 }
@@ -262,6 +276,13 @@ const std::string& kernel_and_namespace() {
   return value;
 }
 
+// The value of process/R in parts.
+struct ProcessText {
+  explicit ProcessText(const std::string& text) { std::istringstream(text) >> place >> number >> started; }
+  bool is_of_this_machine() const { return place == kernel_and_namespace(); }
+  std::string place, number, started;
+};
+
 // When the process with this number started, in the kernel's ticks; "0" for one that has ended, also if nobody has waited for it yet.
 std::string start_time(const std::string& number) {
   std::ifstream in("/proc/" + number + "/stat");
@@ -279,6 +300,15 @@ std::string start_time(const std::string& number) {
 }
 
 }  // namespace
+
+WaitReport::WaitReport(std::string who, std::chrono::milliseconds after) : who_(std::move(who)), due_(started_ + after) {}
+
+void WaitReport::wait_goes_on(c10::function_ref<std::string()> for_whom) {
+  constexpr std::chrono::minutes kBetween{1};
+  if (Clock::now() < due_) return;
+  due_ = Clock::now() + kBetween;
+  fmt::print(stderr, "firkin: {} has waited for {} for {}\n", who_, for_whom(), format_seconds(seconds_since(started_)));
+}
 
 uint64_t this_process() {
   static const uint64_t number = random_number();
@@ -323,19 +353,15 @@ std::map<int, std::string> processes_nearby(c10d::Store& store, int size) {
   for (int rank = 0; rank < size; ++rank) {
     const std::vector<uint8_t>& bytes = all[static_cast<size_t>(rank)];
     std::string process(bytes.begin(), bytes.end());
-    std::istringstream words(process);
-    std::string place, number;
-    words >> place >> number;
-    if (place == kernel_and_namespace() && number != std::to_string(getpid())) result.emplace(rank, std::move(process));
+    const ProcessText text(process);
+    if (text.is_of_this_machine() && text.number != std::to_string(getpid())) result.emplace(rank, std::move(process));
   }
   return result;
 }
 
 bool has_ended(const std::string& process) {
-  std::istringstream words(process);
-  std::string place, number, started;
-  words >> place >> number >> started;
-  return place == kernel_and_namespace() && start_time(number) != started;
+  const ProcessText text(process);
+  return text.is_of_this_machine() && start_time(text.number) != text.started;
 }
 
 void set_mark(c10d::Store& store, int rank, const std::string& where) {

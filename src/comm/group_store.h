@@ -1,11 +1,14 @@
 // The store where ranks meet: calls to it that may never return, which ranks have arrived, and which are missing.
 #pragma once
 
+#include <c10/util/FunctionRef.h>
+
 #include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <future>
 #include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <thread>
@@ -66,6 +69,22 @@ class BoundedStore {
   std::atomic<bool> answers_ = true;
 };
 
+// Says on standard error for whom a rank waits at the meeting, once that takes long, and then every minute. Not thread-safe.
+class WaitReport {
+ public:
+  // who: "rank 1 of 4 at 127.0.0.1:29500".
+  WaitReport(std::string who, std::chrono::milliseconds after);
+  // To be called again and again. for_whom: "rank 0"; called only where a line is due.
+  void wait_goes_on(c10::function_ref<std::string()> for_whom);
+
+ private:
+  using Clock = std::chrono::steady_clock;
+
+  std::string who_;
+  Clock::time_point started_ = Clock::now();
+  Clock::time_point due_;
+};
+
 // How ranks find each other in a store, so that groups never meet what others, or an earlier life of their own ranks, have left there.
 //
 // A store may outlive ranks: torchrun's agent keeps it over restarts, and a rank that is started again may find the others still in the old
@@ -98,6 +117,7 @@ struct Arrival {
   std::string gpu = {};       // what tells the GPU that this rank has for NCCL from all others; empty: none
   std::string gpu_name = {};  // for people, "cuda:0"
   uint64_t process = this_process();
+  std::shared_ptr<WaitReport> report = nullptr;  // if anybody is to hear of a long wait
 };
 
 struct Gathering {

@@ -55,6 +55,8 @@ struct Meeting {
   DeviceBackend wanted = DeviceBackend::kGloo;
   c10::intrusive_ptr<c10d::ProcessGroup> connected = nullptr;  // one whose connections are used
   Clock::time_point started = Clock::now();
+  std::shared_ptr<WaitReport> report =
+      std::make_shared<WaitReport>(fmt::format("rank {} of {}{}", rank, size, place), options.report_after);
 
   milliseconds timeout() const { return std::min(options.rendezvous_timeout, options.timeout); }
   milliseconds time_left(milliseconds grace) const {
@@ -74,18 +76,23 @@ std::string cannot_meet(const Meeting& meeting, std::string_view why) {
   return fmt::format("rank {} cannot meet the others{}: {}", meeting.rank, meeting.place, why);
 }
 
-// call() within the meeting's timeout. Throws StoreError when the store, of which the call makes use, fails; RuntimeError when it does not
-// answer.
+// call() within the meeting's timeout. for_whom: what a long wait for it is reported as; null: the call reports by itself. Throws
+// StoreError when the store, of which the call makes use, fails; RuntimeError when it does not answer.
 template <typename Call>
-auto meet(const Meeting& meeting, Call call) {
-  std::optional<std::invoke_result_t<Call&>> result;
+auto meet(const Meeting& meeting, Call call, const char* for_whom = nullptr) {
+  auto result = start_detached(std::move(call));
+  const auto until = Meeting::Clock::now() + meeting.time_left(kStoreGrace);
+  while (result.wait_until(std::min(until, Meeting::Clock::now() + kConnectSlice)) != std::future_status::ready) {
+    if (Meeting::Clock::now() >= until) {
+      throw RuntimeError(cannot_meet(meeting, fmt::format("the store there does not answer within {}", meeting.limit())));
+    }
+    if (for_whom != nullptr) meeting.report->wait_goes_on([for_whom] { return std::string(for_whom); });
+  }
   try {
-    result = call_within(meeting.time_left(kStoreGrace), std::move(call));
+    return result.get();
   } catch (const std::exception& error) {
     throw StoreError(cannot_meet(meeting, shorten_backend_text(error.what())));
   }
-  if (!result) throw RuntimeError(cannot_meet(meeting, fmt::format("the store there does not answer within {}", meeting.limit())));
-  return std::move(*result);
 }
 
 std::string have_not_arrived(const std::vector<NamedRank>& absent) {
@@ -148,6 +155,7 @@ c10::intrusive_ptr<c10d::Backend> connect_gloo(const Meeting& meeting, const c10
       auto clone = BoundedStore(group_store).ask(kListenerPatience, [](c10d::Store& store) { return store.clone(); });
       listener.emplace(clone.value_or(group_store));
     }
+    meeting.report->wait_goes_on([] { return std::string("the others to connect"); });
     const Meanwhile meanwhile = look_meanwhile(*listener);
     if (meanwhile == Meanwhile::kStartedAgain) return nullptr;
     if (meanwhile == Meanwhile::kFailure || Meeting::Clock::now() >= until) fail_to_form(meeting, *listener, "");
@@ -216,7 +224,7 @@ DeviceBackend agree_on_backend(const Meeting& meeting, const Gathering& gatherin
 }
 
 ProcessGroup form_group(const Meeting& meeting, const Store& store) {
-  Arrival arrival{.rank = meeting.rank, .size = meeting.size};
+  Arrival arrival{.rank = meeting.rank, .size = meeting.size, .report = meeting.report};
   if (meeting.wanted != DeviceBackend::kGloo && !meeting.connected) {
     arrival.gpu = gpu_identity(meeting.device);
     arrival.gpu_name = meeting.device.str();
@@ -277,13 +285,13 @@ void check_address(const Meeting& meeting) {
 }
 
 // What both ways to a group begin with: the device is the current one afterwards.
-Meeting begin_meeting(int rank, int size, int local_rank, const GroupOptions& asked) {
+Meeting begin_meeting(int rank, int size, int local_rank, const GroupOptions& asked, const std::string& place = "") {
   const GroupOptions options = with_checked_timeouts(asked);
   const c10::Device device = choose_device(options, local_rank);
   check_link(options.link, size, device);
   const DeviceBackend wanted = choose_backend(options, device);
   use_device(device);
-  return {.rank = rank, .size = size, .address = "127.0.0.1", .place = "", .options = options, .device = device, .wanted = wanted};
+  return {.rank = rank, .size = size, .address = "127.0.0.1", .place = place, .options = options, .device = device, .wanted = wanted};
 }
 
 // A launcher may run the store itself: torchrun's agent does, and so does --ranks.
@@ -296,9 +304,9 @@ StoreHost store_host(int rank) {
 }  // namespace
 
 ProcessGroup connect(const RankInfo& info, const GroupOptions& options) {
-  Meeting meeting = begin_meeting(info.rank, info.world_size, info.local_rank, options);
+  const std::string place = fmt::format(" at {}:{}", info.master_address, info.master_port);
+  Meeting meeting = begin_meeting(info.rank, info.world_size, info.local_rank, options, place);
   meeting.address = info.master_address;
-  meeting.place = fmt::format(" at {}:{}", info.master_address, info.master_port);
   meeting.store_host = store_host(info.rank);
   check_address(meeting);
   for (;;) {
@@ -309,9 +317,10 @@ ProcessGroup connect(const RankInfo& info, const GroupOptions& options) {
     // LibTorch counts this one in whole seconds, and takes 0 for no limit.
     store_options.timeout = std::max<milliseconds>(meeting.time_left(milliseconds(0)), std::chrono::seconds(1));
     store_options.waitWorkers = false;
-    const Store store = meet(meeting, [address = info.master_address, store_options]() -> Store {
+    const auto open_store = [address = info.master_address, store_options]() -> Store {
       return c10::make_intrusive<c10d::TCPStore>(address, store_options);
-    });
+    };
+    const Store store = meet(meeting, open_store, meeting.store_host == StoreHost::kRank0 ? "rank 0" : "the launcher's store");
     try {
       return form_group(meeting, store);
     } catch (const StoreError&) {
@@ -331,10 +340,13 @@ c10::intrusive_ptr<LosableGroup> connect_again(const ProcessGroup& group, const 
                         .store_host = state.store_host,
                         .options = state.options};
   const auto store = c10::make_intrusive<c10d::PrefixStore>(part, group.c10d->getStore());
-  meet(meeting, [store, rank = group.rank] {
-    announce_rank(*store, rank);
-    return true;
-  });
+  meet(
+      meeting,
+      [store, rank = group.rank] {
+        announce_rank(*store, rank);
+        return true;
+      },
+      "the store");
   auto set = c10::make_intrusive<LosableGroup>(store, group.rank, group.size, group.state);
   set->set_backends(connect_gloo(meeting, store), *group.c10d);
   return set;

@@ -1,11 +1,13 @@
 // How ranks meet: several groups over one store, and who is to blame when a group cannot be formed.
 #include <arpa/inet.h>
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <array>
 #include <cstdlib>
 #include <thread>
 
@@ -22,6 +24,7 @@ namespace {
 
 using namespace std::chrono_literals;
 using testing::AllOf;
+using testing::ContainsRegex;
 using testing::HasSubstr;
 using testing::StartsWith;
 
@@ -250,6 +253,21 @@ TEST_F(Rendezvous, NamesTheRankThatHasNotArrivedOnEveryOther) {
     EXPECT_EQ(failure_of([&] { make_process_group(store, rank, 3, {.timeout = timeout}); }),
               "rank " + std::to_string(rank) + " cannot form a group of 3 within " + limit + ": rank 2 has not arrived");
   });
+}
+
+// On standard error, once that takes long.
+TEST_F(Rendezvous, SaysForWhomARankWaits) {
+  const int port = LoopbackPort(false).number();
+  const GroupOptions options{.device = c10::Device(c10::kCPU), .rendezvous_timeout = 20s, .report_after = 200ms};
+  testing::internal::CaptureStderr();
+  run_threads(3, [&](int rank) {
+    std::this_thread::sleep_for(std::array{1s, 0s, 3s}[static_cast<size_t>(rank)]);
+    expect_sum(connect(rank_at(rank, 3, port), options));
+  });
+  const std::string said = testing::internal::GetCapturedStderr();
+  const std::string at = fmt::format("of 3 at 127.0.0.1:{} has waited for", port);
+  EXPECT_THAT(said, ContainsRegex(fmt::format("firkin: rank 1 {} rank 0 for", at)));
+  EXPECT_THAT(said, ContainsRegex(fmt::format("firkin: rank 0 {} ranks? (1, )?2 for", at)));
 }
 
 TEST_F(Rendezvous, NamesTheMeetingPoint) {

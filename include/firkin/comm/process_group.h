@@ -37,6 +37,7 @@ struct GroupOptions {
   std::optional<c10::Device> device = std::nullopt;                        // of this rank; default: device_for_rank("auto")
   std::chrono::milliseconds timeout = std::chrono::minutes(30);            // of each collective; long enough for rank 0 to evaluate alone
   std::chrono::milliseconds rendezvous_timeout = std::chrono::minutes(5);  // of connect() and the like; at most `timeout`
+  std::chrono::milliseconds report_after = std::chrono::seconds(10);       // then, and every minute, stderr says for whom connect() waits
   std::chrono::milliseconds look_every = std::chrono::seconds(1);          // while a rank waits: for others that have given up
   std::optional<ModelledLink> link = std::nullopt;                         // collectives take the time they would take over this link
 };
