@@ -60,7 +60,9 @@ RankArguments parse_arguments(int argc, const char* const* argv) {
   return result;
 }
 
-int run(const RankArguments& arguments, const RankBody& body, const GroupOptions& options) {
+constexpr int kBadInput = 2;  // exit code
+
+int run(const RankArguments& arguments, const RankBody& body, const GroupOptions& options, const std::string& program) {
   const std::optional<RankInfo> info = rank_info_unless_alone();
   if (!info && arguments.ranks) return launch_local_ranks(*arguments.ranks, arguments.others);
   if (!info) return body(make_process_group(c10::make_intrusive<c10d::HashStore>(), 0, 1, options), arguments.others);
@@ -69,7 +71,10 @@ int run(const RankArguments& arguments, const RankBody& body, const GroupOptions
   }
   set_torch_log_level();
   at::set_num_threads(threads_per_rank(info->local_world_size));  // LibTorch would take every core in each process
-  return body(connect(*info, options), arguments.others);
+  const int exit_code = body(connect(*info, options), arguments.others);
+  // launch_local_ranks() takes it for an InputError, of which the rank has said everything.
+  if (exit_code == kBadInput) fmt::print(stderr, "{}: rank {} ended with exit code {}\n", program, info->rank, exit_code);
+  return exit_code;
 }
 
 }  // namespace
@@ -78,10 +83,10 @@ int run_ranks(int argc, const char* const* argv, const RankBody& body, const Gro
   occupy_standard_descriptors();
   const std::string program = argc > 0 ? std::filesystem::path(argv[0]).filename().string() : "program";
   try {
-    return run(parse_arguments(argc, argv), body, options);
+    return run(parse_arguments(argc, argv), body, options, program);
   } catch (const InputError& error) {
     fmt::print(stderr, "{}: {}\n", program, error.what());
-    return 2;
+    return kBadInput;
   } catch (const std::exception& error) {
     const std::string_view text = error.what();  // LibTorch's errors bring a backtrace after the first line
     fmt::print(stderr, "{}: {}\n", program, text.substr(0, text.find('\n')));

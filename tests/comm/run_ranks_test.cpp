@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <array>
 #include <chrono>
 #include <cstdlib>
 #include <stdexcept>
@@ -72,6 +73,25 @@ TEST(LocalLaunch, DoesNotWaitForAProcessThatARankLeftBehind) {
     }
   });
   EXPECT_LT(std::chrono::steady_clock::now() - started, std::chrono::seconds(50));
+}
+
+// With 2 it ends as after an InputError, of which the rank has said everything.
+TEST(LocalLaunch, NamesTheRankThatEndedWithAnyOtherCodeThanZero) {
+  if (rank_info_from_environment()) {
+    const std::array words = {"trainer"};
+    std::_Exit(run_ranks(1, words.data(), [](const ProcessGroup& group, const auto& /*arguments*/) {
+      return group.rank == 0 ? 0 : std::atoi(std::getenv("FIRKIN_TEST_EXIT_CODE"));
+    }));
+  }
+  constexpr std::array<std::pair<const char*, const char*>, 2> kLines = {
+      {{"2", "[rank 1] trainer: rank 1 ended with exit code 2\n"}, {"7", "firkin: rank 1 failed with exit code 7"}}};
+  for (const auto& [code, line] : kLines) {
+    setenv("FIRKIN_TEST_EXIT_CODE", code, 1);
+    testing::internal::CaptureStderr();
+    const std::vector<std::string> arguments = {"--gtest_filter=LocalLaunch.NamesTheRankThatEndedWithAnyOtherCodeThanZero"};
+    EXPECT_EQ(launch_local_ranks(2, arguments), std::atoi(code));
+    EXPECT_THAT(testing::internal::GetCapturedStderr(), testing::HasSubstr(line));
+  }
 }
 
 TEST_F(RunRanks, RejectsANumberOfRanksThatIsNone) {

@@ -36,8 +36,9 @@ int run_ranks(int argc, const char* const* argv, const RankBody& body, const Gro
 //
 // They meet at a store in this process that listens on loopback only, on a port the system chooses, so simultaneous launches do not meet.
 // Rank 0 keeps this process's standard output and error; lines of other ranks appear on standard error as "[rank 1] ...". If a rank dies or
-// fails, the others are ended (SIGTERM, then SIGKILL after three seconds) and a line names it. SIGINT and SIGTERM to this process end all
-// ranks; ranks do not outlive it.
+// fails, the others are ended (SIGTERM, then SIGKILL after three seconds) and a line names it, unless it exits with 2: then the rank itself
+// has said what is wrong with its input (run_ranks() sees to that). SIGINT and SIGTERM to this process end all ranks; ranks do not outlive
+// it.
 //
 // Returns the exit code for this process: 0 if every rank succeeded, else the failing rank's code, or 1 if a signal ended it. Throws
 // RuntimeError if processes cannot be started.
