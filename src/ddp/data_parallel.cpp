@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 
 #include "automatic/automatic.h"
 #include "ordered/ordered.h"
@@ -66,6 +67,23 @@ void check_comm_hook(const DataParallelOptions& options) {
   }
 }
 
+// Gloo sums these types, and complex numbers as pairs of reals. No backend of c10d scatters or gathers complex numbers.
+void check_dtypes(const StepSetup& setup) {
+  constexpr std::array kSummed = {at::kFloat, at::kDouble, at::kHalf, at::kBFloat16};
+  for (const auto& [name, tensor] : setup.parameters) {
+    const at::ScalarType dtype = tensor.scalar_type();
+    if (tensor.is_complex()) {
+      if (!setup.options.strategy.shards) continue;
+      throw InputError(
+          fmt::format("DataParallel: {} is {}, which the strategy sharded cannot send; expected another strategy, or real numbers", name,
+                      c10::toString(dtype)));
+    }
+    if (std::ranges::find(kSummed, dtype) != kSummed.end() || !carries_by_gloo(setup.group, tensor.device().type())) continue;
+    throw InputError(fmt::format("DataParallel: {} is {}, which Gloo cannot sum; expected float32, float64, float16 or bfloat16", name,
+                                 c10::toString(dtype)));
+  }
+}
+
 // What this rank can see by itself. Throws InputError.
 StepSetup prepare(torch::nn::Module& module, const ProcessGroup& group, DataParallelOptions options) {
   StepSetup setup{.module = &module,
@@ -87,6 +105,7 @@ StepSetup prepare(torch::nn::Module& module, const ProcessGroup& group, DataPara
                                  parameter.tensor.device().str()));
   }
   if (setup.options.gradient_hook.comm_hook) check_comm_hook(setup.options);
+  if (setup.options.strategy.launch != Launch::kNever) check_dtypes(setup);
   if (setup.options.strategy.shards) check_sharded(setup.options, module);
   if (setup.options.buckets) check_automatic(setup.options, setup.parameters);
   setup.ready_order = reversed_order(setup.parameters.size());

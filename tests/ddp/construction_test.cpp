@@ -5,6 +5,7 @@
 #include "../comm/thread_ranks.h"
 #include "firkin/base/error.h"
 #include "firkin/ddp/data_parallel.h"
+#include "sharded_training.h"
 
 #include <torch/torch.h>
 
@@ -93,6 +94,51 @@ TEST(Construction, WhatOneRankCannotDoIsAnErrorOnAll) {
     } else {
       EXPECT_THAT([&] { DataParallel ddp(module, group); },
                   ThrowsMessage<RuntimeError>(AllOf(HasSubstr("rank 1 cannot begin"), HasSubstr("is wrapped already"))));
+    }
+  });
+}
+
+// What each strategy does with parameters of a type: trains them, or refuses them with this.
+struct DtypeRow {
+  at::ScalarType dtype;
+  const char* refusal = nullptr;
+  const char* refusal_under_sharded = nullptr;
+};
+
+constexpr DtypeRow kDtypes[] = {
+    {at::kFloat},
+    {at::kDouble},
+    {at::kHalf},
+    {at::kBFloat16},
+    {at::kComplexFloat, nullptr, "weight is ComplexFloat, which the strategy sharded cannot send"},
+    {at::kComplexDouble, nullptr, "weight is ComplexDouble, which the strategy sharded cannot send"},
+    {at::kFloat8_e5m2, "weight is Float8_e5m2, which Gloo cannot sum", "which Gloo cannot sum"},
+    {at::kFloat8_e4m3fn, "weight is Float8_e4m3fn, which Gloo cannot sum", "which Gloo cannot sum"},
+};
+
+TEST(Construction, EveryDtypeIsTrainedOrRefusedByName) {
+  run_ranks(2, [](const ProcessGroup& group) {
+    for (const DtypeRow& row : kDtypes) {
+      for (const char* strategy : {"naive", "flat", "overlap", "bucketed", "planned", "ordered", "sharded"}) {
+        SCOPED_TRACE(testing::Message() << c10::toString(row.dtype) << " under " << strategy);
+        torch::nn::Module net;
+        const at::Tensor weight = net.register_parameter("weight", at::ones({9}, at::kFloat).to(row.dtype));
+        DataParallelOptions options;
+        options.strategy = find_strategy(strategy);
+        if (options.strategy.grouping == Grouping::kPlan) options.plan = BucketPlan{{{0, 1}}, {}};
+        if (const char* refusal = options.strategy.shards ? row.refusal_under_sharded : row.refusal) {
+          EXPECT_THAT([&] { DataParallel ddp(net, group, options); }, ThrowsMessage<InputError>(HasSubstr(refusal)));
+          continue;
+        }
+        ShardedTraining training(net, group, options, "Plain");
+        for (int step = 0; step < 2; ++step) {
+          (weight * (1.0 + group.rank)).sum().abs().backward();
+          training.step();
+          if (training.plain) training.zero_grad();
+        }
+        const at::Tensor trained = training.ddp.module().parameters()[0].detach().to(at::kComplexDouble);
+        EXPECT_TRUE(at::equal(trained, at::full({9}, -0.5, at::kComplexDouble))) << trained;  // 1 - 2 * 0.5 * (1 + 2) / 2
+      }
     }
   });
 }
