@@ -57,7 +57,7 @@ class Audit {
   uint64_t checksum() const;
   void note_equal(int64_t step) { equal_at_ = step; }
 
-  // After checksums that differed: what differs, the same text on every rank. Collective.
+  // After checksums that differed: what differs now, the same text on every rank; empty: nothing does any more. Collective.
   std::string explain(const ProcessGroup& group, int64_t step) const;
 
  private:

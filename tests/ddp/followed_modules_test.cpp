@@ -35,12 +35,14 @@ at::TensorOptions doubles() {
 // A module in training on one rank: wrapped, or with means taken by hand.
 class Trainee {
  public:
-  Trainee(const ProcessGroup& group, torch::nn::Module& net, const char* strategy) : group_(group), net_(net), leaves_(net.parameters()) {
+  Trainee(const ProcessGroup& group, torch::nn::Module& net, const char* strategy, int64_t audit_every = 100)
+      : group_(group), net_(net), leaves_(net.parameters()) {
     plain_ = std::make_unique<torch::optim::SGD>(leaves_, options_of_sgd());
     if (strategy == nullptr) return;
     DataParallelOptions options;
     options.strategy = find_strategy(strategy);
     options.cap.cap_bytes = 200;
+    options.audit_every = audit_every;
     if (options.strategy.grouping == Grouping::kPlan) options.plan = one_tensor_per_bucket(trainable_parameters(net).size());
     ddp_ = std::make_unique<DataParallel>(net, group, options);
     if (options.strategy.shards) {
@@ -227,6 +229,28 @@ Tensors climbs_and_goes_back(Trainee& trainee, FollowedNet& net) {
   return {};
 }
 
+// Each rank by its own noise, in the first of two micro-batches.
+Tensors perturbs_weights_in_a_micro_batch(Trainee& trainee, FollowedNet& net) {
+  for (int step = 0; step < kSteps; ++step) {
+    trainee.zero_grad();
+    trainee.drain();
+    const Tensors here = copies(trainee.leaves());
+    const at::Tensor x = trainee.batch(step);
+    {
+      const at::NoGradGuard no_grad;
+      for (at::Tensor leaf : trainee.leaves()) leaf.add_(x.mean(), 0.1);
+    }
+    trainee.backward_alone(net.loss(x));
+    {
+      const at::NoGradGuard no_grad;
+      for (size_t i = 0; i < here.size(); ++i) trainee.leaves()[i].copy_(here[i]);
+    }
+    trainee.backward(net.loss(trainee.batch(step, 1)));
+    trainee.step();
+  }
+  return {};
+}
+
 Tensors normalises_weights_between_micro_batches(Trainee& trainee, FollowedNet& net) {
   for (int step = 0; step < kSteps; ++step) {
     trainee.zero_grad();
@@ -289,6 +313,7 @@ struct Row {
   const char* name;
   Tensors (*run)(Trainee&, FollowedNet&);  // returns what else must be equal
   bool needs_gradients = false;            // of which sharded has none after a backward
+  int64_t audit_every = 100;
 };
 
 constexpr Row kPrograms[] = {
@@ -298,6 +323,7 @@ constexpr Row kPrograms[] = {
     {"goes forward twice through a batch norm, then back twice", goes_forward_twice_through_a_batch_norm, true},
     {"goes back to a checkpoint", goes_back_to_a_checkpoint},
     {"climbs and goes back", climbs_and_goes_back},
+    {"perturbs weights in a micro-batch", perturbs_weights_in_a_micro_batch, false, 0},
     {"normalises weights between micro-batches", normalises_weights_between_micro_batches},
     {"keeps gradients themselves", keeps_gradients_themselves, true},
     {"keeps what lies in their memory", keeps_what_lies_in_their_memory, true},
@@ -320,7 +346,7 @@ TEST_P(FollowedModules, TrainAsByHand) {
     for (const Row& program : kPrograms) {
       const auto run = [&](const char* strategy) {
         FollowedNet net;
-        Trainee trainee(group, net, strategy);
+        Trainee trainee(group, net, strategy, program.audit_every);
         Tensors result = copies(program.run(trainee, net));
         trainee.drain();
         for (const at::Tensor& leaf : copies(trainee.leaves())) result.push_back(leaf);
