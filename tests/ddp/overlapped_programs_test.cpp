@@ -5,12 +5,15 @@
 #include <gtest/gtest.h>
 
 #include <functional>
+#include <optional>
 #include <sstream>
+#include <thread>
 
 #include "../comm/thread_ranks.h"
 #include "firkin/base/error.h"
 #include "firkin/ddp/overlapped_optimizer.h"
 #include "layered_net.h"
+#include "sharded_training.h"
 #include "tensors.h"
 
 #include <torch/torch.h>
@@ -264,6 +267,49 @@ TEST_P(OverlappedPrograms, AnAverageOfParametersThatIsReadAfterADrainIsTheSameOn
     }
     return average;
   });
+}
+
+// Branches whose forwards run on threads of their own, each awaiting its parameters.
+struct BranchedNet : torch::nn::Module {
+  BranchedNet() {
+    for (int i = 0; i < 4; ++i) branches.push_back(register_module(fmt::format("branch{}", i), Layer(6, 40, kDoubles)));
+    seed_parameters(*this, 4);
+  }
+  at::Tensor loss(const at::Tensor& x) {
+    Tensors results(branches.size());
+    std::vector<std::thread> threads;
+    for (size_t i = 0; i < branches.size(); ++i) threads.emplace_back([&, i] { results[i] = branches[i]->forward(x); });
+    for (std::thread& thread : threads) thread.join();
+    return at::stack(results).pow(2).mean();
+  }
+  std::vector<Layer> branches;
+};
+
+TEST(AwaitingThreads, EachGetItsOwnParametersWhileOthersCompute) {
+  const auto train = [](const char* strategy) {
+    std::vector<Tensors> ranks(2);
+    run_linked_ranks(2, kSlowLink, [&](const ProcessGroup& group) {
+      BranchedNet net;
+      DataParallelOptions options = options_for(strategy);
+      options.cap.cap_bytes = 3000;  // buckets hold parts of two branches
+      ShardedTraining training(net, group, options, "AdamW");
+      std::optional<OverlappedOptimizer> overlapped;
+      if (training.plain) overlapped.emplace(training.ddp, *training.plain);
+      for (int step = 0; step < kSteps; ++step) {
+        if (training.plain) training.plain->zero_grad();  // those that have come, and whose parameters are stepped
+        net.loss(batch_of(step, group.rank, kDoubles)).backward();
+        overlapped ? overlapped->step() : training.step();
+      }
+      const double waited_s = training.ddp.stats().forward_wait_s;
+      EXPECT_EQ(waited_s > 0, options.strategy.wait == Wait::kAtFirstUse) << "what the threads awaited was there, or was not awaited";
+      ranks[static_cast<size_t>(group.rank)] = copies(training.ddp.module().parameters());
+    });
+    EXPECT_TRUE(same_bits(ranks[0], ranks[1])) << strategy;
+    return ranks[0];
+  };
+  const Tensors bucketed = train("bucketed");
+  EXPECT_TRUE(same_bits(train("ordered"), bucketed));
+  EXPECT_TRUE(same_bits(train("sharded"), bucketed));
 }
 
 INSTANTIATE_TEST_SUITE_P(Ranks, OverlappedPrograms, testing::Values(2, 3));

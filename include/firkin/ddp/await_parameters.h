@@ -22,7 +22,11 @@ namespace firkin {
 //
 // Costs one atomic read if no module is wrapped with the strategy `ordered`; harmless for a module that is not wrapped. Call it at the top
 // of every forward() that uses parameters, before reading them, and on every path: a module whose gradient arrives without it fails the
-// step. Thread-safe. Throws GroupError if a collective failed.
+// step. Throws GroupError if a collective failed.
+//
+// Thread-safe: parts of one forward may run on several threads, each of which awaits its own modules. Under `ordered` a call may run the
+// optimiser, which sees no gradients but those that have just arrived: until all these threads are joined, nothing else may touch the
+// module's gradients, or parameters of a part that has not awaited them. The same holds for parameters under `sharded`.
 void await_parameters(const torch::nn::Module& module);
 
 }  // namespace firkin
