@@ -57,6 +57,9 @@ ChaosModel::ChaosModel(const ChaosModelSpec& spec, c10::Device device) : spec_(s
   if (spec.computed) computed_ = register_module("computed", ChaosComputed(spec.width, options));
   if (spec.bank) bank_ = register_buffer("bank", at::zeros({1, spec.width}, options));
   out_ = register_module("out", ChaosLinear(spec.width, 3, options));
+  if (!spec.teacher) return;
+  teacher_ = register_module("teacher", ChaosLinear(spec.width, 3, options));
+  for (at::Tensor& parameter : teacher_->parameters()) parameter.set_requires_grad(false);
 }
 
 ChaosLinear ChaosModel::make_layer() const {
@@ -74,6 +77,13 @@ void ChaosModel::set_bank(int64_t rows, double value) {
 void ChaosModel::halve_weight() {
   const at::NoGradGuard no_grad;
   layers_[0]->weight.mul_(0.5);
+}
+
+void ChaosModel::move_teacher() {
+  constexpr double kWeight = 0.25;  // of the newest
+  const at::NoGradGuard no_grad;
+  teacher_->weight.lerp_(out_->weight, kWeight);
+  teacher_->bias.lerp_(out_->bias, kWeight);
 }
 
 std::shared_ptr<torch::nn::Module> ChaosModel::add_layer() {
@@ -119,8 +129,10 @@ at::Tensor ChaosModel::loss(const at::Tensor& x, const ChaosPass& pass, const st
     await_parameters(*layer);
     h = torch::tanh(layer->forward(h));
   }
+  const at::Tensor target = teacher_ ? teacher_->forward(h.detach()) : at::Tensor();
   await_parameters(*out_);
   h = out_->forward(guard(h, spec_.depth));
+  if (teacher_) h = h - target;
   return guard(h.pow(2).mean(), spec_.depth + 1);
 }
 

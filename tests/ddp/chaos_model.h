@@ -21,6 +21,7 @@ struct ChaosModelSpec {
   bool extra = false;                                  // a parameter that a rank may leave out
   bool mixed_dtypes = false;                           // a layer in double among floats
   bool bank = false;                                   // a buffer that may get other sizes
+  bool teacher = false;                                // frozen copies of the last layer's parameters, moved by the optimiser's step
   bool computed = false;                               // a layer that puts a computed tensor in a parameter's place
   Checkpointing checkpointing = Checkpointing::kNone;  // a layer whose forward runs again in a re-entrant backward
   bool shares_checkpointed = false;                    // and that is used outside as well
@@ -76,6 +77,9 @@ class ChaosModel : public torch::nn::Module {
   void set_bank(int64_t rows, double value);
   // Halves the first layer's weight, in place.
   void halve_weight();
+  // The teacher moves towards the last layer, whose parameters are there.
+  void move_teacher();
+  const ChaosLinear& last() const { return out_; }
 
   // A layer of zeros before the last, "added0", "added1", ...; returns it.
   std::shared_ptr<torch::nn::Module> add_layer();
@@ -100,6 +104,7 @@ class ChaosModel : public torch::nn::Module {
   ChaosComputed computed_ = nullptr;
   at::Tensor bank_;
   ChaosLinear out_ = nullptr;
+  ChaosLinear teacher_ = nullptr;
   at::Tensor extra_;
   std::function<at::Tensor(const at::Tensor&)> inner_body_;
 };

@@ -372,6 +372,7 @@ ChaosPlan draw_chaos_plan(uint64_t seed) {
     plan.sections.push_back(draw_section(draw, steps[static_cast<size_t>(module)], plan));
     plan.sections.back().module = module;
   }
+  plan.model.teacher = draw.one_in(3);
   return plan;
 }
 

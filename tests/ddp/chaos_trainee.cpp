@@ -184,13 +184,20 @@ void ChaosTrainee::step_optimizer(int step) {
     if (plan_.clip_norm) sharded_->clip_gradients(*plan_.clip_norm);
     sharded_->step();
     if (!leaves_late(step)) ddp_->drain();
-    return;
+    return move_teacher();
   }
   if (!leaves_late(step)) overlapped_->drain();
   stepped_gradients_ = gradients();
   constexpr double kMaxNorm = 0.1;
   if (plan_.clips_by_hand) torch::nn::utils::clip_grad_norm_(optimized(), kMaxNorm);
   overlapped_->step();
+  move_teacher();
+}
+
+void ChaosTrainee::move_teacher() {
+  if (!plan_.model.teacher) return;
+  ddp_->receive_parameters(*model_->last());
+  model_->move_teacher();
 }
 
 void ChaosTrainee::update_average() {

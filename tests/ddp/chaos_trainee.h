@@ -56,6 +56,7 @@ class ChaosTrainee {
   torch::optim::Optimizer& optimizer() { return sharded_ ? sharded_->optimizer() : *optimizer_; }
   std::vector<at::Tensor>& optimized() { return optimizer().param_groups()[0].params(); }
   std::vector<at::Tensor> gathered_gradients();
+  void move_teacher();
   void replace_in_optimizer(const at::Tensor& old, const at::Tensor& replacement);
   void note_trainable();
 

@@ -63,6 +63,7 @@ std::string describe(const ChaosPlan& plan) {
   add(model.mixed_dtypes, "double");
   add(model.bank, "bank");
   add(model.computed, "computed weight");
+  add(model.teacher, "teacher");
   add(model.checkpointing == Checkpointing::kAlways, "checkpoint");
   add(model.checkpointing == Checkpointing::kSometimes, "checkpoint sometimes");
   add(model.checkpointing != Checkpointing::kNone && model.shares_checkpointed, "shared with it");
