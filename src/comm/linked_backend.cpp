@@ -134,8 +134,8 @@ class LinkedBackend final : public c10d::Backend {
     const Work joining = inner_->allreduce(roll_call, options);
     const Work moving = launch();
     queue_->add(transfer);
-    on_end(joining, transfer, &LinkQueue::join);
-    on_end(moving, transfer, &LinkQueue::move);
+    on_end(joining, transfer, &LinkQueue::note_arrival);
+    on_end(moving, transfer, &LinkQueue::note_data);
     return work;
   }
 
@@ -189,19 +189,19 @@ void LinkQueue::add(const std::shared_ptr<LinkTransfer>& transfer) {
   line_->transfers.push_back(transfer);
 }
 
-void LinkQueue::join(LinkTransfer& transfer) {
+void LinkQueue::note_arrival(LinkTransfer& transfer) {
   const auto now = Clock::now();
   {
     const std::lock_guard lock(line_->mutex);
-    transfer.joined = now;
+    transfer.all_arrived_at = now;
   }
   line_->changed.notify_one();
 }
 
-void LinkQueue::move(LinkTransfer& transfer) {
+void LinkQueue::note_data(LinkTransfer& transfer) {
   {
     const std::lock_guard lock(line_->mutex);
-    transfer.moved = true;
+    transfer.data_ready = true;
   }
   line_->changed.notify_one();
 }
@@ -218,7 +218,7 @@ void LinkQueue::fail(const std::shared_ptr<LinkTransfer>& transfer, const std::e
 }
 
 LinkQueue::Clock::time_point LinkQueue::Line::end_of(const LinkTransfer& transfer) const {
-  const auto alone = *transfer.joined + ticks(transfer.time.alone_s);
+  const auto alone = *transfer.all_arrived_at + ticks(transfer.time.alone_s);
   if (last_end == Clock::time_point::min()) return alone;
   return std::max(alone, last_end + ticks(transfer.time.gap_s));
 }
@@ -228,7 +228,7 @@ void LinkQueue::Line::run() {
   std::unique_lock lock(mutex);
   for (;;) {
     if (transfers.empty() && closing) return;
-    if (transfers.empty() || !transfers.front()->joined || !transfers.front()->moved) {
+    if (transfers.empty() || !transfers.front()->all_arrived_at || !transfers.front()->data_ready) {
       changed.wait(lock);
       continue;
     }

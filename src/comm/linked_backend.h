@@ -61,8 +61,8 @@ struct LinkTransfer {
   LinkTime time;
   // Called once, and must not throw; nullptr: the data are there and the link would have carried them.
   std::function<void(std::exception_ptr)> complete;
-  std::optional<std::chrono::steady_clock::time_point> joined = std::nullopt;  // the last rank has come
-  bool moved = false;                                                          // the data are there
+  std::optional<std::chrono::steady_clock::time_point> all_arrived_at = std::nullopt;  // when the last rank came
+  bool data_ready = false;
 };
 
 // First in, first out. Thread-safe. A timer thread sleeps until the next completion; it calls `complete`, for a failure the thread that
@@ -72,16 +72,16 @@ class LinkQueue {
   using Clock = std::chrono::steady_clock;
 
   LinkQueue();
-  // Waits for what is in the queue, unless the last owner is a `complete` on the timer thread itself. Everything there must be going to
-  // move or to fail.
+  // Waits for what is in the queue, unless the last owner is a `complete` on the timer thread itself. All data there must be going to
+  // come, or to fail.
   ~LinkQueue();
   LinkQueue(const LinkQueue&) = delete;
   LinkQueue& operator=(const LinkQueue&) = delete;
 
   // Behind those before it. From then on the rest may be called, once each; after fail() nothing happens.
   void add(const std::shared_ptr<LinkTransfer>& transfer);
-  void join(LinkTransfer& transfer);
-  void move(LinkTransfer& transfer);
+  void note_arrival(LinkTransfer& transfer);  // of the last rank
+  void note_data(LinkTransfer& transfer);
   void fail(const std::shared_ptr<LinkTransfer>& transfer, const std::exception_ptr& error);  // at once, wherever it is in the queue
 
  private:

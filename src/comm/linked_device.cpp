@@ -90,10 +90,10 @@ class LinkedDevice final : public c10d::Backend {
     const at::NoGradGuard no_grad;
     const VirtualGuardImpl guard(device_.type());
     let_wait(joining_, guard.getStream(device_));
-    DeviceTimer::Moment joined = 0;
+    DeviceTimer::Moment all_arrived_at = 0;
     {
       const c10::StreamGuard joining(joining_);  // not the link's, which may be busy with the collective before
-      joined = timer_->note();
+      all_arrived_at = timer_->note();
     }
     let_wait(carrying_, joining_);
     const c10::StreamGuard carrying(carrying_);
@@ -103,7 +103,7 @@ class LinkedDevice final : public c10d::Backend {
     }
     std::optional<DeviceTimer::After> gap;
     if (last_end_) gap = {*last_end_, time.gap_s};
-    last_end_ = timer_->wait({joined, time.alone_s}, gap);
+    last_end_ = timer_->wait({all_arrived_at, time.alone_s}, gap);
     return c10::make_intrusive<LinkedDeviceWork>(type, tensors, carrying_);
   }
 

@@ -59,9 +59,9 @@ class CachedCosts {
 // Three clocks: wall time; `host`, the work that the computation has done; and `comm`, on which an all-reduce takes
 // what it takes alone. While both run, the work advances at 1 / compute_slowdown and the all-reduces at 1 /
 // comm_slowdown.
-class Clock {
+class SimulatedClock {
  public:
-  explicit Clock(const SimulationOptions& options)
+  explicit SimulatedClock(const SimulationOptions& options)
       : options_(&options), contended_(options.compute_slowdown != 1 || options.comm_slowdown != 1) {}
 
   double wall() const { return wall_; }
@@ -182,12 +182,12 @@ class Simulator {
 
   double ready_s(const Bucket& bucket) const { return profile_.ready_s[static_cast<size_t>(bucket.first + bucket.count - 1)]; }
   template <typename PieceAt, typename Launched>
-  double launch_all(size_t count, Clock& clock, const PieceAt& piece_at, const Launched& launched) const;
+  double launch_all(size_t count, SimulatedClock& clock, const PieceAt& piece_at, const Launched& launched) const;
   void prepare_forward();
-  double step_and_gather(Clock& clock, double busy_until, Pipeline* pipeline);
-  void run_forward(Clock& clock, double busy_until, Pipeline* pipeline);
-  void await(Unit& unit, Clock& clock, double busy_until, Pipeline* pipeline);
-  static void update(Unit& unit, Clock& clock, double busy_until, Pipeline* pipeline);
+  double step_and_gather(SimulatedClock& clock, double busy_until, Pipeline* pipeline);
+  void run_forward(SimulatedClock& clock, double busy_until, Pipeline* pipeline);
+  void await(Unit& unit, SimulatedClock& clock, double busy_until, Pipeline* pipeline);
+  static void update(Unit& unit, SimulatedClock& clock, double busy_until, Pipeline* pipeline);
 
   const TensorProfile& profile_;
   const PipelineOptions options_;

@@ -43,7 +43,7 @@ double least_s_per_byte(const CommCosts& costs, double bytes) {
 }
 
 // start_s and end_s are on the communication's clock at first: their wall times are only known once they have passed.
-BucketSpan launched_now(const Clock& clock, double link_free, double end, double ready_s, int64_t bucket) {
+BucketSpan launched_now(const SimulatedClock& clock, double link_free, double end, double ready_s, int64_t bucket) {
   return {.ready_s = ready_s, .start_s = std::max(clock.comm(), link_free), .end_s = end, .launch_s = clock.wall(), .bucket = bucket};
 }
 
@@ -78,7 +78,7 @@ CachedCosts::CachedCosts(const CommCosts& costs, bool many_plans)
       same_(many_plans && costs.isolated.points() == costs.gap.points()),
       entries_(many_plans ? size_t{1} << kSlotBits : 0) {}
 
-void Clock::compute(double work_s, double busy_until) {
+void SimulatedClock::compute(double work_s, double busy_until) {
   if (busy_until > comm_) {
     const double busy_s = (busy_until - comm_) * options_->comm_slowdown;
     const double needed_s = work_s * options_->compute_slowdown;
@@ -89,7 +89,7 @@ void Clock::compute(double work_s, double busy_until) {
   advance_to(wall_ + work_s, comm_ + work_s / options_->comm_slowdown);
 }
 
-double Clock::wall_at(double comm_s) const {
+double SimulatedClock::wall_at(double comm_s) const {
   if (!contended_) return comm_s;
   const auto after = std::ranges::lower_bound(history_, comm_s, {}, &std::pair<double, double>::first);
   if (after == history_.begin() || after == history_.end()) return after == history_.end() ? wall_ : after->second;
@@ -130,7 +130,7 @@ int64_t Simulator::bytes(const Bucket& bucket) const {
 // launch, with times on the communication's clock; if it returns false, the pass ends there. Returns when the last
 // all-reduce ends, on that clock.
 template <typename PieceAt, typename Launched>
-double Simulator::launch_all(size_t count, Clock& clock, const PieceAt& piece_at, const Launched& launched) const {
+double Simulator::launch_all(size_t count, SimulatedClock& clock, const PieceAt& piece_at, const Launched& launched) const {
   // Launches keep their order: a bucket that is not ready holds up those behind it.
   double busy_until = kLongAgo, latest_s = 0;
   for (size_t position = 0; position < count; ++position) {
@@ -147,7 +147,7 @@ double Simulator::launch_all(size_t count, Clock& clock, const PieceAt& piece_at
 }
 
 double Simulator::end_s(std::span<const Bucket> buckets, double give_up_s) {
-  Clock clock(options_.simulation);
+  SimulatedClock clock(options_.simulation);
   const auto piece = [&](size_t k) { return Piece{.cost = cost(buckets[k]), .ready_s = ready_s(buckets[k])}; };
   // No later end is earlier, and neither is wall time.
   const auto go_on = [&](size_t, double, double end) { return end <= give_up_s; };
@@ -160,7 +160,7 @@ double Simulator::end_s(std::span<const Bucket> buckets, double give_up_s) {
 Timeline Simulator::backward(const BucketPlan& plan) {
   const std::vector<int64_t> order = order_of(plan);
   Timeline timeline;
-  Clock clock(options_.simulation);
+  SimulatedClock clock(options_.simulation);
   clock.record();
   const auto bucket = [&](size_t position) { return plan.buckets[static_cast<size_t>(order[position])]; };
   const auto piece = [&](size_t position) { return Piece{.cost = cost(bucket(position)), .ready_s = ready_s(bucket(position))}; };
@@ -233,14 +233,14 @@ void Simulator::order_by_need(std::vector<int64_t>& order, bool patient) {
   }
 }
 
-void Simulator::update(Unit& unit, Clock& clock, double busy_until, Pipeline* pipeline) {
+void Simulator::update(Unit& unit, SimulatedClock& clock, double busy_until, Pipeline* pipeline) {
   const double start = clock.wall();
   clock.compute_to(clock.host() + unit.update_s, busy_until);
   unit.updated = true;
   if (pipeline != nullptr) pipeline->updates.push_back({static_cast<int64_t>(unit.first_bucket), start, clock.wall()});
 }
 
-void Simulator::await(Unit& unit, Clock& clock, double busy_until, Pipeline* pipeline) {
+void Simulator::await(Unit& unit, SimulatedClock& clock, double busy_until, Pipeline* pipeline) {
   while (unit.arrival > clock.comm()) {
     while (units_[arrivals_[next_arrival_]].updated) ++next_arrival_;
     Unit& next = units_[arrivals_[next_arrival_]];  // at the latest `unit` itself
@@ -262,7 +262,7 @@ void Simulator::await(Unit& unit, Clock& clock, double busy_until, Pipeline* pip
   update(unit, clock, busy_until, pipeline);
 }
 
-void Simulator::run_forward(Clock& clock, double busy_until, Pipeline* pipeline) {
+void Simulator::run_forward(SimulatedClock& clock, double busy_until, Pipeline* pipeline) {
   double done_s = 0;
   for (const size_t tensor : tensors_by_need_) {
     Unit& unit = units_[unit_of_tensor_[tensor]];
@@ -275,7 +275,7 @@ void Simulator::run_forward(Clock& clock, double busy_until, Pipeline* pipeline)
 }
 
 // Returns when the last gather ends, on the communication's clock.
-double Simulator::step_and_gather(Clock& clock, double busy_until, Pipeline* pipeline) {
+double Simulator::step_and_gather(SimulatedClock& clock, double busy_until, Pipeline* pipeline) {
   const double stopped = clock.wall();
   clock.wait_until(busy_until);
   if (pipeline != nullptr) pipeline->waited_s += clock.wall() - stopped;
@@ -301,7 +301,7 @@ double Simulator::period_s(std::span<const int64_t> order, Pipeline* pipeline) {
   }
   arrivals_.clear();
   next_arrival_ = 0;
-  Clock clock(options_.simulation);
+  SimulatedClock clock(options_.simulation);
   if (pipeline != nullptr) clock.record();
   const auto piece = [&](size_t position) -> const Piece& { return pieces_[static_cast<size_t>(order[position])]; };
   double busy_until = launch_all(order.size(), clock, piece, [&](size_t position, double free, double end) {

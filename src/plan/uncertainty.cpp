@@ -5,12 +5,12 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <numbers>
 #include <random>
 #include <utility>
 
 #include "firkin/base/error.h"
 #include "firkin/stats/summary.h"
-#include "random_normal.h"
 #include "simulator.h"
 
 namespace firkin {
@@ -18,6 +18,20 @@ namespace {
 
 constexpr int64_t kEffort = 4000000;          // buckets
 constexpr int64_t kContendedEffort = 400000;  // buckets of contended timelines, which take longer
+
+// Uniform between 0 and 1, excluding both.
+double random_uniform(std::mt19937_64& random) {
+  constexpr int kDropped = 11;  // a double holds 53 of the 64 bits
+  constexpr double kUnit = 0x1p-53;
+  return (static_cast<double>(random() >> kDropped) + 0.5) * kUnit;
+}
+
+// Normal noise of mean 0 and standard deviation 1 (Box and Muller 1958), alike with every standard library, unlike
+// std::normal_distribution.
+double random_normal(std::mt19937_64& random) {
+  const double radius = std::sqrt(-2 * std::log(random_uniform(random)));
+  return radius * std::cos(2 * std::numbers::pi * random_uniform(random));
+}
 
 // The standard error of the logarithm of a row's median; 0 if nothing is known. If the row does not state its error,
 // samples count as independent and log-normal: then one call that took a hundred times as long as the others makes a

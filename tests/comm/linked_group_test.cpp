@@ -227,8 +227,8 @@ TEST(LinkQueue, AFailureDoesNotWaitForThoseBeforeIt) {
   queue.fail(second, std::make_exception_ptr(RuntimeError("broken")));
   queue.fail(second, std::make_exception_ptr(RuntimeError("broken again")));
   EXPECT_THAT(order, ElementsAre("failure"));
-  queue.join(*first);
-  queue.move(*first);
+  queue.note_arrival(*first);
+  queue.note_data(*first);
   completed.wait();
   EXPECT_THAT(order, ElementsAre("failure", "first"));
 }
