@@ -47,25 +47,25 @@ Finish start_summing(const ProcessGroup& group, const at::Tensor& buffer) {
 }
 
 Finish start_reduce_scatter(const ProcessGroup& group, const at::Tensor& bucket) {
-  const auto slices = std::make_shared<SlicesOfBuckets>();
-  return [&group, bucket, slices, reduction = exchange_slices(slices).start(group, bucket)] {
+  const auto slices = std::make_shared<SlicedBucket>();
+  return [&group, bucket, slices, reduction = slices->launch(group, bucket)] {
     if (reduction.finish) reduction.finish();
     wait(group, reduction.work, "a reduce-scatter");
-    sum_slices(group, bucket, *slices);
+    slices->finish(group, bucket);
   };
 }
 
 Finish start_gather(const ProcessGroup& group, const at::Tensor& bucket) {
-  return [&group, gather = std::make_shared<SlicesGather>(group, bucket)] {
-    gather->wait(group, [] { return std::string("an all-gather"); });
-  };
+  const auto slices = std::make_shared<SlicedBucket>();
+  slices->gather(group, bucket);
+  return [&group, slices] { slices->wait_for_gather(group, [] { return std::string("an all-gather"); }); };
 }
 
 void fill_own_slice(const ProcessGroup& group, const at::Tensor& bucket) {
   fill_with_known_values(bucket, 0, 1);
-  const at::Tensor own = slice_of(group, bucket).clone();
+  const at::Tensor own = SlicedBucket().own(group, bucket).clone();
   bucket.zero_();
-  slice_of(group, bucket).copy_(own);
+  SlicedBucket().own(group, bucket).copy_(own);
 }
 
 struct Operation {
@@ -81,7 +81,7 @@ constexpr std::array<Operation, kCollectives.size()> kOperations = {{
     {[](const ProcessGroup& group, const at::Tensor& buffer) { fill_with_known_values(buffer, group.rank, group.size); },
      start_reduce_scatter,
      [](const ProcessGroup& group, const at::Tensor& buffer) {
-       return count_wrong(slice_of(group, buffer), group.rank * (buffer.numel() / group.size));
+       return count_wrong(SlicedBucket().own(group, buffer), group.rank * (buffer.numel() / group.size));
      }},
     {fill_own_slice, start_gather, [](const ProcessGroup&, const at::Tensor& buffer) { return count_wrong(buffer); }},
 }};

@@ -15,8 +15,10 @@
 #include <map>
 #include <unordered_set>
 
+#include "agreement.h"
 #include "comm/across_ranks.h"
 #include "optimizer_state.h"
+#include "transport.h"
 
 #include <torch/serialize/archive.h>
 
@@ -24,6 +26,9 @@ namespace firkin {
 namespace {
 
 constexpr uint64_t kPrime = 0x9e3779b97f4a7c15;
+constexpr const char* kSteppedLocally =
+    "{} changed under gradients that this rank had accumulated under no_sync() and not synchronised, and ranks {}: if the optimiser "
+    "stepped it, expected a synchronising backward before every step of the optimiser";
 
 // Four chains of multiplications beside each other: as fast as memory.
 uint64_t hash_bytes(const uint8_t* bytes, size_t count) {
@@ -152,9 +157,111 @@ std::vector<NamedTensor> group_options_of(const torch::optim::Optimizer& optimiz
   return result;
 }
 
+void Audit::renew() {
+  parameters_ = parameters_in(*setup_.module);
+  buffers_.clear();
+  local_.clear();
+  checksum_.reset();
+}
+
+bool Audit::is_regular(int64_t step) const {
+  return setup_.options.audit_every > 0 && step % setup_.options.audit_every == 0;
+}
+
+bool Audit::is_due(int64_t step) const {
+  return is_regular(step) || (suspect_ && step >= compare_at_);
+}
+
+void Audit::note_local_gradient(size_t parameter) {
+  if (!local_.contains(parameter)) local_.emplace(parameter, trace_of(setup_.parameters[parameter].tensor));
+}
+
+std::string Audit::suspicion(const char* ranks) const {
+  for (const auto& [parameter, trace] : local_) {
+    const NamedTensor& which = setup_.parameters[parameter];
+    if (trace_of(which.tensor) != trace) return fmt::format(kSteppedLocally, which.name, ranks);
+  }
+  return "";
+}
+
+bool Audit::note_begin() {
+  const std::string found = suspicion("differ");
+  if (!found.empty()) suspicion_ = found;
+  local_.clear();
+  return !found.empty();
+}
+
+std::string Audit::difference(const StepAgreement& agreement, int64_t step) {
+  if (!agreement.are_checksums_equal()) {
+    std::string found = explain(step);
+    if (found.empty() && is_regular(step)) found = fmt::format("audit before step {}: the ranks differed and no longer do", step);
+    if (!found.empty()) {
+      const std::optional<int> suspect = std::exchange(suspect_, {});
+      if (suspect) found += fmt::format("; on rank {} {}", *suspect, text_of_rank(setup_.control, suspicion_, *suspect));
+      return found;
+    }
+    // A rank that suspects had values of its own in one backward, and has gone back: no rank has stepped by itself.
+  }
+  if (is_due(step)) {
+    note_equal(step);
+    constexpr int64_t kMostPatience = 100;  // steps
+    if (suspect_) patience_ = std::min(2 * patience_, kMostPatience);
+    suspect_.reset();
+    compare_at_ = step;
+  }
+  buffers_.clear();
+  return "";
+}
+
+void Audit::note_suspicion(const StepAgreement& agreement, int64_t step) {
+  const int suspect = agreement.first_that_suspects();
+  if (suspect == setup_.group.size || suspect_) return;
+  suspect_ = suspect;
+  compare_at_ = std::max(compare_at_ + patience_, step + 1);
+}
+
+void Audit::note_end() {
+  local_.clear();
+  checksum_.reset();
+}
+
+// As numbers, because forwards write into buffers before the comparison.
+void Audit::note_buffers(const std::vector<NamedTensor>& untouched) {
+  buffers_.clear();
+  const std::vector<uint64_t> checksums = checksums_of(untouched);
+  for (size_t i = 0; i < untouched.size(); ++i) {
+    at::Tensor number;
+    if (untouched[i].tensor.defined()) number = at::scalar_tensor(static_cast<int64_t>(checksums[i]), at::kLong);
+    buffers_.push_back({"buffer " + untouched[i].name, std::move(number)});
+  }
+}
+
+// On any rank: there a forward has come between the last step and an audit. Collective.
+void Audit::forget_buffers_that_moved() {
+  const auto count = static_cast<double>(buffers_.size());
+  if (const auto counts = max_over_ranks(setup_.control, {count, -count}); counts[0] != -counts[1]) buffers_.clear();
+  if (buffers_.empty()) return;
+  std::vector<double> moved;
+  for (const NamedTensor& buffer : buffers_) moved.push_back(buffer.tensor.defined() ? 0 : 1);
+  moved = max_over_ranks(setup_.control, moved);
+  for (size_t i = 0; i < moved.size(); ++i) {
+    if (moved[i] != 0) buffers_[i].tensor.reset();
+  }
+}
+
+std::string Audit::compare(int64_t step, const std::vector<NamedTensor>& untouched_buffers) {
+  note_buffers(untouched_buffers);
+  forget_buffers_that_moved();
+  const auto ranks = gather_hashes(setup_.control, {checksum()});
+  if (std::ranges::any_of(ranks, [&](const auto& rank) { return rank != ranks[0]; })) return explain(step);
+  note_equal(step);
+  return "";
+}
+
 std::vector<NamedTensor> Audit::tensors() const {
-  std::vector<NamedTensor> all;
-  for (const auto& [owner, tensors] : audited_) {
+  std::vector<NamedTensor> all = parameters_;
+  all.insert(all.end(), buffers_.begin(), buffers_.end());
+  for (const auto& [owner, tensors] : others_) {
     for (NamedTensor& tensor : tensors()) all.push_back(std::move(tensor));
   }
   return all;
@@ -166,16 +273,17 @@ uint64_t Audit::checksum() const {
   return checksum;
 }
 
-std::string Audit::explain(const ProcessGroup& group, int64_t step) const {
+// After checksums that differed: what differs now, the same text on every rank; empty: nothing does any more. Collective.
+std::string Audit::explain(int64_t step) const {
   const std::string since = equal_at_ ? fmt::format("all were equal at the audit before step {}", *equal_at_) : "this is the first audit";
   const std::vector<NamedTensor> all = tensors();
-  const auto counts = all_gather(group, {static_cast<double>(all.size())});
+  const auto counts = all_gather(setup_.control, {static_cast<double>(all.size())});
   const auto fewer = std::ranges::find_if(counts, [&](const auto& count) { return count != counts[0]; });
   if (fewer != counts.end()) {
     return fmt::format("audit before step {}: rank 0 keeps {} tensors of parameters and optimiser state, rank {} keeps {}; {}", step,
                        counts[0][0], fewer - counts.begin(), (*fewer)[0], since);
   }
-  const std::vector<std::optional<int>> ranks = differing_ranks(group, all);
+  const std::vector<std::optional<int>> ranks = differing_ranks(setup_.control, all);
   for (size_t i = 0; i < all.size(); ++i) {
     if (!ranks[i]) continue;
     return fmt::format("audit before step {}: {} differs between rank 0 and rank {}; {}", step, all[i].name, *ranks[i], since);

@@ -83,14 +83,14 @@ struct BackwardWatch::State {
     changed.notify_all();
   }
   // False: nobody is to be told any more.
-  bool begin_to_fail(int id) {
+  bool start_failing(int id) {
     const std::lock_guard lock(mutex);
     if (is_closed) return false;
     failing = std::this_thread::get_id();
     failed_id = id;
     return true;
   }
-  void end_to_fail(int id) {
+  void end_failing(int id) {
     {
       const std::lock_guard lock(mutex);
       failing = {};
@@ -119,12 +119,12 @@ struct BackwardWatch::Token {
     if (!is_outermost || is_over.exchange(true)) return;
     const std::shared_ptr<State> alive = state.lock();
     if (alive == nullptr) return;
-    if (!alive->begin_to_fail(id)) return;
+    if (!alive->start_failing(id)) return;
     {
       const c10::MultiStreamGuard guard(streams);
       alive->callbacks.failed(reason);
     }
-    alive->end_to_fail(id);
+    alive->end_failing(id);
   }
 
   ~Token() {

@@ -40,6 +40,7 @@ class GradientBuckets {
   }
   // What travels: the bucket itself, or its tensor of wire_dtype.
   const at::Tensor& wire(int64_t bucket) const { return buckets_[static_cast<size_t>(bucket)].wire; }
+  const at::Tensor& parameter(int64_t tensor) const { return parameters_[static_cast<size_t>(tensor)]; }
   // The tensor's place in its bucket, and where it begins there, in elements.
   const at::Tensor& view(int64_t tensor) const { return views_[static_cast<size_t>(tensor)]; }
   int64_t offset(int64_t tensor) const { return view(tensor).storage_offset() - wire(bucket_of(tensor)).storage_offset(); }

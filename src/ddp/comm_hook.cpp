@@ -33,30 +33,47 @@ GradientHook comm_hook(std::string name, std::shared_ptr<c10d::CommHookInterface
   return {.name = std::move(name), .start = nullptr, .comm_hook = std::move(hook)};
 }
 
-void CommHookCalls::begin() {
-  futures_.clear();
+void CommHookCalls::begin(const GradientBuckets& buckets) {
+  futures_.assign(static_cast<size_t>(buckets.bucket_count()), nullptr);
+  count_ = 0;
   error_ = nullptr;
 }
 
-BucketReduction CommHookCalls::start(c10d::GradBucket bucket) {
+BucketReduction CommHookCalls::launch(const ProcessGroup& /*group*/, const GradientBuckets& buckets, int64_t bucket) {
   if (error_) return {};
+  std::vector<size_t> offsets, lengths;
+  std::vector<c10::IntArrayRef> sizes;
+  std::vector<at::Tensor> parameters;
+  const Bucket& tensors = buckets.plan().buckets[static_cast<size_t>(bucket)];
+  for (int64_t tensor = tensors.first; tensor < tensors.first + tensors.count; ++tensor) {
+    const at::Tensor& parameter = buckets.parameter(tensor);
+    offsets.push_back(static_cast<size_t>(buckets.offset(tensor)));
+    lengths.push_back(static_cast<size_t>(parameter.numel()));
+    sizes.push_back(parameter.sizes());
+    parameters.push_back(parameter);
+  }
+  c10d::GradBucket seen(static_cast<size_t>(count_), futures_.size(), buckets.wire(bucket), std::move(offsets), std::move(lengths),
+                        std::move(sizes), std::move(parameters), /*sparse_grad_indices=*/std::nullopt);
+  c10::intrusive_ptr<Future>& future = futures_[static_cast<size_t>(bucket)];
   try {
-    futures_.push_back(hook_->runHook(bucket));
+    future = hook_->runHook(seen);
   } catch (const std::exception&) {
     error_ = std::current_exception();
     return {};
   }
+  ++count_;
   const auto work = c10::make_intrusive<HookWork>();
-  futures_.back()->addCallback([work](Future& /*future*/) { work->complete(); }, /*uses_future=*/false);
+  future->addCallback([work](Future& /*future*/) { work->complete(); }, /*uses_future=*/false);
   return {.work = work, .finish = {}};
 }
 
-void CommHookCalls::write_result(size_t call, const at::Tensor& buffer) {
+void CommHookCalls::finish(const ProcessGroup& /*group*/, const GradientBuckets& buckets, int64_t bucket) {
   const at::NoGradGuard no_grad;
-  const c10::intrusive_ptr<Future> future = futures_[call];
+  const c10::intrusive_ptr<Future> future = futures_[static_cast<size_t>(bucket)];
   future->wait();  // on a device: the current streams wait
   if (future->hasError()) std::rethrow_exception(future->exception_ptr());
   const at::Tensor result = hook_->parseHookResult(future->value());
+  const at::Tensor& buffer = buckets.wire(bucket);
   if (result.numel() != buffer.numel()) {
     throw InputError(
         fmt::format("the communication hook returned {} elements for a bucket of {}; expected as many", result.numel(), buffer.numel()));

@@ -1,7 +1,6 @@
 // A communication hook of PyTorch's own kind in a step: called for every bucket, waited for, its results written into the buckets.
 #pragma once
 
-#include <ATen/core/Tensor.h>
 #include <ATen/core/ivalue.h>
 
 #include <cstdint>
@@ -9,33 +8,33 @@
 #include <memory>
 #include <vector>
 
-#include "firkin/ddp/options.h"
+#include "collective.h"
 
 #include <torch/csrc/distributed/c10d/comm.hpp>
 
 namespace firkin {
 
-// The calls of one hook in one step, in launch order. A hook can fail when it is called, and again later in what it has chained to its
-// future. After a failing call it is not called again in this step, which has failed. Not thread-safe.
-class CommHookCalls {
+// A hook can fail when it is called, and again later in what it has chained to its future. After a failing call it is not called again in
+// this step, which has failed. Not thread-safe.
+class CommHookCalls final : public BucketCollective {
  public:
   explicit CommHookCalls(std::shared_ptr<c10d::CommHookInterface> hook) : hook_(std::move(hook)) {}
 
-  // A step.
-  void begin();
+  void begin(const GradientBuckets& buckets) override;
   // Never throws: see error().
-  BucketReduction start(c10d::GradBucket bucket);
+  BucketReduction launch(const ProcessGroup& group, const GradientBuckets& buckets, int64_t bucket) override;
+  // Throws what failed in the call's future, and InputError for a result of another size.
+  void finish(const ProcessGroup& group, const GradientBuckets& buckets, int64_t bucket) override;
+
   // Of the call that failed; null: none did.
   const std::exception_ptr& error() const { return error_; }
   // Calls that returned. Where ranks differ in it, some wait for a collective that never comes.
-  int64_t count() const { return static_cast<int64_t>(futures_.size()); }
-  // What the call's future holds becomes the content of `buffer`. Throws what failed in the future, and InputError for a result of another
-  // size. Once for each call, when its reduction is over.
-  void write_result(size_t call, const at::Tensor& buffer);
+  int64_t count() const { return count_; }
 
  private:
   std::shared_ptr<c10d::CommHookInterface> hook_;
-  std::vector<c10::intrusive_ptr<c10::ivalue::Future>> futures_;
+  std::vector<c10::intrusive_ptr<c10::ivalue::Future>> futures_;  // by bucket
+  int64_t count_ = 0;
   std::exception_ptr error_;
 };
 

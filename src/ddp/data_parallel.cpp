@@ -91,7 +91,7 @@ StepSetup prepare(torch::nn::Module& module, const ProcessGroup& group, DataPara
                   .control = group,
                   .options = std::move(options),
                   .parameters = trainable_parameters(module),
-                  .ready_order = {}};
+                  .initial_order = {}};
   if (setup.options.timeout) setup.group.timeout = setup.options.timeout;
   if (setup.options.strategy.launch == Launch::kByTorch) {
     throw InputError(
@@ -108,15 +108,15 @@ StepSetup prepare(torch::nn::Module& module, const ProcessGroup& group, DataPara
   if (setup.options.strategy.launch != Launch::kNever) check_dtypes(setup);
   if (setup.options.strategy.shards) check_sharded(setup.options, module);
   if (setup.options.buckets) check_automatic(setup.options, setup.parameters);
-  setup.ready_order = reversed_order(setup.parameters.size());
+  setup.initial_order = reversed_order(setup.parameters.size());
   if (const std::vector<int64_t>& given = setup.options.ready_order; !given.empty()) {
-    if (!std::ranges::is_permutation(given, setup.ready_order)) {
+    if (!std::ranges::is_permutation(given, setup.initial_order)) {
       throw InputError(fmt::format("DataParallel: ready_order is not a permutation of 0..{}", setup.parameters.size() - 1));
     }
-    setup.ready_order = given;
+    setup.initial_order = given;
   }
   if (setup.options.strategy.launch == Launch::kNever) return setup;
-  plan_communication(setup.parameters, setup.ready_order, setup.options);
+  plan_communication(setup.parameters, setup.initial_order, setup.options);
   check_unhooked(setup.parameters);
   return setup;
 }
@@ -150,16 +150,16 @@ DataParallel::DataParallel(torch::nn::Module& module, const ProcessGroup& group,
   agree_to_begin(group, problem);
   if (const std::string difference = difference_between_ranks(group, lines); !difference.empty()) throw RuntimeError(difference);
   parts_->module = &module;
-  parts_->ready_order = setup->ready_order;
-  for (const int64_t parameter : setup->ready_order) parts_->tensors.push_back(setup->parameters[static_cast<size_t>(parameter)].name);
+  parts_->ready_order = setup->initial_order;
+  for (const int64_t parameter : setup->initial_order) parts_->tensors.push_back(setup->parameters[static_cast<size_t>(parameter)].name);
   if (setup->options.strategy.launch == Launch::kNever) {
     if (broadcasts) broadcast_state(group, module);
     return;
   }
   const bool is_sharded = setup->options.strategy.shards;
   const bool is_ordered = setup->options.strategy.wait == Wait::kAtFirstUse && !is_sharded;
-  const auto slices = std::make_shared<SlicesOfBuckets>();
-  if (is_sharded) setup->options.gradient_hook = exchange_slices(slices);
+  const auto slices = std::make_shared<SlicedBuckets>();
+  if (is_sharded) setup->collective = slices;
   parts_->connect(*setup);
   if (broadcasts) broadcast_state(group, module);
   try {

@@ -115,10 +115,10 @@ bool BucketFlight::is_pending() const {
   return device_.is_cpu() ? *ended_at_ == 0 : !reduction_.work->isCompleted();
 }
 
-void BucketFlight::wait(const ProcessGroup& group, c10::function_ref<std::string()> what) {
+bool BucketFlight::wait(const ProcessGroup& group, c10::function_ref<std::string()> what) {
   if (state_ == State::kReduced) {
     if (event_) event_->block(current_stream(device_));
-    return;
+    return false;
   }
   expect(State::kInFlight);
   if (reduction_.finish) reduction_.finish();
@@ -131,6 +131,7 @@ void BucketFlight::wait(const ProcessGroup& group, c10::function_ref<std::string
   ended_at_->compare_exchange_strong(unset, Clock::now().time_since_epoch().count());
   reduction_ = {};
   state_ = State::kReduced;
+  return true;
 }
 
 void BucketFlight::consume() {

@@ -95,8 +95,8 @@ class BucketFlight {
   void launch(c10::Device device, c10::function_ref<BucketReduction()> start);
 
   // On a CPU: blocks until the sum is there. On a device: lets the current stream wait for it, or another one when called again. Throws as
-  // firkin::wait() does, or what the reduction's `finish` throws.
-  void wait(const ProcessGroup& group, c10::function_ref<std::string()> what);
+  // firkin::wait() does, or what the reduction's `finish` throws. Returns whether it was the first call.
+  bool wait(const ProcessGroup& group, c10::function_ref<std::string()> what);
   void consume();
 
   // When the last of its gradients was in it; launched_at() when backward has not filled it.

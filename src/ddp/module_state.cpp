@@ -150,7 +150,7 @@ void TensorBroadcast::wait(bool keep) {
 
 BufferBroadcast::BufferBroadcast(const torch::nn::Module& module, const ProcessGroup& control, const ProcessGroup& gradients)
     : module_(&module), control_(control), gradients_(gradients) {
-  take_up();
+  adopt();
 }
 
 bool BufferBroadcast::fits(size_t position, const std::string& name, const at::Tensor& buffer) const {
@@ -171,7 +171,7 @@ bool BufferBroadcast::look() {
   return has_changed_;
 }
 
-void BufferBroadcast::take_up() {
+void BufferBroadcast::adopt() {
   seen_.clear();
   const auto note = [this](const std::string& name, const at::Tensor& buffer) {
     seen_.push_back({.name = name, .sizes = buffer.sizes().vec(), .dtype = buffer.scalar_type(), .device = buffer.device()});

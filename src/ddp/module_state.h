@@ -87,11 +87,11 @@ class BufferBroadcast {
  public:
   BufferBroadcast(const torch::nn::Module& module, const ProcessGroup& control, const ProcessGroup& gradients);
 
-  // Reads the module. True if there are other buffers than take_up() knew, by names, sizes, dtypes or devices; then nothing that is
-  // launched may be kept before all ranks have taken up theirs. About 0.2 us for each buffer.
+  // Reads the module. True if there are other buffers than adopt() knew, by names, sizes, dtypes or devices; then nothing that is
+  // launched may be kept before all ranks have adopted theirs. About 0.2 us for each buffer.
   bool look();
   // On every rank, when all have the same lines().
-  void take_up();
+  void adopt();
   std::vector<std::string> lines() const;
 
   // As TensorBroadcast's.

@@ -75,7 +75,7 @@ std::string why_not_renewed(const StepSetup& setup, const ParameterRenewal& rene
   }
   if (!is_planned) return "";
   try {
-    plan_communication(renewal.parameters, setup.ready_order, setup.options);
+    plan_communication(renewal.parameters, setup.initial_order, setup.options);
   } catch (const InputError& error) {
     return error.what();
   }
@@ -117,26 +117,23 @@ void Synchronizer::renew() {
     objection = renewal.values_differ.empty() ? kChangedUnderSharded : fmt::format(kValuesDiffered, renewal.values_differ);
     equalize_joined(setup_.group, renewal);
     fail({.rank = 0, .step = step_, .reason = objection}, nullptr);
-    return take_up(renewal);
+    return apply_renewal(renewal);
   }
   if (!objection.empty()) return fail({.rank = 0, .step = step_, .reason = objection}, nullptr);
-  forget_failure();
+  failures_.clear();
   receive_means(/*all=*/true);
   reduce_joined(setup_, *agreement_, renewal);
   receive_buffers();
   for (StepExtension* extension : extensions_) extension->dropped();
-  take_up(renewal);
+  apply_renewal(renewal);
   ++steps_finished_;
 }
 
 // With new hooks and buckets; the old buckets' memory is the gradients' until they are gone.
-void Synchronizer::take_up(const ParameterRenewal& renewal) {
+void Synchronizer::apply_renewal(const ParameterRenewal& renewal) {
   const std::vector<NamedTensor> before = std::exchange(setup_.parameters, renewal.parameters);
-  local_.clear();
-  checksum_.reset();
-  is_begun_ = false;
   transport_->release();
-  if (setup_.options.ready_order.empty()) setup_.ready_order = reversed_order(setup_.parameters.size());
+  if (setup_.options.ready_order.empty()) setup_.initial_order = reversed_order(setup_.parameters.size());
   try {
     prepare_steps();
   } catch (...) {  // the group is lost; what is left must fit together
@@ -149,12 +146,12 @@ void Synchronizer::take_up(const ParameterRenewal& renewal) {
 }
 
 // Between steps. Returns why_not_renewed().
-std::string Synchronizer::take_up_changes() {
+std::string Synchronizer::apply_changes() {
   const ParameterRenewal renewal = renew_parameters(setup_.control, *setup_.module, setup_.parameters);
   std::string objection = why_not_renewed(setup_, renewal);
   if (!objection.empty()) return objection;
   equalize_joined(setup_.group, renewal);
-  take_up(renewal);
+  apply_renewal(renewal);
   return "";
 }
 
@@ -163,7 +160,7 @@ void Synchronizer::parameters_changed() {
   if (open_) throw RuntimeError("parameters_changed() called within a step; expected between steps");
   if (auto* const mirror = dynamic_cast<MirrorModule*>(setup_.module)) mirror->look();
   const Call call(*this, "parameters_changed()");
-  const std::string objection = or_lose_group([&] { return take_up_changes(); });
+  const std::string objection = or_lose_group([&] { return apply_changes(); });
   if (!objection.empty()) throw RuntimeError("DataParallel: " + objection);
 }
 

@@ -16,6 +16,7 @@
 #include "agreement.h"
 #include "audit.h"
 #include "backward_watch.h"
+#include "failure_record.h"
 #include "module_state.h"
 #include "transport.h"
 
@@ -32,7 +33,7 @@ struct ParameterRenewal;  // renewal.cpp
 //                |  Synchronizer::begin_step
 //                |  |  BucketTransport::begin       all buckets empty
 //                |  BackwardWatch::attach           to its end and its exception
-//                |  Audit::checksum                 in every 100th step
+//                |  Audit::note_first_gradient      checksums, in every 100th step
 //                |  Synchronizer::skip_unreached    if find_unused_parameters
 //                |  BucketTransport::ready          counts; with the last gradient:
 //                |  |  BucketTransport::place       gradient / W into its bucket
@@ -75,11 +76,6 @@ struct ParameterRenewal;  // renewal.cpp
 // failed, which the others learn from the store. A rank whose backward or forward threw calls send(kFailed) and sends what is left, so that
 // nobody waits for a timeout.
 //
-// A rank whose parameters changed under gradients of its own may have stepped its optimiser with them, or may climb and go back
-// (sharpness-aware minimisation): that it suspects makes all ranks compare in a later step, and only a difference fails that. Compared is
-// what a step's first gradient finds, synchronised or not: a program that moves its parameters by itself between backwards has them alike
-// on all ranks there.
-//
 // One mutex guards all of it: autograd may run hooks on several threads (the calling thread on a CPU, one per device on GPUs). It is taken
 // once per gradient, and a hook never waits for a collective, except the first hook of a step under `ordered`. The methods do what those
 // of DataParallel of the same name promise.
@@ -98,7 +94,7 @@ class Synchronizer {
 
   void finish();
   // handled: the exception whose handler calls it; null outside of handlers.
-  void abandon(const std::string& reason, std::exception_ptr handled);
+  void abandon(const std::string& reason, const std::exception_ptr& handled);
   // One step of the ranks that have data, on a rank that has none. False when no rank has.
   bool take_part_without_data();
   bool set_gradient_synchronization(bool on);
@@ -114,9 +110,9 @@ class Synchronizer {
   // nothing else happens while they hold the lock. enter() throws GroupError when the group is lost.
   std::unique_lock<std::recursive_mutex> lock() const;
   std::unique_lock<std::recursive_mutex> enter() const;
-  void throw_if_lost() const;
+  void throw_if_lost() const { failures_.throw_if_lost(); }
   bool is_step_open() const { return open_.has_value(); }
-  bool is_lost() const { return lost_.has_value(); }
+  bool is_lost() const { return failures_.is_lost(); }
   const StepSetup& setup() const { return setup_; }
   BucketTransport& transport() { return *transport_; }
   const BucketTransport& transport() const { return *transport_; }
@@ -159,13 +155,9 @@ class Synchronizer {
   void on_backward_failed(const std::string& reason);
   void begin_step();
   void skip_unreached();
-  std::string stepped_by_itself() const;
-  bool compares() const;
-  void note_what_is_compared();
-  std::optional<std::string> difference();
-  std::vector<NamedTensor> audited() const;
-  void note_buffers();
-  void forget_buffers_that_moved();
+  void note_first_gradient();
+  std::string difference_of_buffers();
+  std::vector<NamedTensor> untouched_buffers() const;
   void send(RankState state);
   void note_missing_gradients();
   void complete();
@@ -175,15 +167,13 @@ class Synchronizer {
   bool is_comm_hook_even();
   [[noreturn]] void lose_group(const std::exception& error);
   void note_loss(const std::string& why);
-  void forget_failure();
   void receive_means(bool all);
   void receive_buffers();
   void renew();
   void prepare_steps();
-  void take_up(const ParameterRenewal& renewal);
-  std::string take_up_changes();
+  void apply_renewal(const ParameterRenewal& renewal);
+  std::string apply_changes();
   void lose_unfinished_step();
-  void throw_if_failed() const;
   void forget_all_gradients();
   bool has_gradient(size_t parameter) const;
   // The end of the sentence "rank 1 did not reach ...".
@@ -197,8 +187,6 @@ class Synchronizer {
   std::optional<StepAgreement> agreement_;
   std::optional<BufferBroadcast> buffers_;  // if they are broadcast
   ParameterWatch parameters_;
-  std::vector<NamedTensor> audited_;          // frozen ones as well
-  std::vector<NamedTensor> audited_buffers_;  // in an audit: checksums of what a broadcast has left
   Audit audit_;
   BackwardWatch watch_;
   std::unique_ptr<ParameterHooks> hooks_;
@@ -206,28 +194,12 @@ class Synchronizer {
   bool synchronizes_ = true;
   std::optional<OpenStep> open_;
   // Per parameter.
-  std::vector<bool> touched_;      // has got a gradient since a step ended last
-  std::vector<bool> used_;         // has something to add to the step that ends
-  std::map<size_t, Trace> local_;  // of those that have gradients of this rank alone
-  bool is_begun_ = false;          // a gradient has come since a step ended last, synchronised or not
-
-  std::optional<uint64_t> checksum_;  // for this step's agreement
-  std::string suspicion_;             // this rank's last one
-  // Some rank suspects, and no comparison has followed. The same on every rank, as is when it follows: a program whose suspicions have all
-  // been unfounded is compared more and more seldom.
-  std::optional<int> suspect_;
-  int64_t compare_at_ = 0;  // step
-  int64_t patience_ = 1;    // steps
-
-  bool had_data_ = false;                // some rank, in the step that ended last
-  bool has_unreported_failure_ = false;  // a step failed since finish() was called last
-  std::optional<StepFailure> last_failure_;
-  bool has_gradient_since_failure_ = false;
-  bool owes_exception_ = false;       // this rank's own left its backward in the last failure, and no handler has spoken of it
-  std::exception_ptr abandoned_for_;  // when abandon() was called last
-  std::exception_ptr last_error_;     // of this rank, in a step that failed
-  std::optional<std::string> lost_;   // why the group is of no use any more
-  int64_t step_ = 0;                  // failed ones count
+  std::vector<bool> touched_;  // has got a gradient since a step ended last
+  std::vector<bool> used_;     // has something to add to the step that ends
+  bool is_begun_ = false;      // a gradient has come since a step ended last, synchronised or not
+  bool had_data_ = false;      // some rank, in the step that ended last
+  FailureRecord failures_;
+  int64_t step_ = 0;                                   // failed ones count
   std::map<std::string, int64_t, std::less<>> calls_;  // by the name of a Call: its last one
   int64_t steps_finished_ = 0;
   std::chrono::steady_clock::time_point wait_started_;

@@ -29,11 +29,14 @@ BucketTransport::BucketTransport(const StepSetup& setup, const std::vector<StepE
     : setup_(setup),
       extensions_(extensions),
       adopted_(adopted),
-      ready_order_(setup.ready_order),
+      ready_order_(setup.initial_order),
       settled_(tensors_of(setup.parameters)),
       communication_(plan_communication(setup.parameters, ready_order_, setup.options)),
       counter_(setup.parameters.size()) {
-  if (setup.options.gradient_hook.comm_hook) comm_hook_.emplace(setup.options.gradient_hook.comm_hook);
+  const GradientHook& hook = setup.options.gradient_hook;
+  if (hook.comm_hook) comm_hook_ = std::make_shared<CommHookCalls>(hook.comm_hook);
+  collective_ = setup.collective ? setup.collective : comm_hook_;
+  if (!collective_) collective_ = std::make_shared<HookedReduction>(hook);
   build_buckets();
   settled_.set();
 }
@@ -89,7 +92,7 @@ void BucketTransport::begin() {
   }
   placed_.assign(placed_.size(), false);
   counter_.begin_step();
-  if (comm_hook_) comm_hook_->begin();
+  collective_->begin(*buckets_);
   launched_ = 0;
   for (BucketFlight& bucket : flights_) bucket.begin();
   started_at_ = BucketFlight::Clock::now();
@@ -141,33 +144,15 @@ void BucketTransport::launch_next() {
   const at::Tensor& wire = buckets_->wire(bucket);
   flight(bucket).join_writers(wire.device());
   buckets_->pack(bucket);
-  flight(bucket).launch(wire.device(), [this, bucket] { return start_reduction(bucket); });
+  flight(bucket).launch(wire.device(), [&] { return collective_->launch(setup_.group, *buckets_, bucket); });
   ++launched_;
 }
 
-BucketReduction BucketTransport::start_reduction(int64_t bucket) {
-  const at::Tensor& wire = buckets_->wire(bucket);
-  if (!comm_hook_) return setup_.options.gradient_hook.start(setup_.group, wire);
-  std::vector<size_t> offsets, lengths;
-  std::vector<c10::IntArrayRef> sizes;
-  std::vector<at::Tensor> parameters;
-  for (const int64_t parameter : parameters_in(bucket)) {
-    const at::Tensor& tensor = setup_.parameters[static_cast<size_t>(parameter)].tensor;
-    offsets.push_back(static_cast<size_t>(buckets_->offset(position_of(static_cast<size_t>(parameter)))));
-    lengths.push_back(static_cast<size_t>(tensor.numel()));
-    sizes.push_back(tensor.sizes());
-    parameters.push_back(tensor);
-  }
-  return comm_hook_->start(c10d::GradBucket(launched_, flights_.size(), wire, std::move(offsets), std::move(lengths), std::move(sizes),
-                                            std::move(parameters), /*sparse_grad_indices=*/std::nullopt));
-}
-
 std::exception_ptr BucketTransport::finish_comm_hook(What what) {
-  for (size_t call = 0; comm_hook_ && call < launched_; ++call) {
-    const int64_t bucket = bucket_at(call);
+  for (const int64_t bucket : not_received()) {
     flight(bucket).wait(setup_.group, what);
     try {
-      comm_hook_->write_result(call, buckets_->wire(bucket));
+      comm_hook_->finish(setup_.group, *buckets_, bucket);
     } catch (const std::exception&) {
       return std::current_exception();
     }
@@ -207,13 +192,16 @@ void BucketTransport::receive(const std::vector<bool>& wanted, double scale, boo
 }
 
 void BucketTransport::drop(What what) {
-  for (const int64_t bucket : not_received()) wait_for(bucket, what);
+  for (const int64_t bucket : not_received()) {
+    flight(bucket).wait(setup_.group, what);
+    consume(bucket);
+  }
+  collective_->drop();
   settled_.set();
 }
 
 // What came goes to the gradients' own dtype and counts as used.
-void BucketTransport::wait_for(int64_t bucket, What what) {
-  flight(bucket).wait(setup_.group, what);
+void BucketTransport::consume(int64_t bucket) {
   buckets_->unpack(bucket);
   flight(bucket).consume();
   const auto seconds = [this](auto time) { return std::chrono::duration<double>(time - started_at_).count(); };
@@ -224,7 +212,8 @@ void BucketTransport::wait_for(int64_t bucket, What what) {
 }
 
 std::vector<size_t> BucketTransport::receive_bucket(int64_t bucket, What what) {
-  wait_for(bucket, what);
+  if (flight(bucket).wait(setup_.group, what)) collective_->finish(setup_.group, *buckets_, bucket);
+  consume(bucket);
   const size_t index = launch_index_[static_cast<size_t>(bucket)];
   finished_stats_[index] = stats_[index];
   if (scale_ != 1) buckets_->scale(bucket, scale_);

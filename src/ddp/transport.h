@@ -20,14 +20,15 @@
 
 namespace firkin {
 
-// What a wrapped module is stepped with. Of all that is here only `parameters` and `ready_order` ever change, between steps.
+// What a wrapped module is stepped with. Of all that is here only `parameters` and `initial_order` ever change, between steps.
 struct StepSetup {
   torch::nn::Module* module = nullptr;
   ProcessGroup group;    // carries the gradients, and nothing else
   ProcessGroup control;  // the same ranks over other connections, for all else: nothing small waits behind a bucket
   DataParallelOptions options;
-  std::vector<NamedTensor> parameters;  // that are trained
-  std::vector<int64_t> ready_order;
+  std::shared_ptr<BucketCollective> collective = nullptr;  // in place of options.gradient_hook
+  std::vector<NamedTensor> parameters;                     // that are trained
+  std::vector<int64_t> initial_order;                      // of parameters, until a step has shown in which their gradients become ready
 };
 
 // The core's seam: ordered/, sharded/ and automatic/ derive from it. Called in the order of this list, under the step's lock, on every rank
@@ -76,11 +77,10 @@ class BucketTransport {
   // Sends what is not sent yet. Where state is not kWithData, what the parameters hold is of no interest. Returns what is wrong with a
   // gradient of this rank (it is sparse, say): then everything is sent all the same.
   std::exception_ptr send(RankState state, What what);
-  // With a communication hook: its results are in the buckets, or what failed in it on this rank is returned. After send(), unless some
-  // rank has failed.
+  // Null: there is none.
+  const CommHookCalls* comm_hook() const { return comm_hook_.get(); }
+  // After send(), unless some rank has failed: the hook's results are in the buckets, or what failed in it on this rank is returned.
   std::exception_ptr finish_comm_hook(What what);
-  // Buckets of this step for which the communication hook was called and has not failed.
-  int64_t comm_hook_calls() const { return comm_hook_ ? comm_hook_->count() : 0; }
   // Sums, scaled, become the gradients of the parameters that are wanted, but for those that may arrive later (unless `all`).
   void receive(const std::vector<bool>& wanted, double scale, bool all, What what);
   // After the first receive() of these buckets: order and counts of `root`. Collective.
@@ -135,8 +135,7 @@ class BucketTransport {
   void place(size_t parameter);
   void place_bucket(int64_t bucket);
   void launch_next();
-  BucketReduction start_reduction(int64_t bucket);
-  void wait_for(int64_t bucket, What what);
+  void consume(int64_t bucket);
 
   const StepSetup& setup_;
   const std::vector<StepExtension*>& extensions_;
@@ -152,9 +151,10 @@ class BucketTransport {
   double scale_ = 1;                          // as receive() got it last
   std::unique_ptr<GradientBuckets> buckets_;  // null between a change of the plan and the next step
   std::vector<BucketFlight> flights_;
-  std::optional<CommHookCalls> comm_hook_;
-  std::vector<size_t> launch_index_;  // of each bucket
-  size_t launched_ = 0;               // of this step, so far
+  std::shared_ptr<BucketCollective> collective_;
+  std::shared_ptr<CommHookCalls> comm_hook_;  // the same, if it is one
+  std::vector<size_t> launch_index_;          // of each bucket
+  size_t launched_ = 0;                       // of this step, so far
   BucketFlight::Clock::time_point started_at_;
   std::vector<BucketStats> stats_;
   std::vector<BucketStats> finished_stats_;

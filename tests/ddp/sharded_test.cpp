@@ -641,16 +641,16 @@ TEST(Slices, OfAnyLengthsTravelAndAddUp) {
     const at::Tensor expected = at::arange(10, at::kDouble);
     for (const SliceLengths& lengths : {SliceLengths{4, 2, 4}, SliceLengths{6, 0, 4}, SliceLengths{0, 10, 0}}) {
       const at::Tensor bucket = expected / 4 * std::vector<double>{2, 1, 1}[static_cast<size_t>(group.rank)];
-      const auto slices = std::make_shared<SlicesOfBuckets>();
-      (*slices)[bucket.data_ptr()].lengths = lengths;
-      wait(group, exchange_slices(slices).start(group, bucket).work, "slices");
-      sum_slices(group, bucket, *slices, 2);
-      const at::Tensor own = slice_of(group, bucket, lengths).clone();
-      EXPECT_TRUE(at::equal(own, 2 * slice_of(group, expected, lengths)));
+      SlicedBucket slices(lengths);
+      wait(group, slices.launch(group, bucket).work, "slices");
+      slices.finish(group, bucket);
+      const at::Tensor own = slices.own(group, bucket).clone();
+      EXPECT_TRUE(at::equal(own, slices.own(group, expected)));
       bucket.fill_(-1);
-      slice_of(group, bucket, lengths).copy_(own);
-      SlicesGather(group, bucket, lengths).wait(group, [] { return std::string("slices"); });
-      EXPECT_TRUE(at::equal(bucket, 2 * expected));
+      slices.own(group, bucket).copy_(own);
+      slices.gather(group, bucket);
+      slices.wait_for_gather(group, [] { return std::string("slices"); });
+      EXPECT_TRUE(at::equal(bucket, expected));
     }
   });
 }
@@ -659,18 +659,19 @@ TEST(Slices, OfALargeBucketTravelInPiecesAndAddUp) {
   run_ranks(3, [](const ProcessGroup& group) {
     const at::Tensor expected = at::arange(3 * 1'000'003, at::kInt).to(at::kFloat);  // two pieces of unequal length
     const at::Tensor bucket = expected * std::vector<double>{0.5, 0.25, 0.25}[static_cast<size_t>(group.rank)];
-    const auto slices = std::make_shared<SlicesOfBuckets>();
-    const BucketReduction reduction = exchange_slices(slices).start(group, bucket);
+    SlicedBucket slices;
+    const BucketReduction reduction = slices.launch(group, bucket);
     ASSERT_TRUE(reduction.finish);
     reduction.finish();
     wait(group, reduction.work, "slices");
-    sum_slices(group, bucket, *slices, 2);
-    EXPECT_TRUE(at::equal(slice_of(group, bucket), 2 * slice_of(group, expected)));
-    const at::Tensor own = slice_of(group, bucket).clone();
+    slices.finish(group, bucket);
+    const at::Tensor own = slices.own(group, bucket).clone();
+    EXPECT_TRUE(at::equal(own, slices.own(group, expected)));
     bucket.zero_();
-    slice_of(group, bucket).copy_(own);
-    SlicesGather(group, bucket).wait(group, [] { return std::string("slices"); });
-    EXPECT_TRUE(at::equal(bucket, 2 * expected));
+    slices.own(group, bucket).copy_(own);
+    slices.gather(group, bucket);
+    slices.wait_for_gather(group, [] { return std::string("slices"); });
+    EXPECT_TRUE(at::equal(bucket, expected));
   });
 }
 

@@ -141,7 +141,7 @@ void Ordered::received(const StepAgreement& agreement, bool is_first) {
     }
   }
   is_late_.assign(is_late_.size(), false);
-  owed_.clear();
+  deferred_.clear();
   for (const int64_t bucket : transport.not_received()) {
     for (const int64_t parameter : transport.parameters_in(bucket)) is_late_[static_cast<size_t>(parameter)] = true;
     anything_late_ = true;
@@ -173,12 +173,12 @@ void Ordered::step(torch::optim::Optimizer& optimizer, double clip_each_norm) {
       throw InputError(
           "the strategy ordered does not work with L-BFGS, which needs all gradients at once; expected another strategy or optimiser");
     }
-    if (owed_.empty()) check_unchanged();
+    if (deferred_.empty()) check_unchanged();
   }
   are_unclaimed_ = false;
   clip_each(optimizer, clip_each_norm);
   optimizer.step();
-  if (anything_late_) owed_.add(optimizer, clip_each_norm);
+  if (anything_late_) deferred_.add(optimizer, clip_each_norm);
 }
 
 void Ordered::receive_rest() {
@@ -212,7 +212,7 @@ void Ordered::receive_in_turn(const std::vector<int64_t>& buckets) {
   }
   if (!transport.not_received().empty()) return;
   anything_late_ = false;
-  owed_.clear();
+  deferred_.clear();
 }
 
 void Ordered::receive_all() {
@@ -231,11 +231,11 @@ void Ordered::receive_late(const std::vector<int64_t>& buckets) {
   }
   transport.settled().set();
   if (steps_are_lost_ || complete.empty()) return;
-  if (owed_.empty()) return transport.adopt(complete);
+  if (deferred_.empty()) return transport.adopt(complete);
   RECORD_USER_SCOPE("optimiser");
   std::vector<at::Tensor> parameters;
   for (const size_t parameter : complete) parameters.push_back(tensor_of(parameter));
-  owed_.pay(parameters, [&] { transport.adopt(complete); });
+  deferred_.run(parameters, [&] { transport.adopt(complete); });
   transport.settled().set();
 }
 

@@ -16,9 +16,9 @@
 
 namespace firkin {
 
-// The optimisers of LibTorch leave a parameter without gradient alone, and keep their state per parameter. So pay() lets them see the
+// The optimisers of LibTorch leave a parameter without gradient alone, and keep their state per parameter. So run() lets them see the
 // gradients of a few parameters and nothing else: what they then do to these is what one step over all would have done. Not thread-safe.
-class OwedSteps {
+class DeferredSteps {
  public:
   // From now on until clear() a step of this optimiser is owed, with the options that it has now: a schedule may change them before the
   // last gradient has come. The optimiser must live until then. clip_each_norm: as OverlappedOptions'.
@@ -28,7 +28,7 @@ class OwedSteps {
 
   // Steps all optimisers, in the order in which they were added, with no gradient defined but those that `set_gradients` sets for these
   // parameters. Afterwards those are undefined, and all others as before.
-  void pay(const std::vector<at::Tensor>& parameters, c10::function_ref<void()> set_gradients);
+  void run(const std::vector<at::Tensor>& parameters, c10::function_ref<void()> set_gradients);
 
  private:
   struct Step {
@@ -117,7 +117,7 @@ class Ordered final : public FirstUse {
   bool is_forward_observed_ = false;  // a step has ended well, and its forward runs
   std::vector<Trace> traces_;         // parameter: of its gradient, when that arrived
   bool are_unclaimed_ = false;        // nobody has asked for the gradients that were on their way when the last step ended
-  OwedSteps owed_;
+  DeferredSteps deferred_;
 };
 
 }  // namespace firkin

@@ -43,11 +43,11 @@ void clip_each(const torch::optim::Optimizer& optimizer, double max_norm) {
   }
 }
 
-void OwedSteps::add(torch::optim::Optimizer& optimizer, double clip_each_norm) {
+void DeferredSteps::add(torch::optim::Optimizer& optimizer, double clip_each_norm) {
   steps_.push_back({.optimizer = &optimizer, .options = options_of(optimizer), .clip_each_norm = clip_each_norm});
 }
 
-void OwedSteps::pay(const std::vector<at::Tensor>& parameters, c10::function_ref<void()> set_gradients) {
+void DeferredSteps::run(const std::vector<at::Tensor>& parameters, c10::function_ref<void()> set_gradients) {
   std::vector<std::pair<at::Tensor, at::Tensor>> hidden;  // parameters and their gradients
   const auto restore = c10::make_scope_exit([&hidden] {
     for (auto& [parameter, gradient] : hidden) parameter.mutable_grad() = std::move(gradient);

@@ -64,7 +64,7 @@ std::string standing_twice(const torch::nn::Module& module) {
   return "";
 }
 
-Sharded::Sharded(Synchronizer& synchronizer, std::shared_ptr<SlicesOfBuckets> slices)
+Sharded::Sharded(Synchronizer& synchronizer, std::shared_ptr<SlicedBuckets> slices)
     : FirstUse(synchronizer, kUnusedParts), slices_(std::move(slices)) {
   renewed();
 }
@@ -86,18 +86,19 @@ std::vector<NamedTensor> Sharded::parts() const {
 void Sharded::divide() {
   const StepSetup& setup = synchronizer_.setup();
   const GradientBuckets& buckets = *transport().buckets();
-  slices_->clear();
+  std::vector<SlicedBucket> sliced(static_cast<size_t>(buckets.bucket_count()));
   if (options_.whole_parameters) {
-    std::vector<SliceLengths> lengths = lengths_of_whole_parameters();
-    for (size_t i = 0; i < lengths.size(); ++i) (*slices_)[flat(static_cast<int64_t>(i)).data_ptr()].lengths = std::move(lengths[i]);
+    const std::vector<SliceLengths> lengths = lengths_of_whole_parameters();
+    std::ranges::transform(lengths, sliced.begin(), [](const SliceLengths& each) { return SlicedBucket(each); });
   }
+  slices_->divide(std::move(sliced));
   std::vector<ParameterPart> parts;
   for (size_t i = 0; i < setup.parameters.size(); ++i) {
     const auto& [name, parameter] = setup.parameters[i];
     ParameterPart part{.parameter = parameter, .run = {.name = name, .tensor = {}}};
     part.position = transport().position_of(i);
     part.bucket = buckets.bucket_of(part.position);
-    const SliceRange slice = slice_range(setup.group, flat(part.bucket).numel(), lengths(part.bucket));
+    const SliceRange slice = (*slices_)[part.bucket].own_range(setup.group, flat(part.bucket).numel());
     const int64_t offset = buckets.offset(part.position);
     part.begin = std::clamp<int64_t>(slice.begin - offset, 0, parameter.numel());
     part.count = std::clamp<int64_t>(slice.begin + slice.count - offset, 0, parameter.numel()) - part.begin;
@@ -105,7 +106,7 @@ void Sharded::divide() {
     part.run.tensor = first_run(part, options_);
     parts.push_back(std::move(part));
   }
-  take_up(std::move(parts));
+  replace_parts(std::move(parts));
 }
 
 // By bucket. A rank gets the parameters whose middle lies where the ranks' needs, one behind the other, have its own: what it lacks of an
@@ -142,7 +143,6 @@ void Sharded::renewed() {
   FirstUse::renewed();
   divide();
   first_use_.clear();
-  gathers_.assign(static_cast<size_t>(transport().buckets()->bucket_count()), SlicesGather());
 }
 
 void Sharded::settle() {
@@ -169,10 +169,8 @@ std::exception_ptr Sharded::objection() const {
 
 void Sharded::received(const StepAgreement& agreement, bool is_first) {
   const int64_t step = synchronizer_.steps_finished();
-  const double scale = static_cast<double>(synchronizer_.setup().group.size) / agreement.ranks_with_data();
   for (const int64_t bucket : transport().not_received()) {
     synchronizer_.transport().receive_bucket(bucket, [&] { return fmt::format("{} of step {}", transport().first_pending(), step); });
-    sum_slices(synchronizer_.setup().group, flat(bucket), *slices_, scale);
   }
   if (is_first) {
     modules_->learn();
@@ -191,21 +189,13 @@ void Sharded::received(const StepAgreement& agreement, bool is_first) {
   begin_forward();
 }
 
-void Sharded::dropped() {
-  for (auto& [bucket, slices] : *slices_) {
-    if (slices.received.defined()) keep_for_current_stream(slices.received);
-    slices.received.reset();
-  }
-  FirstUse::dropped();
-}
-
 void Sharded::forget_gradients() {
   for (const ParameterPart& part : parts_) part.run.tensor.mutable_grad().reset();
 }
 
 // As the forward needs them; what is ready last in backward, where nothing is known.
 std::vector<int64_t> Sharded::gather_order() const {
-  std::vector<int64_t> order = reversed_order(gathers_.size());
+  std::vector<int64_t> order = reversed_order(static_cast<size_t>(transport().buckets()->bucket_count()));
   if (first_use_.empty()) return order;
   const std::vector<double> first_use = first_use_of_buckets(first_use_);
   std::ranges::stable_sort(order, {}, [&first_use](int64_t bucket) { return first_use[static_cast<size_t>(bucket)]; });
@@ -253,7 +243,7 @@ void Sharded::step() {
     }
   });
   settled().set();
-  for (size_t i = 0; i < trained(); ++i) is_late_[i] = gathers_[static_cast<size_t>(parts_[i].bucket)].is_under_way();
+  for (size_t i = 0; i < trained(); ++i) is_late_[i] = (*slices_)[parts_[i].bucket].is_gathering();
 }
 
 void Sharded::step_bucket(int64_t bucket, const std::vector<at::Tensor>& gradients) {
@@ -280,15 +270,15 @@ void Sharded::gather(int64_t bucket) {
     if (group.is_alone() && part.has_master()) elements_of(part).copy_(part.run.tensor);
   }
   if (group.is_alone()) return;
-  gathers_[static_cast<size_t>(bucket)] = SlicesGather(group, flat(bucket), lengths(bucket));
+  (*slices_)[bucket].gather(group, flat(bucket));
   anything_late_ = true;
 }
 
 void Sharded::receive(int64_t bucket) {
-  SlicesGather gather = std::exchange(gathers_[static_cast<size_t>(bucket)], {});
-  if (!gather.is_under_way()) return;
+  SlicedBucket& slices = (*slices_)[bucket];
+  if (!slices.is_gathering()) return;
   const at::NoGradGuard no_grad;
-  gather.wait(synchronizer_.setup().group, [&] {
+  slices.wait_for_gather(synchronizer_.setup().group, [&] {
     return fmt::format("the parameters of {} after step {}", transport().describe(bucket), synchronizer_.steps_finished() - 1);
   });
   std::vector<at::Tensor> parameters;
@@ -300,7 +290,7 @@ void Sharded::receive(int64_t bucket) {
   }
   at::_foreach_copy_(parameters, values);
   settled().set();
-  anything_late_ = std::ranges::any_of(gathers_, [](const SlicesGather& each) { return each.is_under_way(); });
+  anything_late_ = slices_->is_any_gathering();
 }
 
 void Sharded::receive_all() {

@@ -63,8 +63,8 @@ struct ParameterPart {
 // fails that.
 class Sharded final : public FirstUse {
  public:
-  // synchronizer: must outlive this. slices: its hook's.
-  Sharded(Synchronizer& synchronizer, std::shared_ptr<SlicesOfBuckets> slices);
+  // synchronizer: must outlive this. slices: its collective.
+  Sharded(Synchronizer& synchronizer, std::shared_ptr<SlicedBuckets> slices);
   ~Sharded() override;
 
   std::vector<NamedTensor> parts() const;
@@ -88,7 +88,6 @@ class Sharded final : public FirstUse {
   std::exception_ptr objection() const override;
   bool may_arrive_later(int64_t /*bucket*/) const override { return true; }  // they are received here
   void received(const StepAgreement& agreement, bool is_first) override;
-  void dropped() override;
   void renewed() override;
 
  private:
@@ -96,7 +95,7 @@ class Sharded final : public FirstUse {
 
   void divide();
   std::vector<SliceLengths> lengths_of_whole_parameters() const;
-  void take_up(std::vector<ParameterPart> parts);
+  void replace_parts(std::vector<ParameterPart> parts);
   void follow_parameters();
   void forget_gradients();
   std::vector<int64_t> gather_order() const;
@@ -110,16 +109,14 @@ class Sharded final : public FirstUse {
   const BucketTransport& transport() const { return synchronizer_.transport(); }
   StreamMark& settled() { return synchronizer_.transport().settled(); }
   const at::Tensor& flat(int64_t bucket) const { return transport().buckets()->wire(bucket); }
-  const SliceLengths& lengths(int64_t bucket) const { return (*slices_)[flat(bucket).data_ptr()].lengths; }
   size_t trained() const { return is_late_.size(); }
 
-  std::shared_ptr<SlicesOfBuckets> slices_;
+  std::shared_ptr<SlicedBuckets> slices_;
   torch::optim::Optimizer* optimizer_ = nullptr;
   ShardedOptions options_;
-  std::vector<ParameterPart> parts_;   // of the trained parameters, in their order; then of frozen ones
-  std::vector<double> first_use_;      // by parameter, the same on every rank; empty before the first step
-  std::vector<SlicesGather> gathers_;  // by bucket
-  bool has_gradients_ = false;         // of a step that succeeded, and nobody has stepped them
+  std::vector<ParameterPart> parts_;  // of the trained parameters, in their order; then of frozen ones
+  std::vector<double> first_use_;     // by parameter, the same on every rank; empty before the first step
+  bool has_gradients_ = false;        // of a step that succeeded, and nobody has stepped them
 };
 
 }  // namespace firkin

@@ -161,7 +161,7 @@ void Sharded::gather_states(c10::function_ref<void(size_t part, State whole)> ta
 }
 
 // Parts of parameters that stay keep their tensors, and their states' elements go where these are now. A frozen parameter's stay here.
-void Sharded::take_up(std::vector<ParameterPart> parts) {
+void Sharded::replace_parts(std::vector<ParameterPart> parts) {
   const at::NoGradGuard no_grad;
   const std::vector<at::Tensor> in_module = synchronizer_.setup().module->parameters();
   for (const ParameterPart& old : parts_) {

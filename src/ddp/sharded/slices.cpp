@@ -20,8 +20,7 @@ constexpr int64_t kPieceBytes = 4 * kMiB;
 
 // Runs of a slice's elements; the same run of every rank's slice is a piece of the bucket. A modelled link has no such limit, and slices of
 // several lengths no such pieces: then there is one run.
-std::vector<SliceRange> runs_of(const ProcessGroup& group, const at::Tensor& bucket, const SliceLengths& lengths) {
-  const int64_t slice = slice_range(group, bucket.numel(), lengths).count;
+std::vector<SliceRange> runs_of(const ProcessGroup& group, const at::Tensor& bucket, const SliceLengths& lengths, int64_t slice) {
   const int64_t pieces = static_cast<int64_t>(bucket.nbytes()) / kPieceBytes;
   if (pieces <= 1 || !group.link.empty() || !lengths.empty() || !bucket.is_cpu()) return {{0, slice}};
   const int64_t most = (slice + pieces - 1) / pieces;
@@ -49,24 +48,37 @@ void sum_by_rank(const at::Tensor& sum, const at::Tensor& by_rank) {
   for (int64_t rank = 2; rank < by_rank.size(0); ++rank) out.add_(by_rank[rank]);
 }
 
-BucketReduction start_exchange(const ProcessGroup& group, const at::Tensor& bucket, ExchangedSlices& slices) {
+}  // namespace
+
+SliceRange SlicedBucket::own_range(const ProcessGroup& group, int64_t elements) const {
+  if (lengths_.empty()) return {group.rank * (elements / group.size), elements / group.size};
+  const auto own = lengths_.begin() + group.rank;
+  return {std::accumulate(lengths_.begin(), own, int64_t{0}), *own};
+}
+
+at::Tensor SlicedBucket::own(const ProcessGroup& group, const at::Tensor& bucket) const {
+  const SliceRange range = own_range(group, bucket.numel());
+  return bucket.narrow(0, range.begin, range.count);
+}
+
+BucketReduction SlicedBucket::launch(const ProcessGroup& group, const at::Tensor& bucket) {
+  if (group.is_alone() || bucket.numel() == 0) return {};
   const at::NoGradGuard no_grad;
-  const SliceLengths& lengths = slices.lengths;
   // Where one rank's slice is large, an all-reduce, of twice the bucket's bytes, is less to receive, and needs no memory.
-  const bool is_lopsided = !lengths.empty() && std::ranges::max(lengths) * group.size > 2 * bucket.numel();
+  const bool is_lopsided = !lengths_.empty() && std::ranges::max(lengths_) * group.size > 2 * bucket.numel();
   if (is_lopsided) return {start_all_reduce(group, bucket), {}};
-  const int64_t own = slice_range(group, bucket.numel(), lengths).count;
-  // Gloo's own is an all-reduce underneath.
-  if (lengths.empty() && !carries_by_gloo(group, bucket.device().type())) {
-    return {start_reduce_scatter(group, slice_of(group, bucket), bucket), {}};
+  // Gloo's own reduce-scatter is an all-reduce underneath.
+  if (lengths_.empty() && !carries_by_gloo(group, bucket.device().type())) {
+    return {start_reduce_scatter(group, own(group, bucket), bucket), {}};
   }
-  slices.received = at::empty({group.size * own}, bucket.options());
-  const std::vector<SliceRange> runs = runs_of(group, bucket, lengths);
-  if (runs.size() == 1) return {start_all_to_all(group, slices.received, bucket, SliceLengths(lengths.size(), own), lengths), {}};
-  for (const SliceRange& run : runs) in_pieces(group, slices.received, run).copy_(in_slices(group, bucket, run));
+  const int64_t slice = own_range(group, bucket.numel()).count;
+  received_ = at::empty({group.size * slice}, bucket.options());
+  const std::vector<SliceRange> runs = runs_of(group, bucket, lengths_, slice);
+  if (runs.size() == 1) return {start_all_to_all(group, received_, bucket, SliceLengths(lengths_.size(), slice), lengths_), {}};
+  for (const SliceRange& run : runs) in_pieces(group, received_, run).copy_(in_slices(group, bucket, run));
   std::vector<Work> calls;
   for (const SliceRange& run : runs) {
-    calls.push_back(start_all_to_all(group, in_pieces(group, bucket, run).view(-1), in_pieces(group, slices.received, run).view(-1)));
+    calls.push_back(start_all_to_all(group, in_pieces(group, bucket, run).view(-1), in_pieces(group, received_, run).view(-1)));
   }
   const Work last = calls.back();
   calls.pop_back();
@@ -75,66 +87,61 @@ BucketReduction start_exchange(const ProcessGroup& group, const at::Tensor& buck
           }};
 }
 
-}  // namespace
-
-SliceRange slice_range(const ProcessGroup& group, int64_t elements, const SliceLengths& lengths) {
-  if (lengths.empty()) return {group.rank * (elements / group.size), elements / group.size};
-  const auto own = lengths.begin() + group.rank;
-  return {std::accumulate(lengths.begin(), own, int64_t{0}), *own};
-}
-
-at::Tensor slice_of(const ProcessGroup& group, const at::Tensor& bucket, const SliceLengths& lengths) {
-  const SliceRange range = slice_range(group, bucket.numel(), lengths);
-  return bucket.narrow(0, range.begin, range.count);
-}
-
-GradientHook exchange_slices(std::shared_ptr<SlicesOfBuckets> slices) {
-  const auto start = [kept = std::move(slices)](const ProcessGroup& group, const at::Tensor& bucket) -> BucketReduction {
-    if (group.is_alone() || bucket.numel() == 0) return {};
-    return start_exchange(group, bucket, (*kept)[bucket.data_ptr()]);
-  };
-  return {.name = "slices", .start = start};
-}
-
-void sum_slices(const ProcessGroup& group, const at::Tensor& bucket, SlicesOfBuckets& slices, double scale) {
+void SlicedBucket::finish(const ProcessGroup& group, const at::Tensor& bucket) {
+  const at::Tensor received = std::exchange(received_, {});
+  if (!received.defined()) return;
   const at::NoGradGuard no_grad;
-  ExchangedSlices& exchanged = slices[bucket.data_ptr()];
-  at::Tensor sum = slice_of(group, bucket, exchanged.lengths);
-  if (const at::Tensor received = std::exchange(exchanged.received, {}); received.defined()) {
-    keep_for_current_stream(received);
-    const std::vector<SliceRange> runs = runs_of(group, bucket, exchanged.lengths);
-    if (runs.size() == 1) {
-      sum_by_rank(sum, received.view({group.size, sum.numel()}));
-    } else {
-      const at::Tensor whole = received.narrow(0, 0, sum.numel());
-      for (const SliceRange& run : runs) sum_by_rank(whole.narrow(0, run.begin, run.count), in_pieces(group, bucket, run));
-      sum.copy_(whole);
-    }
-  }
-  if (scale != 1) sum.mul_(scale);
+  keep_for_current_stream(received);
+  at::Tensor sum = own(group, bucket);
+  const std::vector<SliceRange> runs = runs_of(group, bucket, lengths_, sum.numel());
+  if (runs.size() == 1) return sum_by_rank(sum, received.view({group.size, sum.numel()}));
+  const at::Tensor whole = received.narrow(0, 0, sum.numel());
+  for (const SliceRange& run : runs) sum_by_rank(whole.narrow(0, run.begin, run.count), in_pieces(group, bucket, run));
+  sum.copy_(whole);
 }
 
-SlicesGather::SlicesGather(const ProcessGroup& group, const at::Tensor& bucket, const SliceLengths& lengths) {
-  if (!lengths.empty()) {  // Gloo's all-gather takes slices of one length only
-    for (int64_t begin = 0, rank = 0; rank < group.size; begin += lengths[static_cast<size_t>(rank++)]) {
-      const at::Tensor slice = bucket.narrow(0, begin, lengths[static_cast<size_t>(rank)]);
-      if (slice.numel() > 0) calls_.push_back(start_broadcast(group, slice, static_cast<int>(rank)));
+void SlicedBucket::drop() {
+  if (received_.defined()) keep_for_current_stream(received_);
+  received_.reset();
+}
+
+void SlicedBucket::gather(const ProcessGroup& group, const at::Tensor& bucket) {
+  if (!lengths_.empty()) {  // Gloo's all-gather takes slices of one length only
+    for (int64_t begin = 0, rank = 0; rank < group.size; begin += lengths_[static_cast<size_t>(rank++)]) {
+      const at::Tensor slice = bucket.narrow(0, begin, lengths_[static_cast<size_t>(rank)]);
+      if (slice.numel() > 0) gathers_.push_back(start_broadcast(group, slice, static_cast<int>(rank)));
     }
     return;
   }
-  const at::Tensor slice = slice_of(group, bucket);
-  const std::vector<SliceRange> runs = runs_of(group, bucket, lengths);
+  const at::Tensor slice = own(group, bucket);
+  const std::vector<SliceRange> runs = runs_of(group, bucket, lengths_, slice.numel());
   if (runs.size() == 1) {
-    calls_.push_back(start_all_gather(group, bucket, slice));
+    gathers_.push_back(start_all_gather(group, bucket, slice));
     return;
   }
   for (const SliceRange& run : runs) {
-    calls_.push_back(start_all_gather_rows(group, in_slices(group, bucket, run), slice.narrow(0, run.begin, run.count)));
+    gathers_.push_back(start_all_gather_rows(group, in_slices(group, bucket, run), slice.narrow(0, run.begin, run.count)));
   }
 }
 
-void SlicesGather::wait(const ProcessGroup& group, c10::function_ref<std::string()> what) {
-  for (const Work& call : std::exchange(calls_, {})) firkin::wait(group, call, what);
+void SlicedBucket::wait_for_gather(const ProcessGroup& group, c10::function_ref<std::string()> what) {
+  for (const Work& call : std::exchange(gathers_, {})) firkin::wait(group, call, what);
+}
+
+bool SlicedBuckets::is_any_gathering() const {
+  return std::ranges::any_of(buckets_, &SlicedBucket::is_gathering);
+}
+
+BucketReduction SlicedBuckets::launch(const ProcessGroup& group, const GradientBuckets& buckets, int64_t bucket) {
+  return (*this)[bucket].launch(group, buckets.wire(bucket));
+}
+
+void SlicedBuckets::finish(const ProcessGroup& group, const GradientBuckets& buckets, int64_t bucket) {
+  (*this)[bucket].finish(group, buckets.wire(bucket));
+}
+
+void SlicedBuckets::drop() {
+  for (SlicedBucket& bucket : buckets_) bucket.drop();
 }
 
 }  // namespace firkin

@@ -1,0 +1,216 @@
+// The end of a step: what is sent last, on what all ranks agree, and whether the step ends well on all of them or on none.
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <chrono>
+#include <utility>
+
+#include "comm/across_ranks.h"
+#include "firkin/base/error.h"
+#include "firkin/base/units.h"
+#include "synchronizer.h"
+
+namespace firkin {
+namespace {
+
+constexpr size_t kLongestReason = 1000;  // bytes
+// For other ranks, when a communication hook has failed here: they may wait for what it was to send next.
+constexpr std::chrono::seconds kPatienceWithHook{10};
+
+}  // namespace
+
+// What a mirror cannot take over fails the step.
+void Synchronizer::look_at_module() {
+  auto* const mirror = dynamic_cast<MirrorModule*>(setup_.module);
+  if (mirror == nullptr) return;
+  try {
+    mirror->look();
+  } catch (const std::exception& error) {
+    if (open_->failure) return;
+    open_->error = std::current_exception();
+    open_->failure = message_of(open_->error);
+  }
+}
+
+// Everything that this rank adds to the step is under way afterwards.
+void Synchronizer::send(RankState state) {
+  wait_started_ = std::chrono::steady_clock::now();
+  or_lose_group([&] {
+    look_at_module();
+    open_->parameters_changed = parameters_.has_changed();
+    const bool buffers_changed = buffers_ && buffers_->look();
+    if (state == RankState::kWithData) note_missing_gradients();
+    if (state != RankState::kWithData) used_.assign(used_.size(), false);
+    for (StepExtension* extension : extensions_) extension->sending();
+    const std::exception_ptr error = transport_->send(open_->failure ? RankState::kFailed : state, [this] { return where(); });
+    if (!open_->error) open_->error = error;
+    for (const StepExtension* extension : extensions_) {
+      if (!open_->error) open_->error = extension->objection();
+    }
+    if (open_->error && !open_->failure) open_->failure = message_of(open_->error);
+    RankReport report;
+    report.state = open_->failure ? RankState::kFailed : state;
+    report.parameters_changed = open_->parameters_changed;
+    report.buffers_changed = buffers_changed;
+    report.suspects = open_->suspects;
+    report.step = static_cast<uint64_t>(step_);
+    report.identity = hash_of(setup_.options.name);
+    note_first_gradient();  // where none has come
+    report.checksum = audit_.noted();
+    agreement_->launch(report, used_);
+    if (buffers_) buffers_->launch(0);
+  });
+}
+
+// A gradient that a step has left there (zeroed, perhaps) is none of this backward's.
+bool Synchronizer::has_gradient(size_t parameter) const {
+  if (transport_->is_placed(parameter)) return touched_[parameter];
+  return setup_.parameters[parameter].tensor.grad().defined() && (touched_[parameter] || !transport_->is_adopted(parameter));
+}
+
+// Notes in the step which parameters this rank has used; unless it may, that it has not used all of them is a failure.
+void Synchronizer::note_missing_gradients() {
+  std::vector<std::string> missing;
+  const auto note = [&](const NamedTensor& parameter) { missing.push_back(parameter.name); };
+  for (size_t i = 0; i < used_.size(); ++i) {
+    const NamedTensor& parameter = setup_.parameters[i];
+    const bool has_own = has_gradient(i);
+    used_[i] = has_own || used_[i] || parameter.tensor.grad().defined();
+    if (!has_own && parameter.tensor.requires_grad()) note(parameter);
+  }
+  if (open_->parameters_changed) {  // of those that it does not know, and that have replaced others, perhaps
+    missing.clear();
+    for (const NamedTensor& parameter : trainable_parameters(*setup_.module)) {
+      const auto known = std::ranges::find_if(setup_.parameters, [&](const auto& each) { return each.tensor.is_same(parameter.tensor); });
+      const bool has = known == setup_.parameters.end() ? parameter.tensor.grad().defined()
+                                                        : has_gradient(static_cast<size_t>(known - setup_.parameters.begin()));
+      if (!has) note(parameter);
+    }
+  }
+  if (missing.empty() || setup_.options.find_unused_parameters || open_->failure) return;
+  open_->failure = fmt::format(
+      "no gradient for {}; expected every trainable parameter to take part in the loss (or set "
+      "find_unused_parameters)",
+      fmt::join(missing, ", "));
+}
+
+void Synchronizer::complete() {
+  const int64_t finished_before = steps_finished_;
+  or_lose_group([&] {
+    agreement_->wait([this] { return where(); });
+    had_data_ = agreement_->ranks_with_data() > 0;
+    const int first_failed = agreement_->first_failed();
+    if (first_failed < setup_.group.size) {
+      const std::string ours = first_line(open_->failure.value_or("")).substr(0, kLongestReason);
+      const std::string reason = text_of_rank(setup_.control, ours, first_failed);
+      fail({.rank = first_failed, .step = step_, .reason = reason}, open_->error);
+      if (agreement_->any_parameters_changed()) apply_changes();
+    } else if (const std::string found = audit_.difference(*agreement_, step_); !found.empty()) {
+      fail({.rank = 0, .step = step_, .reason = found}, std::make_exception_ptr(AuditError("DataParallel: " + found)));
+    } else if (const std::string of_buffers = difference_of_buffers(); !of_buffers.empty()) {
+      fail({.rank = 0, .step = step_, .reason = of_buffers}, nullptr);
+    } else if (std::optional<StepFailure> failure = finish_comm_hook()) {
+      fail(std::move(*failure), open_->error);
+    } else {
+      succeed();
+    }
+    audit_.note_suspicion(*agreement_, step_);
+    exposed_wait_s_ = seconds_since(wait_started_);
+    if (steps_finished_ > finished_before) {
+      for (StepExtension* extension : extensions_) extension->ended(*agreement_);
+    }
+  });
+  open_.reset();
+  used_.assign(used_.size(), false);
+  touched_.assign(touched_.size(), false);
+  audit_.note_end();
+  is_begun_ = false;
+  ++step_;
+  if (steps_finished_ > finished_before && audit_.is_due(step_)) audit_.note_buffers(untouched_buffers());
+}
+
+// Between ranks that have all come to the end of this step, the same text on every rank; empty: there is none.
+std::string Synchronizer::difference_of_buffers() {
+  if (!buffers_ || !agreement_->any_buffers_changed()) return "";
+  return difference_between_ranks(setup_.control, buffers_->lines());
+}
+
+// A communication hook may fail on one rank long after it was called: no rank uses its result before all have one.
+std::optional<StepFailure> Synchronizer::finish_comm_hook() {
+  if (transport_->comm_hook() == nullptr) return std::nullopt;
+  open_->error = transport_->finish_comm_hook([this] { return where(); });
+  ProcessGroup control = setup_.control;
+  if (open_->error) control.timeout = kPatienceWithHook;
+  const auto ranks = all_gather(control, {open_->error ? 1.0 : 0.0});
+  const auto failed = std::ranges::find_if(ranks, [](const auto& rank) { return rank[0] != 0; });
+  if (failed == ranks.end()) return std::nullopt;
+  const auto rank = static_cast<int>(failed - ranks.begin());
+  const std::string ours = open_->error ? message_of(open_->error).substr(0, kLongestReason) : "";
+  return StepFailure{.rank = rank, .step = step_, .reason = text_of_rank(setup_.control, ours, rank)};
+}
+
+void Synchronizer::succeed() {
+  const int root = agreement_->first_with_data();
+  if (root == setup_.group.size) {  // the end of a Join: no rank had anything to send
+    transport_->drop([this] { return where(); });
+    for (StepExtension* extension : extensions_) extension->dropped();
+    if (buffers_) buffers_->wait(/*keep=*/false);
+    failures_.clear();
+    return forget_all_gradients();
+  }
+  if (agreement_->any_parameters_changed()) return renew();
+  failures_.clear();
+  const bool is_first = !transport_->has_learned();
+  receive_means(/*all=*/false);
+  transport_->learn(root, agreement_->has_data(setup_.group.rank));
+  for (StepExtension* extension : extensions_) extension->received(*agreement_, is_first);
+  receive_buffers();
+  ++steps_finished_;
+}
+
+void Synchronizer::receive_means(bool all) {
+  std::vector<bool> wanted(used_.size());
+  for (size_t i = 0; i < wanted.size(); ++i) wanted[i] = agreement_->is_used(i) && setup_.parameters[i].tensor.requires_grad();
+  // The buckets hold means over all ranks; wanted are those over the ranks that have data.
+  const double scale = static_cast<double>(setup_.group.size) / agreement_->ranks_with_data();
+  transport_->receive(wanted, scale, all, [this] { return where(); });
+}
+
+// Rank 0's are under way; where it has no data they are of no use.
+void Synchronizer::receive_buffers() {
+  if (!buffers_) return;
+  const int root = agreement_->first_with_data();
+  const bool is_as_sent = root == 0 && !agreement_->any_buffers_changed();
+  buffers_->wait(/*keep=*/is_as_sent);
+  if (is_as_sent) return;
+  if (buffers_->look()) buffers_->adopt();
+  buffers_->launch(root);
+  buffers_->wait(/*keep=*/true);
+}
+
+void Synchronizer::fail(StepFailure failure, std::exception_ptr error) {
+  const bool is_even = is_comm_hook_even();
+  if (is_even) transport_->drop([this] { return where(); });
+  for (StepExtension* extension : extensions_) extension->dropped();
+  if (buffers_) buffers_->wait(/*keep=*/false);
+  forget_all_gradients();
+  const std::string what = fmt::format("the communication hook failed on rank {} while other ranks waited for what it was to send: {}",
+                                       failure.rank, failure.reason);
+  failures_.note(std::move(failure), std::move(error));
+  if (is_even) return;
+  try {
+    give_up(setup_.group, what);
+  } catch (const GroupError& lost) {  // for the next step: this one has failed
+    note_loss(lost.what());
+  }
+}
+
+// Whether every rank has called the communication hook for as many buckets: what some have sent would wait for the others for ever.
+bool Synchronizer::is_comm_hook_even() {
+  if (transport_->comm_hook() == nullptr) return true;
+  const auto ranks = all_gather(setup_.control, {static_cast<double>(transport_->comm_hook()->count())});
+  return std::ranges::all_of(ranks, [&](const auto& rank) { return rank == ranks[0]; });
+}
+
+}  // namespace firkin
