@@ -13,171 +13,21 @@
 #include <vector>
 
 #include "ddp/backward_watch.h"
-#include "ddp/module_state.h"
-#include "ddp/optimizer_state.h"
 #include "firkin/base/error.h"
 #include "firkin/comm/process_group.h"
 #include "firkin/ddp/await_parameters.h"
 #include "firkin/ddp/data_parallel.h"
 #include "firkin/ddp/overlapped_optimizer.h"
 #include "firkin/ddp/sharded_optimizer.h"
+#include "mirror.h"
+#include "optimizer.h"
 
 #include <torch/csrc/Exceptions.h>
-#include <torch/csrc/autograd/python_variable.h>
 #include <torch/csrc/distributed/c10d/python_comm_hook.h>
 #include <torch/extension.h>
-#include <torch/optim/optimizer.h>
 
 namespace firkin::python {
 namespace {
-
-namespace py = pybind11;
-
-using NamedTensors = std::vector<std::pair<std::string, at::Tensor>>;
-using torch::optim::OptimizerOptions;
-using torch::optim::OptimizerParamGroup;
-
-// "layers.0.weight" -> "layers.0" and "weight".
-std::pair<std::string, std::string> split_path(const std::string& path) {
-  const size_t dot = path.rfind('.');
-  if (dot == std::string::npos) return {"", path};
-  return {path.substr(0, dot), path.substr(dot + 1)};
-}
-
-torch::nn::Module& make_path(torch::nn::Module& root, const std::string& path) {
-  if (path.empty()) return root;
-  const auto [parent_path, name] = split_path(path);
-  torch::nn::Module& parent = make_path(root, parent_path);
-  if (const auto* known = parent.named_children().find(name)) return **known;
-  return *parent.register_module(name, std::make_shared<torch::nn::Module>(name));
-}
-
-// The dictionaries of a Python module's parts as they were at watch(). The GIL is held.
-class Dictionaries {
- public:
-  void watch(const py::list& dictionaries) {
-    watched_.clear();
-    for (const py::handle each : dictionaries) {
-      Watched watched{.dictionary = py::reinterpret_borrow<py::dict>(each), .then = {}};
-      for_each(watched.dictionary, [&](PyObject* name, PyObject* value) {
-        watched.then.emplace_back(py::reinterpret_borrow<py::object>(name), py::reinterpret_borrow<py::object>(value));
-        return true;
-      });
-      watched_.push_back(std::move(watched));
-    }
-  }
-
-  // Calls is_same(now) for values that are other objects than then; false where names differ, or it says so.
-  template <typename IsSame>
-  bool are_as_then(IsSame is_same) const {
-    for (const Watched& watched : watched_) {
-      size_t position = 0;
-      const bool is_as_then = for_each(watched.dictionary, [&](PyObject* name, PyObject* now) {
-        if (position == watched.then.size()) return false;
-        const auto& [name_then, then] = watched.then[position++];
-        return name == name_then.ptr() && (now == then.ptr() || is_same(now));
-      });
-      if (!is_as_then || position < watched.then.size()) return false;
-    }
-    return true;
-  }
-
- private:
-  struct Watched {
-    py::dict dictionary;
-    std::vector<std::pair<py::object, py::object>> then;  // which keeps the values: a new one never lies where an old one was
-  };
-
-  template <typename Visit>
-  static bool for_each(const py::dict& dictionary, Visit visit) {
-    PyObject* name = nullptr;
-    PyObject* value = nullptr;
-    for (Py_ssize_t position = 0; PyDict_Next(dictionary.ptr(), &position, &name, &value) != 0;) {
-      if (!visit(name, value)) return false;
-    }
-    return true;
-  }
-
-  std::vector<Watched> watched_;
-};
-
-PyObject* parameter_class() {
-  static PyObject* const kClass = py::object(py::module_::import("torch.nn").attr("Parameter")).release().ptr();
-  return kClass;
-}
-
-// A forward puts computed tensors, or others that are no parameters, in the place of parameters, which are there all the same.
-bool is_no_parameter(PyObject* object) {
-  if (!THPVariable_Check(object)) return false;
-  return !THPVariable_Unpack(object).is_leaf() || PyObject_IsInstance(object, parameter_class()) == 0;
-}
-
-// How a mirror sees that the Python module holds others than it does.
-struct PythonModule {
-  Dictionaries structure;  // parts and parameters
-  Dictionaries buffers;
-  bool always_asks = false;  // there are parts that keep theirs elsewhere
-  py::object look;           // called with whether more than buffers' values has changed
-};
-
-// A LibTorch module in the shape of a Python one: under the same names, with the same parameters in the same order, which is what
-// DataParallel and await_parameters() need. Names are paths, "layers.0.weight"; tied tensors come under each of their names.
-class MirroredModule final : public MirrorModule {
- public:
-  using MirrorModule::MirrorModule;
-
-  // In the place of what it held; modules in it are new.
-  void hold(const NamedTensors& parameters) {
-    parameters_.clear();
-    for (const auto& child : named_children()) unregister_module(child.key());
-    for (const auto& [full_name, tensor] : parameters) {
-      const auto [path, name] = split_path(full_name);
-      make_path(*this, path).register_parameter(name, tensor, tensor.requires_grad());
-    }
-  }
-  void hold_buffers(const NamedTensors& buffers) {
-    buffers_.clear();
-    for (const auto& [name, tensor] : buffers) buffers_.push_back({name, tensor});
-  }
-
-  // The GIL is held.
-  void watch(py::object look, const py::list& structure, const py::list& buffers, bool always_asks) {
-    python_ = {new PythonModule{.structure = {}, .buffers = {}, .always_asks = always_asks, .look = std::move(look)}, DeleteWithGil()};
-    python_->structure.watch(structure);
-    python_->buffers.watch(buffers);
-  }
-
-  void look() override {
-    const py::gil_scoped_acquire gil;
-    const std::shared_ptr<PythonModule> python = python_;  // look() may watch again
-    if (python == nullptr) return;
-    bool have_values_changed = python->always_asks;
-    const bool is_as_then = python->structure.are_as_then(is_no_parameter) && python->buffers.are_as_then([&](PyObject* /*now*/) {
-      have_values_changed = true;
-      return true;
-    });
-    if (!is_as_then || have_values_changed) python->look(!is_as_then);
-  }
-  const std::vector<NamedTensor>& buffers_there() const override { return buffers_; }
-
- private:
-  struct DeleteWithGil {
-    void operator()(PythonModule* python) const {
-      const py::gil_scoped_acquire gil;
-      delete python;
-    }
-  };
-
-  std::vector<NamedTensor> buffers_;
-  std::shared_ptr<PythonModule> python_;
-};
-
-std::shared_ptr<MirroredModule> mirror_module(const NamedTensors& parameters, const NamedTensors& buffers) {
-  auto root = std::make_shared<MirroredModule>("module");
-  root->hold(parameters);
-  root->hold_buffers(buffers);
-  return root;
-}
 
 // compression: a name. hook: None, or PyTorch's (state, hook, name), which takes its place.
 GradientHook gradient_hook(const std::string& compression, const py::object& hook) {
@@ -295,90 +145,6 @@ WithoutGil<Engine> make_engine(const NamedTensors& parameters, const NamedTensor
   } catch (const RuntimeError& error) {
     throw InputError(error.what());
   }
-}
-
-// ---- A Python optimiser where the engine expects one of LibTorch's.
-
-// May be dropped by a thread that does not hold the GIL.
-using Held = std::shared_ptr<const py::object>;
-
-Held hold(py::object object) {
-  return {new py::object(std::move(object)), [](const py::object* held) {
-            const py::gil_scoped_acquire gil;
-            delete held;
-          }};
-}
-
-// All entries of a group but its parameters; tensors (a learning rate may be one) are copied.
-py::dict copy_of_options(const py::dict& group) {
-  py::dict copy;
-  const py::object tensor_type = py::module_::import("torch").attr("Tensor");
-  for (const auto& [name, value] : group) {
-    if (py::cast<std::string>(name) == "params") continue;
-    copy[name] = py::isinstance(value, tensor_type) ? value.attr("clone")() : py::reinterpret_borrow<py::object>(value);
-  }
-  return copy;
-}
-
-// Of one group of parameters: the group's own dictionary, or a copy of what it held.
-class PythonOptions final : public ForeignOptions {
- public:
-  explicit PythonOptions(py::object group) : group_(hold(std::move(group))) {}
-
-  std::unique_ptr<OptimizerOptions> clone() const override {
-    const py::gil_scoped_acquire gil;
-    return std::make_unique<PythonOptions>(copy_of_options(*group_));
-  }
-  void assign(const OptimizerOptions& from) override {
-    const py::gil_scoped_acquire gil;
-    const py::dict options = copy_of_options(*dynamic_cast<const PythonOptions&>(from).group_);
-    group_->attr("update")(options);
-  }
-  double get_lr() const override {
-    const py::gil_scoped_acquire gil;
-    return py::cast<double>((*group_)["lr"]);
-  }
-  void set_lr(const double lr) override {
-    const py::gil_scoped_acquire gil;
-    group_->attr("__setitem__")("lr", lr);
-  }
-
- private:
-  Held group_;
-};
-
-class PythonOptimizer final : public ForeignOptimizer {
- public:
-  PythonOptimizer(std::vector<OptimizerParamGroup> groups, std::unique_ptr<OptimizerOptions> defaults, Held optimizer)
-      : ForeignOptimizer(std::move(groups), std::move(defaults)), optimizer_(std::move(optimizer)) {}
-
-  at::Tensor step(LossClosure /*closure*/ = nullptr) override {
-    const py::gil_scoped_acquire gil;
-    optimizer_->attr("step")();
-    return {};
-  }
-  void divide(const std::vector<Part>& parts) override {
-    const py::gil_scoped_acquire gil;
-    py::list tuples;
-    for (const Part& part : parts) tuples.append(py::make_tuple(part.parameter, part.run, part.divided));
-    optimizer_->attr("divide")(tuples);
-  }
-
- private:
-  Held optimizer_;
-};
-
-// optimizer: a torch.optim.Optimizer of Python. Its groups are those that it has now; options are read and written where it keeps them.
-// What its step() raises is thrown as pybind11::error_already_set. Takes the GIL where it needs it.
-std::unique_ptr<torch::optim::Optimizer> wrap_optimizer(py::object optimizer) {
-  const py::list pythons = optimizer.attr("param_groups");
-  std::vector<OptimizerParamGroup> groups;
-  for (const py::handle group : pythons) groups.emplace_back(py::cast<std::vector<at::Tensor>>(group["params"]));
-  auto defaults = std::make_unique<PythonOptions>(optimizer.attr("defaults"));
-  auto wrapped = std::make_unique<PythonOptimizer>(std::move(groups), std::move(defaults), hold(std::move(optimizer)));
-  // Now, because the constructor copies options: these are the groups' own.
-  for (size_t i = 0; i < pythons.size(); ++i) wrapped->param_groups()[i].set_options(std::make_unique<PythonOptions>(pythons[i]));
-  return wrapped;
 }
 
 // tensors: returns (name, tensor) pairs.
