@@ -1,7 +1,9 @@
 // A training under any strategy: with a plain optimiser of the whole parameters, or sharded with one of the parts.
 #pragma once
 
+#include <array>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -14,6 +16,19 @@
 #include <torch/torch.h>
 
 namespace firkin {
+
+// A link over which the test models' parameters are still on their way when the next forward begins.
+inline constexpr const char* kLateLink = "8mbit,200us";
+
+inline constexpr const char* kWhole = "sharded, whole parameters";
+inline const std::array<std::string, 2> kSharded = {"sharded", kWhole};
+
+inline DataParallelOptions sharded_options(const std::string& strategy, int64_t cap_bytes = 1500) {
+  DataParallelOptions options;
+  options.strategy = find_strategy(strategy == kWhole ? "sharded" : strategy);
+  options.cap = {.cap_bytes = cap_bytes, .rule = CapRule::kAtMost, .first_cap_bytes = {}};
+  return options;
+}
 
 // Of LibTorch; by name. "Groups": SGD in two groups with other options for biases.
 inline std::unique_ptr<torch::optim::Optimizer> make_named_optimizer(const std::string& name, const std::vector<NamedTensor>& parameters) {
