@@ -272,7 +272,7 @@ std::string_view third_party_notices() {
 }
 
 std::string render_report(const Results& results) {
-  const Answer answer = put_in_words(results);
+  const Answer answer = summarize(results);
   const std::vector<Chart> charts = charts_for(results);
   // What the cap that the prediction alone favours costs over the measured best.
   std::string trust;
@@ -299,7 +299,7 @@ std::string render_reports(const std::vector<Results>& several, const std::vecto
   std::string charts_part, tables, origins;
   nlohmann::json data = nlohmann::json::array();
   for (const Results& results : several) {
-    Answer answer = put_in_words(results);
+    Answer answer = summarize(results);
     answer.kicker = fmt::format("{}: {}", names[data.size()], answer.kicker);
     std::vector<Chart> charts = charts_for(results);
     for (Chart& chart : charts) chart.id += data.empty() ? "" : fmt::format("-{}", data.size() + 1);

@@ -27,7 +27,7 @@ struct Answer {
   std::vector<std::string> notes;      // what was noticed on the way
 };
 
-Answer put_in_words(const Results& results);
+Answer summarize(const Results& results);
 
 // Fills in the answer of a tuning or a prediction, except for the kicker and the notes (recommendation.cpp).
 void recommend(const Results& results, Answer& answer);

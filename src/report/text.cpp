@@ -136,7 +136,7 @@ std::string kicker(const Results& results) {
 
 }  // namespace
 
-Answer put_in_words(const Results& results) {
+Answer summarize(const Results& results) {
   Answer answer;
   answer.kicker = kicker(results);
   if (!results.complete) answer.warnings.push_back("This run is incomplete: it was interrupted or is still running.");
@@ -268,7 +268,7 @@ std::string worth(const DecisionSection& decision, const RunHead& run) {
 }  // namespace
 
 std::string answer_in_text(const Results& results, bool with_settings) {
-  const Answer answer = put_in_words(results);
+  const Answer answer = summarize(results);
   std::string text = wrapped("", answer.heading);
   if (!answer.certainty.empty()) text += wrapped("", answer.certainty);
   if (!answer.settings.empty()) text += wrapped("  paste     ", answer.settings[0].setting);
@@ -303,7 +303,7 @@ std::string configuration_in_text(const StepConfiguration& configuration) {
 
 std::string results_in_text(const Results& results, bool with_settings) {
   // Printed first and last, since either may have scrolled off the screen.
-  const std::string heading = wrapped("", put_in_words(results).heading);
+  const std::string heading = wrapped("", summarize(results).heading);
   std::string text;
   const auto add = [&text](const std::string& part) { text += (text.empty() ? "" : "\n") + part; };
   if (results.answer) {

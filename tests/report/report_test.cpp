@@ -86,12 +86,12 @@ TEST(Report, ResultsOfOtherCommandsShowWhatTheyHold) {
 TEST(Report, AHeadingOfOneSizeSaysItOnce) {
   Results results;
   results.allreduce = {{.bytes = 4 << 20, .world_size = 2, .median_s = 0.01}};
-  EXPECT_EQ(put_in_words(results).heading, "An all-reduce of 4 MiB takes 10 ms.");
+  EXPECT_EQ(summarize(results).heading, "An all-reduce of 4 MiB takes 10 ms.");
   results.allreduce.push_back({.bytes = 8 << 20, .world_size = 2, .median_s = 0.02});
-  EXPECT_EQ(put_in_words(results).heading, "An all-reduce takes 10 ms for 4 MiB and 20 ms for 8 MiB.");
+  EXPECT_EQ(summarize(results).heading, "An all-reduce takes 10 ms for 4 MiB and 20 ms for 8 MiB.");
   results.allreduce.clear();
   results.chunks = {{.chunk_bytes = 1 << 20, .calls = 8, .total_s = 0.02}};
-  EXPECT_EQ(put_in_words(results).heading, "The data takes 20 ms in 8 chunks of 1 MiB.");
+  EXPECT_EQ(summarize(results).heading, "The data takes 20 ms in 8 chunks of 1 MiB.");
 }
 
 TEST(Report, TuneHasItsFourCharts) {
@@ -128,18 +128,18 @@ TEST(Report, TheAnswerOfTuneSaysWhatToSetHowSureThatIsAndWhatCannotBeTold) {
   decision.cap_mib = 0.75;
   decision.over_default = Gain{.ratio = 0.76, .ratio_ci = {0.74, 0.78}};
   decision.tied_mib = {0.5, 0.75};
-  const Answer answer = put_in_words(results);
+  const Answer answer = summarize(results);
   EXPECT_EQ(answer.heading, "Set bucket_cap_mb=0.75: steps take 24.0 % less time than with PyTorch's default.");
   EXPECT_THAT(answer.certainty, HasSubstr("95 % interval 22.0 % to 26.0 %"));
   EXPECT_THAT(answer.certainty, HasSubstr("0.5 MiB may be as fast: this measurement cannot tell."));
   EXPECT_EQ(answer.settings.front().setting, "DistributedDataParallel(model, bucket_cap_mb=0.75)");
   decision.options = "gradient_as_bucket_view=True";
-  EXPECT_EQ(put_in_words(results).settings.front().setting,
+  EXPECT_EQ(summarize(results).settings.front().setting,
             "DistributedDataParallel(model, bucket_cap_mb=0.75, gradient_as_bucket_view=True)");
   decision.options.reset();
   decision.outcome = name_of(Outcome::kNothingToGain);
-  EXPECT_THAT(put_in_words(results).heading, testing::StartsWith("Keep PyTorch's default"));
-  EXPECT_EQ(put_in_words(results).settings.front().setting, "DistributedDataParallel(model)");
+  EXPECT_THAT(summarize(results).heading, testing::StartsWith("Keep PyTorch's default"));
+  EXPECT_EQ(summarize(results).settings.front().setting, "DistributedDataParallel(model)");
 }
 
 TEST(Report, WhatWouldSettleAnOpenAnswerIsAnOptionOfTheFrontEndThatMeasured) {
@@ -158,7 +158,7 @@ TEST(Report, OfTheDefaultsOwnBucketsNoRatioIsQuoted) {
   DecisionSection& decision = results.answer->decision;
   decision.outcome = name_of(Outcome::kSameBuckets);
   decision.over_default = Gain{.ratio = 0.95, .ratio_ci = {0.92, 0.98}};  // noise
-  const Answer answer = put_in_words(results);
+  const Answer answer = summarize(results);
   EXPECT_THAT(answer.heading, HasSubstr("the same buckets"));
   EXPECT_THAT(answer.certainty, Not(HasSubstr("PyTorch's default")));
   EXPECT_THAT(answer_in_text(results), HasSubstr("worth it  no: the best cap makes the default's buckets\n"));
@@ -166,20 +166,20 @@ TEST(Report, OfTheDefaultsOwnBucketsNoRatioIsQuoted) {
 
 TEST(Report, TheAnswerOfTuneNamesTheBestOfFirkinsOwnEngineAboveTheCharts) {
   Results results = tune_results();
-  EXPECT_EQ(put_in_words(results).own_engine, "");  // it was not measured
+  EXPECT_EQ(summarize(results).own_engine, "");  // it was not measured
   results.strategies.push_back({.strategy = kOrderedName, .measured_s = 0.179});
   results.answer->ordered_over_best_cap = Gain{.ratio = 0.877, .ratio_ci = {0.85, 0.9}};
   const std::string engine =
       "ordered (recommended), which also overlaps the next forward pass: 179 ms per step, 12.3 % less time than the best cap";
-  EXPECT_THAT(put_in_words(results).own_engine, HasSubstr(engine));
+  EXPECT_THAT(summarize(results).own_engine, HasSubstr(engine));
   EXPECT_THAT(answer_in_text(results), HasSubstr("\n  firkin    ordered (recommended), which"));
   const std::string page = render_report(results);
   EXPECT_LT(page.find("own engine is ordered"), page.find("class=\"charts\""));
   results.answer->ordered_over_best_cap = Gain{.ratio = 0.99, .ratio_ci = {0.95, 1.03}};
-  EXPECT_THAT(put_in_words(results).own_engine, HasSubstr("179 ms per step, as long as the best cap, as far as this measurement can tell"));
-  EXPECT_THAT(put_in_words(results).own_engine, Not(HasSubstr("recommended")));
+  EXPECT_THAT(summarize(results).own_engine, HasSubstr("179 ms per step, as long as the best cap, as far as this measurement can tell"));
+  EXPECT_THAT(summarize(results).own_engine, Not(HasSubstr("recommended")));
   results.answer->sharded_over_best_cap = Gain{.ratio = 0.8, .ratio_ci = {0.78, 0.82}};
-  EXPECT_THAT(put_in_words(results).own_engine, testing::StartsWith("sharded (recommended)"));
+  EXPECT_THAT(summarize(results).own_engine, testing::StartsWith("sharded (recommended)"));
 }
 
 TEST(Report, TheAnswerIsTheFirstAndTheLastThingInTheTerminal) {
@@ -187,11 +187,11 @@ TEST(Report, TheAnswerIsTheFirstAndTheLastThingInTheTerminal) {
   chunks.chunks = {{.chunk_bytes = 1 << 20, .calls = 8, .total_s = 0.02}};
   const Results predicted = results_from_json(nlohmann::json::parse(read_file(FIRKIN_SOURCE_DIR "/tests/report/data/predict.json")));
   for (const Results& results : {tune_results(), predicted, chunks}) {
-    const std::string text = results_in_text(results), start = put_in_words(results).heading.substr(0, 20);
+    const std::string text = results_in_text(results), start = summarize(results).heading.substr(0, 20);
     EXPECT_THAT(text, testing::StartsWith(start));
     EXPECT_NE(text.find('\n' + start), std::string::npos) << text;
   }
-  EXPECT_THAT(results_in_text(chunks), testing::EndsWith("\n" + put_in_words(chunks).heading + "\n"));
+  EXPECT_THAT(results_in_text(chunks), testing::EndsWith("\n" + summarize(chunks).heading + "\n"));
 }
 
 TEST(Report, APageSaysOnceWhatLimitsItsAnswer) {
@@ -220,7 +220,7 @@ TEST(Report, TuneAndPredictSayWhereOnTheMapTheyLie) {
     Results results;
     results.prediction = prediction;
     std::string text;
-    for (const std::string& paragraph : put_in_words(results).lead) text += paragraph + "\n";
+    for (const std::string& paragraph : summarize(results).lead) text += paragraph + "\n";
     return text;
   };
   EXPECT_THAT(lead_with(100, 1e-4, 1e-9), HasSubstr("communication here is hidden"));           // 1.07 s in 100 s
@@ -240,7 +240,7 @@ TEST(Report, TheHighlightedRowOfAPredictionIsTheCapOfTheHeadline) {
     for (const Table::Row& row : tables[0].rows) text += (row.highlighted ? "*" : "") + row.cells[0] + " ";
     return text;
   };
-  EXPECT_THAT(put_in_words(results).heading, HasSubstr("bucket_cap_mb=7"));
+  EXPECT_THAT(summarize(results).heading, HasSubstr("bucket_cap_mb=7"));
   EXPECT_EQ(rows(), "1 4 *7 25 ");
   prediction.curve[1].cap_bytes = 7 << 20;
   prediction.curve[1].buckets = prediction.best_uniform.buckets;
@@ -254,14 +254,13 @@ TEST(Report, TheHeadlineOfAPredictionIsItsGainOverPyTorchsDefault) {
   prediction.best_uniform.exposed_s = 0.25;
   prediction.baselines = {{.name = "pytorch", .description = {}, .plan = prediction.best_uniform}};
   prediction.baselines[0].plan.time_s = 1;
-  EXPECT_EQ(put_in_words(results).heading,
-            "Set bucket_cap_mb=7: backward is predicted to take 25.0 % less time than with PyTorch's default.");
-  EXPECT_THAT(put_in_words(results).certainty, HasSubstr("backward takes 750 ms, 250 ms of it exposed communication"));
+  EXPECT_EQ(summarize(results).heading, "Set bucket_cap_mb=7: backward is predicted to take 25.0 % less time than with PyTorch's default.");
+  EXPECT_THAT(summarize(results).certainty, HasSubstr("backward takes 750 ms, 250 ms of it exposed communication"));
   prediction.baselines[0].plan.time_s = 0.75;
-  EXPECT_EQ(put_in_words(results).heading, "Keep PyTorch's default: no cap is predicted to shorten backward.");
-  EXPECT_EQ(put_in_words(results).settings.front().setting, "DistributedDataParallel(model)");
+  EXPECT_EQ(summarize(results).heading, "Keep PyTorch's default: no cap is predicted to shorten backward.");
+  EXPECT_EQ(summarize(results).settings.front().setting, "DistributedDataParallel(model)");
   prediction.baselines.clear();
-  EXPECT_EQ(put_in_words(results).heading, "Set bucket_cap_mb=7: backward is predicted to take 750 ms.");
+  EXPECT_EQ(summarize(results).heading, "Set bucket_cap_mb=7: backward is predicted to take 750 ms.");
 }
 
 TEST(Report, APredictionIsFourParagraphsBesideItsTables) {
@@ -277,7 +276,7 @@ TEST(Report, APredictionIsFourParagraphsBesideItsTables) {
   prediction.hooks = {{.name = "none"}, {.name = "bf16"}};
   Results results;
   results.prediction = prediction;
-  const Answer answer = put_in_words(results);
+  const Answer answer = summarize(results);
   EXPECT_THAT(answer.heading, HasSubstr("Set bucket_cap_mb=1: backward is predicted to take"));
   EXPECT_THAT(answer.certainty, HasSubstr("safest choice: expected to cost 1.0 % over the best"));
   ASSERT_EQ(answer.lead.size(), 2u);
