@@ -67,6 +67,16 @@ class Parts(InAFolder):
         self.assertEqual(status, "FAIL")
         self.assertIn("--not-there", text)
 
+    def test_a_cluster_has_published_times_of_its_own_ranks(self):
+        for cluster in parts.CLUSTERS:
+            with self.subTest(cluster=cluster.name):
+                link = parts.link_of(self.drill(), cluster)
+                if cluster.table:
+                    rows = [line.split(",") for line in link.read_text().splitlines()[1:]]
+                    self.assertGreater(len(rows), 10)
+                    self.assertEqual({int(world) for _, world, _ in rows}, {cluster.world})
+                    self.assertTrue(all(0 < float(seconds) < 10 for *_, seconds in rows))
+
     def test_a_command_ends_with_the_time_of_its_part_and_its_children_with_it(self):
         drill = self.drill()
         drill.deadline = time.monotonic() + 1

@@ -1,4 +1,4 @@
-"""One rank of the Python package's part: firkin.tune, the engine's DistributedDataParallel beside PyTorch's, and firkin.watch if there is one.
+"""One rank of the Python package's part: firkin.tune, and the engine's DistributedDataParallel beside PyTorch's.
 
 The launcher's variables say which rank. Ranks share the device and talk over Gloo. Writes rankN.json with what was checked and what was seen.
 """
@@ -8,6 +8,7 @@ import json
 import os
 import pathlib
 import sys
+import time
 
 import firkin
 import torch
@@ -100,6 +101,30 @@ def check_tune(checks, device, seconds):
     checks.notes.append(f"tune: {result.cap_mib:g} MiB, {result.speedup:.3f} times as fast as PyTorch's default")
 
 
+def check_audit(checks, device):
+    """That one weight which differs is found, and what an audit takes when all are equal."""
+    width = 8192 if device == "cuda" else 1024
+    module = nn.Linear(width, width, bias=False).to(device)
+    net = firkin.DistributedDataParallel(module)
+    seconds = []
+    for _ in range(4):
+        if device == "cuda":
+            torch.cuda.synchronize()
+        dist.barrier()
+        began = time.perf_counter()
+        net.audit()
+        seconds.append(time.perf_counter() - began)
+    checks.notes.append(f"an audit of {module.weight.nbytes >> 20} MiB takes {min(seconds[1:]) * 1e3:.2f} ms")
+    if dist.get_rank() == 1:
+        with torch.no_grad():
+            module.weight[3, 5] += 1
+    try:
+        net.audit()
+    except firkin.AuditError as error:
+        return "weight differs" in str(error)
+    return False
+
+
 def check_engine(checks, device):
     ids = [0] if device == "cuda" else None
     reference = make_model(device)
@@ -124,6 +149,7 @@ def check_engine(checks, device):
         actual = trained(firkin.DistributedDataParallel(module, device_ids=ids), module, device, sgd)
         return equal_on_all_ranks(module) and most_apart(module, actual, expected) < 1e-4
 
+    checks.add("audit", lambda: check_audit(checks, device))
     if device == "cuda":  # PyTorch's SyncBatchNorm needs one
         checks.add("SyncBatchNorm", with_synchronised_norm)
 
