@@ -4,7 +4,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <exception>
 #include <memory>
+#include <optional>
 #include <utility>
 
 #include "bench/environment.h"
@@ -21,7 +23,7 @@
 namespace firkin {
 namespace {
 
-// Puts parameters and buffers back when it goes.
+// Parameters and buffers of a module as they are when it is constructed.
 class KeptState {
  public:
   explicit KeptState(const torch::nn::Module& module) {
@@ -29,19 +31,49 @@ class KeptState {
     for (const at::Tensor& tensor : module.parameters()) tensors_.emplace_back(tensor, tensor.detach().clone());
     for (const at::Tensor& tensor : module.buffers()) tensors_.emplace_back(tensor, tensor.detach().clone());
   }
-  ~KeptState() {
+
+  // And no gradients. Throws what LibTorch throws, when all that can be put back has been.
+  void put_back() {
     const at::NoGradGuard no_grad;
+    std::exception_ptr first_error;
     for (auto& [tensor, kept] : tensors_) {
-      tensor.mutable_grad().reset();
-      tensor.copy_(kept);
+      try {
+        tensor.mutable_grad().reset();
+        if (tensor.sizes() == kept.sizes() && tensor.scalar_type() == kept.scalar_type()) {
+          tensor.copy_(kept);
+        } else {  // a step has resized it
+          tensor.set_data(kept);
+        }
+      } catch (...) {
+        if (!first_error) first_error = std::current_exception();
+      }
     }
+    if (first_error) std::rethrow_exception(first_error);
   }
-  KeptState(const KeptState&) = delete;
-  KeptState& operator=(const KeptState&) = delete;
 
  private:
   std::vector<std::pair<at::Tensor, at::Tensor>> tensors_;
 };
+
+// What the body returns, with the module put back to what it was before; also where the body throws, whose error counts.
+template <class Body>
+auto with_module_put_back(const torch::nn::Module& module, Body body) {
+  KeptState kept(module);
+  std::exception_ptr error;
+  std::optional<decltype(body())> result;
+  try {
+    result.emplace(body());
+  } catch (...) {
+    error = std::current_exception();
+  }
+  try {
+    kept.put_back();
+  } catch (...) {
+    if (!error) error = std::current_exception();
+  }
+  if (error) std::rethrow_exception(error);
+  return std::move(*result);
+}
 
 void check_options(const ModuleTuningOptions& options) {
   const auto at_least = [](const char* name, double value, double least) {
@@ -117,11 +149,8 @@ ModelDescription description_of(const torch::nn::Module& module, const std::stri
   return model;
 }
 
-}  // namespace
-
-ModuleTuning tune(torch::nn::Module& module, const TrainingStep& step, const ProcessGroup& group, const ModuleTuningOptions& options) {
-  check_options(options);
-  const KeptState kept(module);
+ModuleTuning tune_module(torch::nn::Module& module, const TrainingStep& step, const ProcessGroup& group,
+                         const ModuleTuningOptions& options) {
   Workload workload = workload_of(module, step, group);
   ProcessGroup on_device = group;
   on_device.device = device_of(workload);  // where gradients are, all-reduces are measured
@@ -155,12 +184,20 @@ ModuleTuning tune(torch::nn::Module& module, const TrainingStep& step, const Pro
   return tuning;
 }
 
+}  // namespace
+
+ModuleTuning tune(torch::nn::Module& module, const TrainingStep& step, const ProcessGroup& group, const ModuleTuningOptions& options) {
+  check_options(options);
+  return with_module_put_back(module, [&] { return tune_module(module, step, group, options); });
+}
+
 ModuleProfile profile(torch::nn::Module& module, const TrainingStep& step, const ProcessGroup& group, int steps) {
   if (steps < 1) throw InputError(fmt::format("profile: steps is {}; expected at least 1", steps));
-  const KeptState kept(module);
-  Workload workload = workload_of(module, step, group);
-  const ReadyProfile measured = measure_ready_profile(group, workload, {.steps = steps});
-  return public_profile(measured.profile, measured.ready_order);
+  return with_module_put_back(module, [&] {
+    Workload workload = workload_of(module, step, group);
+    const ReadyProfile measured = measure_ready_profile(group, workload, {.steps = steps});
+    return public_profile(measured.profile, measured.ready_order);
+  });
 }
 
 }  // namespace firkin

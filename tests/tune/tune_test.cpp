@@ -6,6 +6,7 @@
 
 #include <filesystem>
 #include <numeric>
+#include <stdexcept>
 
 #include "../comm/thread_ranks.h"
 #include "../ddp/checkpoint.h"
@@ -156,6 +157,25 @@ TEST(TuneModule, AParameterWithoutGradientOnOneRankIsEveryRanksError) {
     profile(*own.net, step, group);
   });
   EXPECT_THAT(errors, testing::Each(HasSubstr("rank 1: the training step gave 0.bias no gradient")));
+}
+
+TEST(TuneModule, AStepThatThrowsIsItsOwnErrorAndWhatItResizedIsPutBack) {
+  run_ranks(2, [](const ProcessGroup& group) {
+    Own own;
+    const std::vector<at::Tensor> before = state_of(*own.net);
+    const auto step = [&] {
+      own.step();
+      if (own.steps < 3) return;
+      for (at::Tensor& buffer : own.net->buffers()) {
+        if (buffer.dim() > 0) buffer.resize_({128});
+      }
+      throw std::domain_error("the step's own error");
+    };
+    EXPECT_THROW(profile(*own.net, step, group), std::domain_error);
+    const std::vector<at::Tensor> after = state_of(*own.net);
+    for (size_t i = 0; i < before.size(); ++i) EXPECT_TRUE(at::equal(before[i], after[i])) << i;
+    for (const at::Tensor& parameter : own.net->parameters()) EXPECT_FALSE(parameter.grad().defined());
+  });
 }
 
 TEST(TuneModule, OptionsOutOfRangeAndFoldersThatCannotBeAreErrors) {
