@@ -49,8 +49,9 @@ std::string against(const Gain& gain, const std::string& other) {
                      other, display_percent(low), display_percent(high));
 }
 
-// "ordered (recommended), which also overlaps the next forward pass: 179 ms per step, 12.3 % less time than the best
-// cap (...)"
+constexpr const char* kRecommended = " (recommended)";
+
+// "ordered (recommended), which also overlaps the next forward pass: 179 ms per step, 12.3 % less time than the best cap (...)"
 std::string own_engine(const Results& results) {
   const TuneAnswer& answer = *results.answer;
   if (!answer.ordered_over_best_cap) return "";
@@ -60,7 +61,7 @@ std::string own_engine(const Results& results) {
   const Gain& best = is_sharded ? *sharded : ordered;
   const char* const name = is_sharded ? kShardedName : kOrderedName;
   const auto row = std::ranges::find(results.strategies, name, &StrategyRow::strategy);
-  return fmt::format("{}{}, which also overlaps the next forward pass: {}{}", name, best.ratio_ci.high < 1 ? " (recommended)" : "",
+  return fmt::format("{}{}, which also overlaps the next forward pass: {}{}", name, best.ratio_ci.high < 1 ? kRecommended : "",
                      row == results.strategies.end() ? "" : display_seconds(row->measured_s) + " per step, ",
                      against(best, "the best cap"));
 }
@@ -108,13 +109,22 @@ std::string tune_heading(const DecisionSection& decision) {
   if (has_outcome(decision, Outcome::kGain) && decision.over_default)
     return fmt::format("{}: steps take {} less time than with PyTorch's default.", set, display_percent(1 - decision.over_default->ratio));
   if (!decision.predicted_to_default) return fmt::format("{}. PyTorch's default was not measured.", set);
-  return fmt::format("{}: steps should take {} less time than with PyTorch's default; {}.", set,
-                     display_percent(1 - *decision.predicted_to_default),
-                     has_outcome(decision, Outcome::kNotShown) ? "the measurement does not show it yet" : "not measured yet");
+  const std::string predicted = display_percent(1 - *decision.predicted_to_default);
+  if (!decision.over_default)
+    return fmt::format("{}: {} less time than with PyTorch's default is predicted, not measured.", set, predicted);
+  const double saved = 1 - decision.over_default->ratio;
+  return fmt::format("{}: measured steps take {} {} time than with PyTorch's default, which may be noise; {} less is predicted.", set,
+                     display_percent(std::abs(saved)), saved >= 0 ? "less" : "more", predicted);
+}
+
+// What would take more blocks of steps, in the words of the front end that measured.
+std::string more_blocks(const RunHead& run) {
+  if (run.command_line.empty()) return "a larger budget of time";  // a C++ program
+  return run.command_line[0] == "firkin" ? "more --blocks" : "a larger time_budget_s";
 }
 
 // How sure it is, and what the measurement cannot tell.
-std::string tune_certainty(const DecisionSection& decision) {
+std::string tune_certainty(const DecisionSection& decision, const RunHead& run) {
   std::string text;
   const auto add = [&text](const std::string& sentence) { text += (text.empty() ? "" : " ") + sentence; };
   if (const auto& gain = decision.over_default; gain && !has_outcome(decision, Outcome::kSameBuckets)) {
@@ -125,7 +135,7 @@ std::string tune_certainty(const DecisionSection& decision) {
       add(fmt::format("Measured with {} MiB, a step takes {}.", exact_cap(decision.cap_mib), against(*gain, "with PyTorch's default")));
     }
   }
-  if (has_outcome(decision, Outcome::kNotShown)) add("More blocks would settle it.");
+  if (has_outcome(decision, Outcome::kNotShown)) add(fmt::format("To settle it takes {}.", more_blocks(run)));
   std::vector<double> others = decision.tied_mib;
   std::erase(others, decision.cap_mib);
   if (!others.empty()) add(fmt::format("{} MiB may be as fast: this measurement cannot tell.", enumerated(others)));
@@ -354,8 +364,9 @@ void recommend(const Results& results, Answer& answer) {
   if (results.answer) {
     const DecisionSection& decision = results.answer->decision;
     answer.heading = tune_heading(decision);
-    answer.certainty = tune_certainty(decision);
+    answer.certainty = tune_certainty(decision, results.run);
     answer.own_engine = own_engine(results);
+    answer.recommends_own_engine = answer.own_engine.find(kRecommended) != std::string::npos;
     answer.lead = tune_lead(results);
     answer.settings = tune_settings(results);
   } else {

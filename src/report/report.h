@@ -20,7 +20,8 @@ struct Answer {
   std::string kicker;                  // what was run, where and when
   std::string heading;                 // the answer, in one sentence
   std::string certainty;               // how sure it is, and what the measurement cannot tell; may be empty
-  std::string own_engine;              // the best result of Firkin's own engine; empty if it was not measured
+  std::string own_engine;              // the best that Firkin's own engine did; empty where it was not measured
+  bool recommends_own_engine = false;  // it is faster than the best cap
   std::vector<std::string> warnings;   // what limits it
   std::vector<PasteSetting> settings;  // what to do with it; the first is PyTorch's
   std::vector<std::string> lead;       // paragraphs: the reasons
@@ -57,11 +58,11 @@ Results with_files(Results results, const std::vector<OutputFile>& files);
 // results: with_files(). Every file is whole or not there. Throws RuntimeError when the disk does not take them.
 void write_result(const std::filesystem::path& folder, const Results& results, const std::vector<OutputFile>& files);
 
-// Results for a terminal: the tables of all that was measured, and the answer in words, the same as on the page. For a
-// tuning the answer comes first, as a card, and then its table. with_settings: also what to paste into every framework.
+// Results for a terminal: the tables of all that was measured, and the answer in words, the same as on the page. After a tuning only what
+// helps to act: its card, and one table; with caps that were to be compared, theirs too. with_settings: what to paste into every framework.
 std::string results_in_text(const Results& results, bool with_settings = false);
 
-// The answer alone: its sentences, the setting to paste, and the notes.
+// The answer alone. After a tuning its card: what to set, how sure that is, what to paste, and Firkin's own engine if that is faster.
 std::string answer_in_text(const Results& results, bool with_settings = false);
 
 // One configuration of `firkin bench step`: two tables, or one line when it did not fit into memory.

@@ -248,36 +248,20 @@ std::string comparison_in_text(const Comparison& comparison) {
   return text;
 }
 
-// What makes a run take more blocks of steps, in the words of the front end that measured.
-std::string more_blocks(const RunHead& run) {
-  if (run.command_line.empty()) return "a larger budget of time";  // a C++ program
-  return run.command_line[0] == "firkin" ? "more --blocks" : "a larger time_budget_s";
-}
-
-// Whether the setting is worth typing, and what it saves.
-std::string worth(const DecisionSection& decision, const RunHead& run) {
-  constexpr double kHoursOfADay = 24;
-  if (has_outcome(decision, Outcome::kSameBuckets)) return "no: the best cap makes the default's buckets";
-  if (has_outcome(decision, Outcome::kGain) && decision.over_default) {
-    return fmt::format("yes: a day of training with PyTorch's default takes {:.1f} hours less",
-                       kHoursOfADay * (1 - decision.over_default->ratio));
-  }
-  return keeps_default(decision) ? "no: PyTorch's default does as well" : fmt::format("not shown: {} would settle it", more_blocks(run));
-}
-
 }  // namespace
 
 std::string answer_in_text(const Results& results, bool with_settings) {
   const Answer answer = summarize(results);
   std::string text = wrapped("", answer.heading);
   if (!answer.certainty.empty()) text += wrapped("", answer.certainty);
-  if (!answer.settings.empty()) text += wrapped("  paste     ", answer.settings[0].setting);
-  if (results.answer) text += wrapped("  worth it  ", worth(results.answer->decision, results.run));
-  if (!answer.own_engine.empty()) text += wrapped("  firkin    ", answer.own_engine);
-  if (!answer.settings.empty()) text += '\n';
+  if (!answer.settings.empty()) text += wrapped("  paste   ", answer.settings[0].setting);
+  if (answer.recommends_own_engine) text += wrapped("  firkin  ", answer.own_engine);
+  if (!answer.settings.empty() && !results.answer) text += '\n';
   for (const std::string& warning : answer.warnings) text += wrapped("Warning: ", warning);
-  for (const std::string& paragraph : answer.lead) text += wrapped("", paragraph);
-  for (const std::string& note : answer.notes) text += wrapped("Note: ", note);
+  if (!results.answer) {  // what explains a tuning is for its page
+    for (const std::string& paragraph : answer.lead) text += wrapped("", paragraph);
+    for (const std::string& note : answer.notes) text += wrapped("Note: ", note);
+  }
   if (!with_settings) return text;
   for (const PasteSetting& setting : answer.settings) {
     text += fmt::format("\n{}{}", wrapped("", fmt::format("{}: {}", setting.tool, setting.setting)), wrapped("  ", setting.note));
@@ -311,8 +295,6 @@ std::string results_in_text(const Results& results, bool with_settings) {
     const bool compared = std::ranges::find(results.strategies, "naive", &StrategyRow::strategy) != results.strategies.end();
     if (compared || results.strategies.empty()) add(curve_in_text(results));
     if (!results.strategies.empty()) add(fitted(strategy_table, results.strategies));
-    text += range_in_text(results.curve);
-    add(heading);
     return text;
   }
   if (results.prediction) {

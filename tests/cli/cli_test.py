@@ -183,17 +183,17 @@ class Tune(Tuning):
         stdout, stderr = process.communicate(timeout=DEADLINE_S)
         self.assertEqual(process.returncode, 0, stderr)
         self.assertNotIn("measuring", stderr)
-        self.assertIn("\n  paste     DistributedDataParallel(model", stdout)
-        self.assertIn("\n  worth it  ", stdout)
-        self.assertRegex(stdout, r"\n  firkin    (ordered|sharded)")  # the faster of the two
+        self.assertIn("\n  paste   DistributedDataParallel(model", stdout)
         self.assertEqual(stdout.splitlines()[-1], f"open  {self.out}/report.html")
         settings = ["reduce_bucket_size", "--ddp-bucket-size", "HOROVOD_FUSION_THRESHOLD=", "--overlap-param-gather"]
         if "Keep PyTorch's default" not in stdout:
             settings += ["bucket_cap_mb=", "ddp_bucket_cap_mb="]
         for setting in [*settings, "PyTorch's default"]:
             self.assertIn(setting, stdout)
-        self.assertIn("With AdamW a rank then keeps", " ".join(stdout.split()))
-        self.assertNotIn("half an all-reduce", " ".join(stdout.split()))  # reduce-scatters and all-gathers were measured
+        page = (self.out / "report.html").read_text()
+        self.assertIn("With AdamW a rank then keeps", page)
+        self.assertNotIn("half an all-reduce", page)  # reduce-scatters and all-gathers were measured
+        self.assertRegex(page, "own engine is (ordered|sharded)")  # the faster of the two
         for line in stdout.splitlines():
             self.assertTrue(len(line) <= 80 or "bucket_cap_mb_list" in line or str(self.out) in line, line)
         collectives = {line.split(",")[0] for line in (self.out / "collectives.csv").read_text().splitlines()[1:]}

@@ -147,7 +147,6 @@ TEST(Tuning, TheChoiceItsGainTheSectionsAndTheWordsSayTheSame) {
     EXPECT_EQ(section.over_default->ratio, tuning.decision.to_default->ratio);
     EXPECT_NEAR(section.over_default->ratio, each.chosen_s / each.default_s, 0.02);
     EXPECT_THAT(results_in_text(results), HasSubstr(each.words));
-    EXPECT_THAT(results_in_text(results), HasSubstr("Interval of each prediction: "));
     EXPECT_TRUE(results.dense_curve[0].predicted_range_s->contains(*results.dense_curve[0].predicted_s));
   }
 }
