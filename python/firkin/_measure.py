@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import inspect
-import random
+import statistics
 import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from firkin import _ddp
-from firkin._core import InputError, Profile
+from firkin._core import InputError, Profile, StepSchedule
 from firkin._plan import Plan
 from firkin._profile import Clock, Step, Watch
 from firkin._ranks import Ranks
@@ -152,7 +152,13 @@ class StepBench:
             return {"bucket_cap_mb_list": plan.ddp_kwargs(self._wrapping.model, **flags)["bucket_cap_mb_list"]}
         return {} if setting.cap_mib is None else {"bucket_cap_mb": setting.cap_mib}
 
-    def visit(self, setting: Setting | None) -> float:
+    def steps(self, setting: Setting | None) -> tuple[int, int]:
+        """Of a visit: warm-up, and timed."""
+        if setting is None:
+            return 1, self.timed_steps
+        return warmup_steps(self._wrapping.options | self.options.get(setting.name, {})), self.timed_steps
+
+    def visit(self, setting: Setting | None, warmup: int, timed: int) -> float:
         """Seconds of a step, of the slowest rank; None: without communication."""
         self._state.put_back(schedules_only=True)
         # A static graph's first step would communicate.
@@ -161,24 +167,21 @@ class StepBench:
         alive = weakref.ref(ddp)
         try:
             with self._wrapping.graphs.of("none" if setting is None else f"{setting.name} {setting.counts}"):
-                warmup, timed = (1, self._without_communication) if setting is None else (self._warmup_steps(setting), self._timed)
+                step = self._without_communication if setting is None else self._timed
                 for _ in range(warmup):
-                    timed(model)
+                    step(model)
                 seconds = []
-                for _ in range(self.timed_steps):
+                for _ in range(timed):
                     self._ranks.barrier()
-                    seconds += self._ranks.max([timed(model)])
+                    seconds += self._ranks.max([step(model)])
             if setting is not None and setting.name not in self.live:
                 self.live[setting.name] = _ddp.live_buckets(model)
-            return sum(seconds) / len(seconds)
+            return statistics.median(seconds)
         finally:
             self._wrapping.unhook(ddp)
             del model, ddp
             if alive() is not None:
                 gc.collect()
-
-    def _warmup_steps(self, setting: Setting) -> int:
-        return warmup_steps(self._wrapping.options | self.options.get(setting.name, {}))
 
     def habits(self, setting: Setting) -> Habits:
         """Of the program, by one step. Collective."""
@@ -202,7 +205,7 @@ class StepBench:
     def refusal(self, setting: Setting) -> str | None:
         """What the program's step raises with this setting, on every rank alike. Collective."""
         try:
-            self._ranks.attempt(lambda: self.visit(setting))
+            self._ranks.attempt(lambda: self.visit(setting, *self.steps(setting)))
         except RuntimeError as error:
             return str(error).splitlines()[0]
         return None
@@ -223,19 +226,19 @@ class StepBench:
         self, settings: Sequence[Setting | None], *, fewest: int, most: int, seconds: float, seed: int,
         on_block: Callable[[int], None], is_enough: Callable[[Samples], bool] = lambda _: False,
     ) -> Samples:  # fmt: skip
-        """At least `fewest` blocks, then as many as end within `seconds`, at most `most`, until they are enough; None: no communication."""
+        """As a StepSchedule says, until they are enough; None: no communication. Of several `seconds`, the least on any rank."""
         samples: Samples = [[] for _ in settings]
+        least_s = -self._ranks.max([-seconds])[0]
+        schedule = StepSchedule([self.steps(setting) for setting in settings], fewest, most, least_s, seed)
         started = time.perf_counter()
-        for block in range(most):
-            indices = list(range(len(settings)))
-            random.Random(f"{seed} {block}").shuffle(indices)  # the same on every rank
-            for i in indices:
-                samples[i].append(self.visit(settings[i]))
-            on_block(block + 1)
-            over_s = (time.perf_counter() - started) * (block + 2) / (block + 1) - seconds
-            is_late = self._ranks.max([over_s])[0] > 0  # the ranks' clocks and `seconds` differ a little
-            if is_enough(samples) or (is_late and block + 1 >= fewest):
-                break
+        while (visit := schedule.next()) is not None:
+            samples[visit.setting].append(self.visit(settings[visit.setting], visit.warmup_steps, visit.timed_steps))
+            if not visit.ends_block:
+                schedule.tell()
+                continue
+            on_block(visit.block + 1)
+            elapsed_s = self._ranks.max([time.perf_counter() - started])[0]  # the ranks' clocks differ a little
+            schedule.tell(elapsed_s, is_enough(samples))
         return samples
 
 

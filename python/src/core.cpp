@@ -23,7 +23,8 @@
 #include "firkin/plan/bucket_plan.h"
 #include "firkin/plan/prediction.h"
 #include "firkin/stats/paired.h"
-#include "firkin/stats/summary.h"
+#include "measuring/allreduce_schedule.h"
+#include "measuring/step_schedule.h"
 #include "report/report.h"
 #include "results/results.h"
 #include "tuning/tuning.h"
@@ -94,16 +95,6 @@ struct MeasuredAllReduce {
   AllReduceTable rows;
 };
 
-AllReduceRow measured_row(int64_t bytes, int64_t world_size, const std::vector<double>& isolated_s, const std::vector<double>& queued_s,
-                          int64_t queue, int64_t calls_per_sample, int64_t wrong) {
-  std::vector<double> gap_s;
-  for (const double total_s : queued_s) gap_s.push_back(queued_gap_s(total_s, median(isolated_s), static_cast<double>(queue)));
-  AllReduceRow row = row_of_samples(bytes, world_size, isolated_s, gap_s);
-  row.calls_per_sample = calls_per_sample;
-  row.wrong = wrong;
-  return row;
-}
-
 void init_row(AllReduceRow* self, int64_t bytes, int64_t world_size, double median_s, std::optional<double> gap_s) {
   if (bytes < 1) throw InputError(fmt::format("an all-reduce of {} bytes; expected at least 1", bytes));
   if (world_size < 1) throw InputError(fmt::format("an all-reduce of {} ranks; expected at least 1", world_size));
@@ -142,10 +133,59 @@ void bind_allreduce(nb::module_& module) {
         return fmt::format("AllReduceTable({} sizes, ranks: {})", self.rows.size(), fmt::join(world_sizes(self.rows), ", "));
       });
   module.def("allreduce_sizes", &allreduce_sizes, "largest_bytes"_a, "4 B, 16 B, ... up to `largest_bytes`, which is always the last.");
-  module.def("row_of_samples", &measured_row, "bytes"_a, "world_size"_a, "isolated_s"_a, "queued_s"_a, "queue"_a, "calls_per_sample"_a,
-             "wrong"_a,
-             "Medians and moments. isolated_s: seconds per call, one at a time; queued_s: seconds of `queue` calls in flight together,\n"
-             "empty: not measured.");
+}
+
+// ---- What to time next.
+
+void bind_schedules(nb::module_& module) {
+  nb::class_<AllReduceVisit>(module, "AllReduceVisit", "One turn of one size, in this order, after a barrier.")
+      .def_ro("size", &AllReduceVisit::size, "Its index.")
+      .def_ro("checks", &AllReduceVisit::checks, "Untimed: a queue over known values, whose wrong elements are counted.")
+      .def_ro("warms_up", &AllReduceVisit::warms_up, "Untimed: one call.")
+      .def_ro("isolated", &AllReduceVisit::isolated, "Samples of `calls` calls, one after another.")
+      .def_ro("calls", &AllReduceVisit::calls)
+      .def_ro("queued", &AllReduceVisit::queued, "Samples of `queue` calls under way together, with a barrier before each.")
+      .def_ro("queue", &AllReduceVisit::queue);
+  nb::class_<AllReduceSchedule>(module, "AllReduceSchedule", "Which all-reduces to time next, how many, and when it is enough.")
+      .def(
+          "__init__",
+          [](AllReduceSchedule* self, const std::vector<int64_t>& sizes, double seconds, uint64_t seed, int64_t queue_bytes) {
+            std::vector<TimedSize> timed;
+            for (const int64_t bytes : sizes) timed.push_back({.bytes = bytes});
+            new (self) AllReduceSchedule(timed, {.seconds = seconds, .seed = seed, .queue_bytes = queue_bytes});
+          },
+          "sizes"_a, "seconds"_a, "seed"_a, "queue_bytes"_a, "queue_bytes: for all buffers of a queue together.")
+      .def("queue", &AllReduceSchedule::queue, "size"_a, "How many buffers a size needs.")
+      .def("next", &AllReduceSchedule::next, "None: it is enough.")
+      .def(
+          "tell", [](AllReduceSchedule& self, const std::vector<double>& seconds, int64_t wrong) { self.tell(seconds, wrong); },
+          "seconds"_a, "wrong"_a,
+          "seconds: the slowest rank's: per call for each isolated sample, for each queue, then for all isolated samples, for all queues,\n"
+          "and since the beginning. wrong: elements, over all ranks.")
+      .def_prop_ro("rounds", &AllReduceSchedule::rounds, "Rounds that have ended.")
+      .def_ro_static("most_rounds", &AllReduceSchedule::kMostRounds)
+      .def(
+          "table",
+          [](const AllReduceSchedule& self, int64_t world_size) { return MeasuredAllReduce{allreduce_table(self.series(), world_size)}; },
+          "world_size"_a);
+  nb::class_<StepVisit>(module, "StepVisit", "One setting of training steps in one block.")
+      .def_ro("setting", &StepVisit::setting, "Its index.")
+      .def_prop_ro("warmup_steps", [](const StepVisit& self) { return self.steps.warmup_steps; })
+      .def_prop_ro("timed_steps", [](const StepVisit& self) { return self.steps.timed_steps; })
+      .def_ro("block", &StepVisit::block)
+      .def_ro("ends_block", &StepVisit::ends_block);
+  nb::class_<StepSchedule>(module, "StepSchedule", "Blocks in which every setting runs once, in an order shuffled anew.")
+      .def(
+          "__init__",
+          [](StepSchedule* self, const std::vector<std::pair<int, int>>& steps, int fewest, int most, double seconds, uint64_t seed) {
+            std::vector<StepCounts> settings;
+            for (const auto& [warmup, timed] : steps) settings.push_back({warmup, timed});
+            new (self) StepSchedule(settings, {.fewest = fewest, .most = most, .seconds = seconds, .seed = seed});
+          },
+          "steps"_a, "fewest"_a, "most"_a, "seconds"_a, "seed"_a,
+          "steps: for each setting, of warm-up and timed. Beyond the fewest, no block begins that would end after `seconds`.")
+      .def("next", &StepSchedule::next, "None: it is enough.")
+      .def("tell", &StepSchedule::tell, "elapsed_s"_a = 0.0, "is_enough"_a = false, "Both are looked at where a visit ends its block.");
 }
 
 // ---- predict() and assign_buckets().
@@ -435,6 +475,7 @@ NB_MODULE(_core, module) {
   input_error.attr("__doc__") = "Wrong input, in one line: where, what, and what was expected. A ValueError.";
   firkin::python::bind_profile(module);
   firkin::python::bind_allreduce(module);
+  firkin::python::bind_schedules(module);
   firkin::python::bind_prediction(module);
   firkin::python::bind_tuning(module);
   firkin::python::bind_results(module);

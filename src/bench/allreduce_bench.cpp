@@ -11,17 +11,16 @@
 #include <chrono>
 #include <cmath>
 #include <memory>
-#include <numeric>
 #include <optional>
 #include <random>
 
 #include "comm/across_ranks.h"
+#include "comm/timed_visit.h"
 #include "ddp/sharded/slices.h"
 #include "firkin/base/error.h"
 #include "firkin/base/units.h"
 #include "firkin/plan/timeline.h"
 #include "firkin/stats/interval.h"
-#include "firkin/stats/summary.h"
 #include "workload/workload.h"
 
 namespace firkin {
@@ -90,21 +89,10 @@ const Operation& operation_of(Collective collective) {
   return kOperations[static_cast<size_t>(collective)];
 }
 
-using Clock = std::chrono::steady_clock;
-
-constexpr int kMostSamplesPerVisit = 1000;
-constexpr double kSampleSeconds = 0.5e-3;  // what the calls of one sample take together, about
-constexpr int kMostCallsPerSample = 100;
-constexpr int kQueueLength = 4;                     // calls queued back to back for the gap: about as many as a step has under way
-constexpr int64_t kLargestQueueBytes = 256 * kMiB;  // of all queued buffers together
-constexpr int64_t kColdBytes = 64 * kMiB;           // over which buffers are spread when caches are to be cold
+constexpr int64_t kQueueBytes = 256 * kMiB;  // for all buffers of a queue together
+constexpr int64_t kColdBytes = 64 * kMiB;    // over which buffers are spread when caches are to be cold
 constexpr int64_t kMostColdBuffers = 1024;
 constexpr int64_t kBufferAlignment = 4096;  // bytes; no two buffers share a cache line
-
-// buffers: of each call.
-int64_t queue_length(int64_t bytes, int64_t buffers = 1) {
-  return std::clamp<int64_t>(kLargestQueueBytes / (buffers * bytes), 1, kQueueLength);
-}
 
 int64_t buffer_stride(int64_t bytes) {
   return (bytes + kBufferAlignment - 1) / kBufferAlignment * kBufferAlignment;
@@ -126,166 +114,108 @@ class CacheSweep {
   std::vector<char> array_;
 };
 
-// One size under measurement, with one collective.
-struct SizeState {
-  AllReduceSeries series;
-  std::vector<at::Tensor> buffers;  // slices of the one allocation that all sizes share
-  size_t queue = 1;                 // calls under way at once for the gap; with 1 it is not measured
-  size_t next = 0;                  // the first buffer that was not used since the caches were emptied
-  double isolated_cost_s = 0;       // of a sample, with what comes before it; the same on every rank
-  double queued_cost_s = 0;
-};
+std::vector<TimedSize> sizes_of(const AllReduceBenchOptions& options) {
+  std::vector<TimedSize> sizes;
+  for (const int64_t bytes : options.sizes) {
+    for (const Collective collective : options.collectives) sizes.push_back({bytes, collective});
+  }
+  return sizes;
+}
 
+// After a sweep of the caches many a call waits for the scheduler: the median of single calls leaves those out, that of averages would not.
+AllReduceScheduleOptions schedule_options(const AllReduceBenchOptions& options) {
+  return {.seconds = options.seconds,
+          .seed = options.seed,
+          .queue_bytes = kQueueBytes / (options.collectives.size() == 1 ? 1 : kBuffersOfACollective),
+          .most_calls = options.cold ? 1 : AllReduceScheduleOptions().most_calls};
+}
+
+// Runs what a schedule asks for.
 class AllReduceBench {
  public:
-  AllReduceBench(const ProcessGroup& group, const AllReduceBenchOptions& options) : group_(group), started_(Clock::now()) {
-    deadline_s_ = options.seconds;
+  AllReduceBench(const ProcessGroup& group, const AllReduceBenchOptions& options)
+      : group_(group), schedule_(sizes_of(options), schedule_options(options)) {
+    const std::vector<TimedSize> sizes = sizes_of(options);
     int64_t memory_bytes = 0;
-    const auto queue_of = [buffers = options.collectives.size() == 1 ? 1 : kBuffersOfACollective](int64_t bytes) {
-      return queue_length(bytes, buffers);
-    };
-    for (const int64_t bytes : options.sizes) memory_bytes = std::max(memory_bytes, queue_of(bytes) * buffer_stride(bytes));
+    for (size_t i = 0; i < sizes.size(); ++i) memory_bytes = std::max(memory_bytes, schedule_.queue(i) * buffer_stride(sizes[i].bytes));
     if (options.cold) {
       sweep_ = std::make_unique<CacheSweep>();
       memory_bytes = std::max(memory_bytes, kColdBytes);
     }
     const auto element_bytes = static_cast<int64_t>(at::elementSize(options.dtype));
     const at::Tensor memory = at::zeros({memory_bytes / element_bytes}, at::TensorOptions(options.dtype).device(group.device));
-    for (const int64_t bytes : options.sizes) {
-      SizeState size;
-      size.series.bytes = bytes;
-      size.queue = static_cast<size_t>(queue_of(bytes));
-      const int64_t buffers = options.cold ? std::min(memory_bytes / buffer_stride(bytes), kMostColdBuffers) : queue_of(bytes);
+    for (size_t i = 0; i < sizes.size(); ++i) {
+      const int64_t bytes = sizes[i].bytes;
+      Size& size = sizes_.emplace_back(Size{.collective = sizes[i].collective});
+      const int64_t buffers = options.cold ? std::min(memory_bytes / buffer_stride(bytes), kMostColdBuffers) : schedule_.queue(i);
       const int64_t apart = memory_bytes / buffers / kBufferAlignment * kBufferAlignment;
-      for (int64_t i = 0; i < buffers; ++i) {
-        size.buffers.push_back(memory.narrow(0, i * apart / element_bytes, bytes / element_bytes));
-      }
-      for (const Collective collective : options.collectives) {
-        size.series.collective = collective;
-        sizes_.push_back(size);
+      for (int64_t buffer = 0; buffer < buffers; ++buffer) {
+        size.buffers.push_back(memory.narrow(0, buffer * apart / element_bytes, bytes / element_bytes));
       }
     }
   }
 
-  std::vector<AllReduceSeries> run(uint64_t seed, const std::function<void(const std::string&)>& on_progress) {
-    std::vector<size_t> order(sizes_.size());
-    std::iota(order.begin(), order.end(), 0);
-    std::mt19937_64 random(seed);
-    for (SizeState& size : sizes_) prepare(size);
-    for (int round = 0; round < kMostRounds; ++round) {
-      std::ranges::shuffle(order, random);
-      for (size_t i = 0; i < order.size(); ++i) {
-        const double visits_left = static_cast<double>((kMostRounds - round) * order.size() - i);
-        visit(sizes_[order[i]], time_left() / visits_left);
-      }
-      if (on_progress) on_progress(fmt::format("round {}", round + 1));
-      if (round + 1 >= kFewestRounds && time_left() <= 0) break;
+  std::vector<AllReduceSeries> run(const std::function<void(const std::string&)>& on_progress) {
+    while (const std::optional<AllReduceVisit> visit = schedule_.next()) {
+      const int rounds = schedule_.rounds();
+      run(*visit);
+      if (on_progress && schedule_.rounds() > rounds) on_progress(fmt::format("round {}", schedule_.rounds()));
     }
-    std::vector<AllReduceSeries> result;
-    for (SizeState& size : sizes_) {
-      check(size);
-      const double isolated_s = median(size.series.isolated_s);
-      for (double& sample : size.series.gap_s) sample = queued_gap_s(sample, isolated_s, static_cast<double>(size.queue));
-      result.push_back(std::move(size.series));
-    }
-    return result;
+    return schedule_.series();
   }
 
  private:
-  // Seconds, the same on every rank. The checks at the end take about as long as the preparation.
-  double time_left() const { return of_rank_0(group_, deadline_s_ - seconds_since(started_) - check_cost_s_); }
+  struct Size {
+    Collective collective;
+    std::vector<at::Tensor> buffers = {};  // slices of the one allocation that all sizes share
+    size_t next = 0;                       // the first buffer that was not used since the caches were emptied
+  };
+
+  void run(const AllReduceVisit& visit) {
+    Size& size = sizes_[visit.size];
+    const auto isolated = [&] { return time_calls(group_, size.collective, next_buffers(size, 1)[0], visit.calls); };
+    const auto queued = [&] { return time_queue(group_, size.collective, next_buffers(size, static_cast<size_t>(visit.queue))); };
+    const int64_t wrong = visit.checks ? check(size, static_cast<size_t>(visit.queue)) : 0;
+    if (sweep_) empty_caches(size);
+    barrier(group_);
+    if (visit.warms_up) isolated();
+    schedule_.tell(time_visit(group_, visit, isolated, queued, [this] { return seconds_since(started_); }), wrong);
+  }
 
   // The same buffers again and again, or, with cold caches, `count` that were not used since those were emptied.
-  std::span<const at::Tensor> next_buffers(SizeState& size, size_t count) {
+  std::span<const at::Tensor> next_buffers(Size& size, size_t count) {
     if (!sweep_) return std::span(size.buffers).first(count);
     if (size.next + count > size.buffers.size()) empty_caches(size);
     size.next += count;
     return std::span(size.buffers).subspan(size.next - count, count);
   }
 
-  void empty_caches(SizeState& size) {
+  void empty_caches(Size& size) {
     (*sweep_)();
     size.next = 0;
     barrier(group_);
   }
 
-  // Seconds per call on this rank.
-  double time_isolated(SizeState& size) {
-    return time_calls(group_, size.series.collective, next_buffers(size, 1)[0], size.series.calls_per_sample);
-  }
-  // Seconds of a whole queue.
-  double time_queued(SizeState& size) { return time_queue(group_, size.series.collective, next_buffers(size, size.queue)); }
-
-  // A whole queue, so that calls that disturb each other show as well. Leaves zeros, which stay finite when summed again and again.
-  void check(SizeState& size) {
-    size.next = 0;
-    const Operation& operation = operation_of(size.series.collective);
-    const std::span<const at::Tensor> buffers = std::span(size.buffers).first(size.queue);
+  // How many elements of a whole queue's results are wrong, over all ranks: calls that disturb each other show as well. Leaves zeros, which
+  // stay finite when summed again and again.
+  int64_t check(const Size& size, size_t queue) {
+    const Operation& operation = operation_of(size.collective);
+    const std::span<const at::Tensor> buffers = std::span(size.buffers).first(queue);
     for (const at::Tensor& buffer : buffers) operation.fill(group_, buffer);
-    time_queued(size);
+    time_queue(group_, size.collective, buffers);
     int64_t wrong = 0;
     for (const at::Tensor& buffer : buffers) {
       wrong += operation.wrong(group_, buffer);
       buffer.zero_();
     }
-    size.series.wrong += std::llround(sum_over_ranks(group_, static_cast<double>(wrong)));
-  }
-
-  // Touches connections and pages, checks, and finds out how long a sample takes.
-  void prepare(SizeState& size) {
-    const auto started = Clock::now();
-    check(size);
-    check_cost_s_ += seconds_since(started);
-    double once_s = max_over_ranks(group_, {time_isolated(size)})[0];
-    if (once_s < kSampleSeconds * kMostCallsPerSample) {
-      once_s = std::min(once_s, std::ranges::min(max_over_ranks(group_, {time_isolated(size), time_isolated(size)})));
-    }
-    // After a sweep many a call waits for the scheduler: the median of single calls leaves those out, that of averages would not.
-    const double most = sweep_ ? 1 : kMostCallsPerSample;
-    size.series.calls_per_sample = static_cast<int>(std::clamp(std::ceil(kSampleSeconds / once_s), 1.0, most));
-    measure(size, 1, 1);
-    size.series.isolated_s.clear();  // warm-up
-    size.series.block_s.clear();
-    size.series.gap_s.clear();
-  }
-
-  // One turn of a size, half of `seconds` for each curve, at least one sample of each.
-  void visit(SizeState& size, double seconds) {
-    const bool queues = size.queue > 1;
-    const auto samples = [](double budget_s, double cost_s) {
-      return static_cast<int>(std::clamp<double>(budget_s / std::max(cost_s, 1e-6), 1, kMostSamplesPerVisit));
-    };
-    measure(size, samples(queues ? seconds / 2 : seconds, size.isolated_cost_s), samples(seconds / 2, size.queued_cost_s));
-  }
-
-  void measure(SizeState& size, int isolated, int queued) {
-    if (sweep_) empty_caches(size);
-    barrier(group_);
-    if (queue_length(size.series.bytes) > 1) {
-      time_isolated(size);  // brings the buffer, unless caches are to be cold, and the transport's memory back into the caches
-    }
-    if (size.queue == 1) queued = 0;
-    std::vector<double> ours;
-    const auto started = Clock::now();
-    for (int i = 0; i < isolated; ++i) ours.push_back(time_isolated(size));
-    const double isolated_s = seconds_since(started);
-    for (int i = 0; i < queued; ++i) ours.push_back(time_queued(size));
-    const double queued_s = seconds_since(started) - isolated_s;
-    ours.insert(ours.end(), {isolated_s / isolated, queued_s / std::max(queued, 1)});
-    const std::vector<double> slowest = max_over_ranks(group_, ours);
-    size.series.isolated_s.insert(size.series.isolated_s.end(), slowest.begin(), slowest.begin() + isolated);
-    size.series.block_s.push_back(median(std::span(slowest).first(static_cast<size_t>(isolated))));
-    size.series.gap_s.insert(size.series.gap_s.end(), slowest.begin() + isolated, slowest.end() - 2);
-    size.isolated_cost_s = slowest[slowest.size() - 2];
-    size.queued_cost_s = slowest.back();
+    return std::llround(sum_over_ranks(group_, static_cast<double>(wrong)));
   }
 
   const ProcessGroup& group_;
-  Clock::time_point started_;
-  double deadline_s_ = 0;
-  double check_cost_s_ = 0;
+  std::chrono::steady_clock::time_point started_ = std::chrono::steady_clock::now();
+  AllReduceSchedule schedule_;
   std::unique_ptr<CacheSweep> sweep_;
-  std::vector<SizeState> sizes_;
+  std::vector<Size> sizes_;
 };
 
 constexpr size_t kCalls = 4;
@@ -344,7 +274,7 @@ std::vector<AllReduceSeries> measure_allreduce(const ProcessGroup& group, const 
     check_allreduce_size(bytes);
     if (bytes % least_bytes != 0) throw InputError(fmt::format("all-reduce size {}: expected a multiple of {} bytes", bytes, least_bytes));
   }
-  return AllReduceBench(group, options).run(options.seed, options.on_progress);
+  return AllReduceBench(group, options).run(options.on_progress);
 }
 
 std::vector<int64_t> sliced_sizes(std::vector<int64_t> sizes, int64_t ranks, at::ScalarType dtype) {
@@ -352,17 +282,6 @@ std::vector<int64_t> sliced_sizes(std::vector<int64_t> sizes, int64_t ranks, at:
   for (int64_t& bytes : sizes) bytes = (bytes + step - 1) / step * step;
   sizes.erase(std::unique(sizes.begin(), sizes.end()), sizes.end());
   return sizes;
-}
-
-AllReduceTable allreduce_table(const std::vector<AllReduceSeries>& series, int64_t world_size) {
-  AllReduceTable table;
-  for (const AllReduceSeries& size : series) {
-    AllReduceRow row = row_of_samples(size.bytes, world_size, size.isolated_s, size.gap_s);
-    row.calls_per_sample = size.calls_per_sample;
-    row.wrong = size.wrong;
-    table.push_back(row);
-  }
-  return table;
 }
 
 MixedQueues measure_mixed_queues(const ProcessGroup& group, const AllReduceTable& table, const MixedQueuesOptions& options) {
@@ -414,31 +333,6 @@ AllReduceSamples samples_of(const std::vector<AllReduceSeries>& series) {
     samples.gap_s.push_back(size.gap_s);
   }
   return samples;
-}
-
-std::vector<CollectiveRow> collective_rows(const std::vector<AllReduceSeries>& series, int64_t world_size) {
-  constexpr std::array<const char*, kCollectives.size()> kNames = {"all_reduce", "reduce_scatter", "all_gather"};
-  std::vector<CollectiveRow> rows;
-  const AllReduceSeries* all_reduce = nullptr;
-  for (const AllReduceSeries& one : series) {
-    rows.push_back({.collective = kNames[static_cast<size_t>(one.collective)],
-                    .bytes = one.bytes,
-                    .world_size = world_size,
-                    .seconds = median(one.isolated_s),
-                    .gap_s = one.gap_s.empty() ? std::nullopt : std::optional(median(one.gap_s)),
-                    .ci_s = series_interval(one.isolated_s),
-                    .samples = std::ssize(one.isolated_s),
-                    .calls_per_sample = one.calls_per_sample,
-                    .wrong = one.wrong});
-    if (one.collective == Collective::kAllReduce) {
-      all_reduce = &one;
-      continue;
-    }
-    const PairedRatio ratio = paired_ratio(one.block_s, all_reduce->block_s);
-    rows.back().ratio_to_allreduce = ratio.ratio;
-    rows.back().ratio_to_allreduce_ci = ratio.interval;
-  }
-  return rows;
 }
 
 }  // namespace firkin

@@ -10,7 +10,6 @@
 
 #include <ATen/core/Tensor.h>
 
-#include <array>
 #include <cstdint>
 #include <functional>
 #include <span>
@@ -18,46 +17,24 @@
 #include <vector>
 
 #include "firkin/comm/process_group.h"
-#include "firkin/plan/allreduce_table.h"
+#include "measuring/allreduce_schedule.h"
 #include "results/results.h"
 
 namespace firkin {
 
-// The last two are those of ddp/sharded, over all ranks' slices of a bucket: on CPUs, for two ranks and more.
-enum class Collective { kAllReduce, kReduceScatter, kAllGather };
-inline constexpr std::array kCollectives = {Collective::kAllReduce, Collective::kReduceScatter, Collective::kAllGather};
-
 struct AllReduceBenchOptions {
   std::vector<int64_t> sizes;  // bytes, positive multiples of 4 and of an element; with slices of an element a rank
-  // Of every size each of them, in turns.
-  std::vector<Collective> collectives = {Collective::kAllReduce};
-  at::ScalarType dtype = at::kFloat;  // of the elements: a sum of other types takes other time
-  double seconds = 10;  // for everything that measure_allreduce does; more only where kFewestRounds of one call each take more
-  bool cold = false;    // whether every call has a buffer that is in no cache
-  uint64_t seed = 0;    // of the order of sizes; the same on every rank
-  std::function<void(const std::string& done)> on_progress = {};  // called after each of kMostRounds rounds, or fewer; may be empty
+  std::vector<Collective> collectives = {Collective::kAllReduce};  // all of them in each size; slices: on CPUs, for two ranks and more
+  at::ScalarType dtype = at::kFloat;                               // of the elements: a sum of other types takes other time
+  double seconds = 10;                                             // budget of AllReduceSchedule
+  bool cold = false;                                               // whether every call has a buffer that is in no cache
+  uint64_t seed = 0;                                               // for the order of sizes; the same on every rank
+  // Called after each of AllReduceSchedule::kMostRounds rounds, or fewer; may be empty.
+  std::function<void(const std::string& done)> on_progress = {};
 };
 
-// The sizes are measured in turns, in an order shuffled anew, so that drift of the machine meets all alike.
-inline constexpr int kMostRounds = 10;
-inline constexpr int kFewestRounds = 4;
-
-// One size. A sample is the slowest rank's time in seconds per call: of several calls, one after another, where a single one is too short
-// for the clock (always of one with cold caches). Samples of one turn follow each other like the calls of a plain loop; a barrier is only
-// before the first one, before each queue, and after each emptying of the caches.
-struct AllReduceSeries {
-  Collective collective = Collective::kAllReduce;
-  int64_t bytes = 0;
-  int calls_per_sample = 1;
-  std::vector<double> isolated_s;    // in the order measured
-  std::vector<double> block_s = {};  // the median of each turn: turns of one number stand beside each other
-  // One more call of several under way at once (queued_gap_s); empty for sizes whose second buffer would take too much memory.
-  std::vector<double> gap_s;
-  int64_t wrong = 0;  // elements of checked results that were not the exact sum, over all ranks
-};
-
-// Collective: every rank gets the same result, in the order of options.sizes, and for each in that of options.collectives. Results are
-// checked element by element before and after the measurement, outside of any timing. Memory per rank: the largest size, at least 256 MiB
+// Runs an AllReduceSchedule. Collective: every rank gets the same result, in the order of options.sizes, and for each in that of
+// options.collectives. Results are checked element by element, outside of any timing. Memory per rank: the largest size, at least 256 MiB
 // or what 16 buffers of it take; of several collectives kBuffersOfACollective of the largest size, or as much.
 // Throws InputError for no sizes, a size that is no positive multiple of 4 and of an element, or has other slices, seconds that are not
 // positive, and for slices on one rank.
@@ -68,16 +45,13 @@ std::vector<int64_t> sliced_sizes(std::vector<int64_t> sizes, int64_t ranks, at:
 
 inline constexpr int64_t kBuffersOfACollective = 3;  // itself, what is received, and the transport's copy
 
-// What a sample of isolated_s is made of: `calls` of the collective, one after another. Seconds per call on this rank. Collective.
+// An isolated sample: `calls` of the collective, one after another. Seconds per call on this rank. Collective.
 double time_calls(const ProcessGroup& group, Collective collective, const at::Tensor& buffer, int calls);
 
-// What a sample of gap_s is made of: one of all buffers each, queued together after a barrier. Seconds of all on this rank. Collective.
+// A queued sample: one call for each buffer, queued together after a barrier. Seconds of all on this rank. Collective.
 double time_queue(const ProcessGroup& group, Collective collective, std::span<const at::Tensor> buffers);
 
-// The rows of allreduce.csv, the samples of a result, and the rows of collectives.csv: of each size the all-reduce first.
-AllReduceTable allreduce_table(const std::vector<AllReduceSeries>& series, int64_t world_size);
-AllReduceSamples samples_of(const std::vector<AllReduceSeries>& series);
-std::vector<CollectiveRow> collective_rows(const std::vector<AllReduceSeries>& series, int64_t world_size);
+AllReduceSamples samples_of(const std::vector<AllReduceSeries>& series);  // of a result
 
 // ---- Sums that are known
 

@@ -5,15 +5,18 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <chrono>
 #include <iterator>
 #include <numeric>
-#include <random>
 #include <utility>
 
+#include "comm/across_ranks.h"
 #include "firkin/base/error.h"
+#include "firkin/base/units.h"
 #include "firkin/stats/block_fit.h"
 #include "firkin/stats/paired.h"
 #include "firkin/stats/summary.h"
+#include "measuring/step_schedule.h"
 
 #include <torch/optim/sgd.h>
 
@@ -80,18 +83,21 @@ void replace_by_mean(std::vector<double>& times, int count) {
   times.assign(static_cast<size_t>(count), mean);
 }
 
-BlockTimes measure_block(const ProcessGroup& group, Workload& workload, const StepSetting& setting, const StepBenchOptions& options,
-                         int64_t& next_step) {
+StepCounts steps_of(const StepSetting& setting, const StepBenchOptions& options) {
+  return {.warmup_steps = options.warmup_steps + steps_to_learn(setting.options),
+          .timed_steps = steps_overlap(setting) ? std::max(options.steps_per_block, kStepsOfAPeriod) : options.steps_per_block};
+}
+
+BlockTimes measure_block(const ProcessGroup& group, Workload& workload, const StepSetting& setting, const StepCounts& steps,
+                         const StepBenchOptions& options, int64_t& next_step) {
   StepRunner runner(group, workload, setting.options);
-  const int warmup_steps = options.warmup_steps + steps_to_learn(setting.options);
-  const int timed_steps = steps_overlap(setting) ? std::max(options.steps_per_block, kStepsOfAPeriod) : options.steps_per_block;
   std::vector<double> ours;  // step times, then comm times
   std::vector<double> comm;
-  for (int i = 0; i < warmup_steps + timed_steps; ++i) {
+  for (int i = 0; i < steps.warmup_steps + steps.timed_steps; ++i) {
     // Not between steps that overlap: communication would go on in the barrier, unseen.
     if (i == 0 || !steps_overlap(setting)) barrier(group);
     const StepTimes times = runner.step(next_step++);
-    if (i < warmup_steps) continue;
+    if (i < steps.warmup_steps) continue;
     ours.push_back(times.step_s);
     comm.push_back(times.comm_s);
   }
@@ -249,22 +255,26 @@ StepBenchResult measure_steps(const ProcessGroup& group, Workload& workload, con
   result.raw_step_s.resize(settings.size());
   if (options.communication_alone) result.communication_s.resize(settings.size());
   result.buckets.resize(settings.size());
-  std::vector<size_t> order(settings.size());
-  std::iota(order.begin(), order.end(), 0);
-  std::mt19937_64 random(options.seed);
+  std::vector<StepCounts> steps;
+  for (const StepSetting& setting : settings) steps.push_back(steps_of(setting, options));
+  StepSchedule schedule(steps, {.fewest = options.fewest_blocks, .most = options.blocks, .seconds = options.seconds, .seed = options.seed});
+  const auto started = std::chrono::steady_clock::now();
   int64_t next_step = 0;
-  for (int block = 0; block < options.blocks; ++block) {
-    std::ranges::shuffle(order, random);
-    for (const size_t setting : order) {
-      BlockTimes times = measure_block(group, workload, settings[setting], options, next_step);
-      result.step_s[setting].push_back(median_of_slowest_rank(times.step_s));
-      result.comm_s[setting].push_back(median_of_slowest_rank(times.comm_s));
-      std::ranges::move(times.step_s, std::back_inserter(result.raw_step_s[setting]));
-      if (options.communication_alone) result.communication_s[setting].push_back(times.communication_s);
-      result.buckets[setting] = times.buckets;
-      if (options.on_progress) options.on_progress(fmt::format("block {}, {}", block + 1, settings[setting].name));
+  while (const std::optional<StepVisit> visit = schedule.next()) {
+    const size_t setting = visit->setting;
+    BlockTimes times = measure_block(group, workload, settings[setting], visit->steps, options, next_step);
+    result.step_s[setting].push_back(median_of_slowest_rank(times.step_s));
+    result.comm_s[setting].push_back(median_of_slowest_rank(times.comm_s));
+    std::ranges::move(times.step_s, std::back_inserter(result.raw_step_s[setting]));
+    if (options.communication_alone) result.communication_s[setting].push_back(times.communication_s);
+    result.buckets[setting] = times.buckets;
+    if (options.on_progress) options.on_progress(fmt::format("block {}, {}", visit->block + 1, settings[setting].name));
+    if (!visit->ends_block) {
+      schedule.tell();
+      continue;
     }
-    if (options.is_enough && options.is_enough(result)) break;
+    const double elapsed_s = of_rank_0(group, seconds_since(started));
+    schedule.tell(elapsed_s, options.is_enough && options.is_enough(result));
   }
   return result;
 }

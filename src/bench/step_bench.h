@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <optional>
 #include <string>
 #include <vector>
@@ -85,7 +86,9 @@ struct StepBenchResult {
 };
 
 struct StepBenchOptions {
-  int blocks = 12;                   // in each block every setting runs once, in an order shuffled anew
+  int blocks = 12;        // at most; in each block every setting runs once, in an order shuffled anew
+  int fewest_blocks = 1;  // beyond these none begins that would end after `seconds`
+  double seconds = std::numeric_limits<double>::infinity();
   int warmup_steps = 2;              // after each switch of the setting; at least 1, because a first step does not overlap
   int steps_per_block = 2;           // timed
   uint64_t seed = 0;                 // of the order; the same on every rank

@@ -15,7 +15,7 @@ std::vector<int64_t> sizes_in(const SizeFlags& flags) {
 }
 
 std::vector<AllReduceSeries> measure(const char* what, AllReduceBenchOptions options, const ProcessGroup& group) {
-  Progress progress(what, kMostRounds, group.rank == 0);
+  Progress progress(what, AllReduceSchedule::kMostRounds, group.rank == 0);
   options.on_progress = [&progress](const std::string& done) { progress.advance(done); };
   return measure_allreduce(group, options);
 }

@@ -114,7 +114,7 @@ class TuneRun {
             .dtype = dtype(),
             .seconds = std::min(options_.allreduce_seconds, options_.seconds / 10),
             .seed = options_.seed,
-            .on_progress = phase_progress(phase, kMostRounds)};
+            .on_progress = phase_progress(phase, AllReduceSchedule::kMostRounds)};
   }
 
   void measure_inputs() {
@@ -311,12 +311,11 @@ class TuneRun {
     };
     StepBenchOptions steps = options_.steps;
     steps.blocks = blocks.most;
+    steps.fewest_blocks = blocks.fewest;
+    steps.seconds = of_rank_0(group_, blocks.share * options_.seconds - seconds_since(started_));
     steps.seed = options_.seed;
     steps.on_progress = phase_progress(phase, blocks.most * static_cast<int>(settings.size()));
-    steps.is_enough = [&](const StepBenchResult& so_far) {
-      const bool enough = is_enough && is_enough(measured(so_far));
-      return enough || (std::ssize(so_far.step_s[0]) >= blocks.fewest && is_past(blocks.share));
-    };
+    steps.is_enough = [&](const StepBenchResult& so_far) { return is_enough && is_enough(measured(so_far)); };
     return measured(measure_steps(group_, workload_, settings, steps));
   }
 

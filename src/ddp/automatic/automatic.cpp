@@ -69,11 +69,20 @@ void check_automatic(const DataParallelOptions& options, const std::vector<Named
   }
 }
 
+void PlanTrial::step_ended() {
+  const StepCounts steps = rest_.next()->steps;
+  if (++steps_ < steps.warmup_steps + steps.timed_steps) return;
+  steps_ = 0;
+  rest_.tell();
+}
+
 PlanTrial::Verdict PlanTrial::judge(std::span<const double> period_s) const {
   std::array<std::vector<double>, 2> block_s;  // old, new
-  for (int64_t block = 0; block < blocks_; ++block) {
-    const auto timed = period_s.subspan(static_cast<size_t>(block * steps_of_block_ + 1), static_cast<size_t>(steps_of_block_ - 1));
-    block_s[uses_new(block) ? 1 : 0].push_back(median(timed));
+  StepSchedule again = all_;
+  for (size_t first = 0; const std::optional<StepVisit> visit = again.next(); again.tell()) {
+    const auto warmup = static_cast<size_t>(visit->steps.warmup_steps), timed = static_cast<size_t>(visit->steps.timed_steps);
+    block_s[visit->setting].push_back(median(period_s.subspan(first + warmup, timed)));
+    first += warmup + timed;
   }
   const BlockFit fit = fit_blocks({block_s[0], block_s[1]});
   return {.new_to_old = paired_ratio(block_s[1], block_s[0]), .old_s = fit[0].median, .new_s = fit[1].median};

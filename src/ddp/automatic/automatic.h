@@ -13,25 +13,28 @@
 #include "comm/device_time.h"
 #include "ddp/ordered/ordered.h"
 #include "firkin/stats/paired.h"
+#include "measuring/step_schedule.h"
 #include "plan_choice.h"
 
 namespace firkin {
 
-// Two plans in turn, in blocks of training steps, and which is the faster one: old new, new old, old new, ... so that what drifts meets
-// both alike. The first step of a block, in which buckets may be made, does not count.
+// Two plans in turn, in blocks of training steps, and which is the faster one: old new, new old, old new, ... The first step with a plan,
+// in which buckets may be made, does not count.
 //
 //   PlanTrial trial(8, 5);
 //   while (!trial.is_over()) { a step with the plan that trial.uses_new() says; trial.step_ended(); }
 //   trial.judge(slowest_period_s).new_to_old.interval;
 class PlanTrial {
  public:
-  PlanTrial(int64_t pairs, int64_t steps_of_block) : blocks_(2 * pairs), steps_of_block_(steps_of_block) {}
+  PlanTrial(int64_t pairs, int64_t steps)
+      : all_({{1, static_cast<int>(steps) - 1}, {1, static_cast<int>(steps) - 1}},
+             {.fewest = static_cast<int>(pairs), .most = static_cast<int>(pairs)}),
+        rest_(all_) {}
 
   // In the step that comes.
-  bool uses_new() const { return uses_new(steps_ / steps_of_block_); }
-  bool is_over() const { return steps_ == blocks_ * steps_of_block_; }
-  void step_ended() { ++steps_; }
-  int64_t steps() const { return steps_; }
+  bool uses_new() const { return rest_.next()->setting == 1; }
+  bool is_over() const { return !rest_.next(); }
+  void step_ended();
 
   struct Verdict {
     PairedRatio new_to_old;
@@ -42,11 +45,8 @@ class PlanTrial {
   Verdict judge(std::span<const double> period_s) const;
 
  private:
-  static bool uses_new(int64_t block) { return (block % 2 == 1) != (block / 2 % 2 == 1); }
-
-  int64_t blocks_;
-  int64_t steps_of_block_;
-  int64_t steps_ = 0;
+  StepSchedule all_, rest_;
+  int steps_ = 0;  // of this visit of a plan
 };
 
 // What one step has shown, on this rank. On a device its times are known when that has come so far: nothing asks for them before the last

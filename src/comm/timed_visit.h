@@ -1,0 +1,26 @@
+// Runs what an AllReduceSchedule asks for, whoever knows how to time one sample.
+#pragma once
+
+#include <chrono>
+#include <vector>
+
+#include "comm/across_ranks.h"
+#include "measuring/allreduce_schedule.h"
+
+namespace firkin {
+
+// What AllReduceSchedule::tell() wants to know of the visit's samples. isolated(), queued(): seconds of one sample on this rank. elapsed():
+// seconds since the measurement began, asked for when all samples are there. Collective: every rank gets the slowest rank's times.
+template <class Isolated, class Queued, class Elapsed>
+std::vector<double> time_visit(const ProcessGroup& group, const AllReduceVisit& visit, Isolated isolated, Queued queued, Elapsed elapsed) {
+  std::vector<double> seconds;
+  const auto started = std::chrono::steady_clock::now();
+  for (int i = 0; i < visit.isolated; ++i) seconds.push_back(isolated());
+  const double isolated_s = seconds_since(started);
+  for (int i = 0; i < visit.queued; ++i) seconds.push_back(queued());
+  const double queued_s = seconds_since(started) - isolated_s;
+  seconds.insert(seconds.end(), {isolated_s, queued_s, elapsed()});
+  return max_over_ranks(group, seconds);
+}
+
+}  // namespace firkin
