@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import itertools
 import math
-import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
 from firkin import _ddp
-from firkin._core import InputError, Profile, with_bare_backward
+from firkin._core import InputError, Profile, profile_of_steps
 from firkin._ranks import Ranks
 from firkin._torch import dist, torch
 from torch.distributed.utils import _to_kwargs
@@ -336,10 +334,4 @@ def measured_profile(
         rows.append(ranks.max([scale * each for each in hooked_s]))
         on_progress(f"profiling backward: step {i + 1} of {steps}")
     order = ranks.all(order)[0]
-    in_order = [parameters[i] for i in order]
-    backward_s, *medians = (statistics.median(times) for times in zip(*rows))
-    # Medians over steps may be out of rank 0's order.
-    ready_s = list(itertools.accumulate((medians[i] for i in order), max))
-    names, sizes = [name for name, _ in in_order], [p.nbytes for _, p in in_order]
-    hooked = Profile(names, sizes, ready_s, max(backward_s, ready_s[-1]))
-    return with_bare_backward(hooked, [row[0] for row in rows], bare)
+    return profile_of_steps([name for name, _ in parameters], [p.nbytes for _, p in parameters], order, rows, bare)

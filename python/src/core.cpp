@@ -25,9 +25,9 @@
 #include "firkin/stats/paired.h"
 #include "measuring/allreduce_schedule.h"
 #include "measuring/step_schedule.h"
+#include "measuring/tuning.h"
 #include "report/report.h"
 #include "results/results.h"
-#include "tuning/tuning.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -37,55 +37,52 @@ namespace {
 
 // ---- Profile: when each gradient becomes ready.
 
-void init_profile(ProfileSection* self, std::vector<std::string> names, std::vector<int64_t> bytes, std::vector<double> ready_s,
+void init_profile(MeasuredProfile* self, std::vector<std::string> names, std::vector<int64_t> bytes, std::vector<double> ready_s,
                   std::optional<double> backward_s, std::optional<double> bare_backward_s) {
-  ProfileSection profile;
+  MeasuredProfile profile;
   const double last_s = ready_s.empty() ? 0 : ready_s.back();
   profile.tensors = {
       .names = std::move(names), .bytes = std::move(bytes), .ready_s = std::move(ready_s), .backward_s = backward_s.value_or(last_s)};
   check_profile(profile.tensors);
   profile.bare_backward_s = bare_backward_s;
-  new (self) ProfileSection(std::move(profile));
+  new (self) MeasuredProfile(std::move(profile));
 }
 
 template <auto kMember>
-const auto& of_tensors(const ProfileSection& self) {
+const auto& of_tensors(const MeasuredProfile& self) {
   return self.tensors.*kMember;
 }
 
 void bind_profile(nb::module_& module) {
-  nb::class_<ProfileSection>(module, "Profile",
-                             "When each gradient becomes ready in the backward pass.\n\n"
-                             "Tensors are in gradient-ready order; times are seconds from the start of backward and do not decrease.")
+  nb::class_<MeasuredProfile>(module, "Profile",
+                              "When each gradient becomes ready in the backward pass.\n\n"
+                              "Tensors are in gradient-ready order; times are seconds from the start of backward and do not decrease.")
       .def("__init__", &init_profile, "names"_a, "bytes"_a, "ready_s"_a, "backward_s"_a = nb::none(), "bare_backward_s"_a = nb::none(),
            "names: distinct; bytes: of each gradient; backward_s: the end of backward, by default the last ready time.\n"
            "Raises InputError if lengths differ, a name repeats, or a time is negative or smaller than the one before.")
       .def_static(
-          "read_csv", [](const std::filesystem::path& path) { return ProfileSection{.tensors = read_tensors_csv(path)}; }, "path"_a,
+          "read_csv", [](const std::filesystem::path& path) { return MeasuredProfile{.tensors = read_tensors_csv(path)}; }, "path"_a,
           "Reads a tensors.csv (name,bytes,ready_s); backward_s becomes the last ready time. Raises InputError with file and line.")
       .def(
-          "write_csv", [](const ProfileSection& self, const std::filesystem::path& path) { write_tensors_csv(path, self.tensors); },
+          "write_csv", [](const MeasuredProfile& self, const std::filesystem::path& path) { write_tensors_csv(path, self.tensors); },
           "path"_a, "Writes a tensors.csv, whole or not at all. It does not hold the end of backward.")
       .def_prop_ro("names", &of_tensors<&TensorProfile::names>, "Parameter names, in gradient-ready order.")
       .def_prop_ro("bytes", &of_tensors<&TensorProfile::bytes>, "Bytes of each gradient.")
       .def_prop_ro("ready_s", &of_tensors<&TensorProfile::ready_s>, "When each gradient is ready, seconds from the start of backward.")
       .def_prop_ro("backward_s", &of_tensors<&TensorProfile::backward_s>,
                    "Seconds of the backward pass without communication, with the profiling hooks.")
-      .def_ro("bare_backward_s", &ProfileSection::bare_backward_s, "Seconds of the backward pass without hooks; None: not measured.")
-      .def_ro("hook_perturbation", &ProfileSection::hook_perturbation,
+      .def_ro("bare_backward_s", &MeasuredProfile::bare_backward_s, "Seconds of the backward pass without hooks; None: not measured.")
+      .def_ro("hook_perturbation", &MeasuredProfile::hook_perturbation,
               "What the hooks cost, as a fraction of the bare backward; None: not measured.")
-      .def("__len__", [](const ProfileSection& self) { return self.tensors.names.size(); })
-      .def("__repr__", [](const ProfileSection& self) {
+      .def("__len__", [](const MeasuredProfile& self) { return self.tensors.names.size(); })
+      .def("__repr__", [](const MeasuredProfile& self) {
         return fmt::format("Profile({} tensors, {}, backward {})", self.tensors.names.size(), format_bytes(self.tensors.total_bytes()),
                            format_seconds(self.tensors.backward_s));
       });
   module.def(
-      "with_bare_backward",
-      [](ProfileSection profile, const std::vector<double>& hooked_s, const std::vector<double>& bare_s) {
-        add_bare_backward(hooked_s, bare_s, profile);
-        return profile;
-      },
-      "profile"_a, "hooked_s"_a, "bare_s"_a, "Adds the seconds of backward with and without hooks, from pairs of steps.");
+      "profile_of_steps", &profile_of_steps, "names"_a, "bytes"_a, "order"_a, "hooked_s"_a, "bare_s"_a,
+      "The profile of steps that were watched. order: indices of names and bytes, in gradient-ready order. hooked_s: for each step\n"
+      "seconds until the end of backward, then until each was ready; bare_s: until the end of as many backward passes without hooks.");
 }
 
 // ---- AllReduceTable: measured all-reduce times.
@@ -225,7 +222,7 @@ std::vector<std::vector<int64_t>> assigned_buckets(const std::vector<int64_t>& s
   return buckets;
 }
 
-Prediction predict_workload(const ProfileSection& profile, const MeasuredAllReduce& curve, std::optional<int64_t> world_size,
+Prediction predict_workload(const MeasuredProfile& profile, const MeasuredAllReduce& curve, std::optional<int64_t> world_size,
                             std::optional<int64_t> ranks_per_node, const std::vector<double>& caps_mib, const std::string& rule,
                             std::optional<double> first_cap_mib, double overhead_s, double compute_slowdown, double comm_slowdown,
                             double latency_factor, std::optional<double> residual, bool sensitivity) {
@@ -329,7 +326,7 @@ void bind_prediction(nb::module_& module) {
              "reached) or 'at-most' (a tensor that would exceed the cap starts a new bucket). Raises InputError.");
 }
 
-// ---- Tuning: one step of tuning/ after another, for firkin/_tuner.py.
+// ---- Tuning: one step of measuring/tuning.h after another, for firkin/_tuner.py.
 
 using Counts = std::vector<int64_t>;                                           // tensors per bucket, in gradient-ready order
 using Steps = std::vector<std::vector<double>>;                                // seconds, [setting][block]
@@ -352,7 +349,7 @@ std::vector<SettingSteps> measured(const std::vector<Setting>& settings, const S
   return list;
 }
 
-void init_tuning(Tuning* self, const ProfileSection& profile, const MeasuredAllReduce& table, int64_t world_size) {
+void init_tuning(Tuning* self, const MeasuredProfile& profile, const MeasuredAllReduce& table, int64_t world_size) {
   check_profile(profile.tensors);
   comm_costs(table.rows, world_size);
   new (self) Tuning();
@@ -410,7 +407,7 @@ void bind_tuning(nb::module_& module) {
           },
           "settings"_a, "step_s"_a, "Whether it is clear which of the caps to choose. settings: those of choose_race().")
       .def_prop_ro(
-          "leader", [](const Tuning& self) { return self.decision.standing.choice; }, "The one to choose, counted in the race.")
+          "leader", [](const Tuning& self) { return self.standing.choice; }, "The one to choose, counted in the race.")
       .def(
           "decide",
           [](Tuning& self, const std::vector<Setting>& settings, const Steps& step_s) {

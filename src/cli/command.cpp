@@ -217,7 +217,7 @@ void finish_run(const CommonFlags& common, const Results& results, const std::ve
   } else {
     fmt::print("{}", text ? *text : common.quiet ? answer_in_text(written, common.settings) : results_in_text(written, common.settings));
     if (!not_written) fmt::print("\n{}", wrapped("wrote ", fmt::format("{}/: {}", common.out, fmt::join(written.run.files, ", "))));
-    if (written.answer && !not_written) fmt::print("open  {}\n", (std::filesystem::path(common.out) / "report.html").string());
+    if (written.decision && !not_written) fmt::print("open  {}\n", (std::filesystem::path(common.out) / "report.html").string());
   }
   std::fflush(stdout);
   if (not_written) std::rethrow_exception(not_written);

@@ -86,26 +86,15 @@ std::vector<int64_t> reversed_order(size_t count) {
   return order;
 }
 
-std::vector<int64_t> order_of_times(const std::vector<double>& times) {
-  std::vector<int64_t> order(times.size());
-  std::iota(order.begin(), order.end(), 0);
-  std::ranges::stable_sort(order, {}, [&times](int64_t i) { return times[static_cast<size_t>(i)]; });
-  return order;
-}
-
 TensorProfile profile_in_order(const std::vector<NamedTensor>& parameters, const std::vector<int64_t>& order,
                                const std::vector<double>& ready_s, double backward_s) {
-  TensorProfile profile;
-  double latest = 0;
-  for (const int64_t parameter : order) {
-    const auto index = static_cast<size_t>(parameter);
-    latest = std::max(latest, ready_s[index]);
-    profile.names.push_back(parameters[index].name);
-    profile.bytes.push_back(static_cast<int64_t>(parameters[index].tensor.nbytes()));
-    profile.ready_s.push_back(latest);
+  std::vector<std::string> names;
+  std::vector<int64_t> bytes;
+  for (const NamedTensor& parameter : parameters) {
+    names.push_back(parameter.name);
+    bytes.push_back(static_cast<int64_t>(parameter.tensor.nbytes()));
   }
-  profile.backward_s = std::max(latest, backward_s);
-  return profile;
+  return profile_in_order(names, bytes, order, ready_s, backward_s);
 }
 
 void check_communication(const std::vector<NamedTensor>& parameters, const std::vector<int64_t>& order, const BucketPlan& plan) {

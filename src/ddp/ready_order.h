@@ -8,7 +8,7 @@
 #include "firkin/ddp/data_parallel.h"
 #include "firkin/ddp/module_parameters.h"
 #include "firkin/plan/bucket_plan.h"
-#include "firkin/plan/tensor_profile.h"
+#include "measuring/ready_profile.h"
 
 namespace firkin {
 
@@ -49,11 +49,7 @@ class ReadyCounter {
 // count - 1, ..., 1, 0: that of registration, reversed.
 std::vector<int64_t> reversed_order(size_t count);
 
-// Indices by ascending time; equal times in their own order.
-std::vector<int64_t> order_of_times(const std::vector<double>& times);
-
-// The profile that the performance model takes, in an order that need not be that of the times: a tensor counts as ready when those before
-// it are, for so it is launched. ready_s: per parameter, seconds from the start of backward; it and backward_s without the forward pass.
+// The same of parameters (measuring/ready_profile.h).
 TensorProfile profile_in_order(const std::vector<NamedTensor>& parameters, const std::vector<int64_t>& order,
                                const std::vector<double>& ready_s, double backward_s);
 

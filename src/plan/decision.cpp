@@ -6,6 +6,7 @@
 #include <array>
 #include <bit>
 #include <cmath>
+#include <limits>
 #include <numbers>
 #include <numeric>
 #include <ranges>
@@ -299,28 +300,34 @@ bool keeps_default(Outcome outcome) {
 }
 
 Decision decide(const DecisionInputs& inputs, double none_predicted_s) {
-  // The default's communication is hidden if its steps are at most this factor longer.
-  constexpr double kHiddenPart = 1.02;
-  constexpr double kWorthAnotherLook = 0.03;  // predicted gain, as a share of a step
-  Decision decision{.standing = weigh(inputs.caps, inputs.race_s)};
-  const size_t choice = decision.standing.choice;
+  constexpr double kHiddenPart = 1.02;        // of a step: what the default may take longer than none
+  constexpr double kWorthAnotherLook = 0.03;  // predicted, of a step
+  const Standing& standing = inputs.standing;
+  const size_t choice = standing.choice;
+  const PredictedCap& cap = inputs.caps[choice];
+  Decision decision{.cap_mib = mib(cap.cap_bytes),
+                    .lowest_cap_mib = mib(cap.lowest_cap_bytes),
+                    .predicted_s = cap.time_s,
+                    .expected_regret = standing.expected_regret};
+  if (cap.highest_cap_bytes != std::numeric_limits<int64_t>::max()) decision.highest_cap_mib = mib(cap.highest_cap_bytes);
+  for (const size_t i : standing.tied) decision.tied_mib.push_back(mib(inputs.caps[i].cap_bytes));
   const auto& [none_s, default_s, choice_s] = inputs.confirmation;
   if (!none_s.empty() && none_predicted_s > 0) decision.level = median(none_s) / none_predicted_s;
-  if (inputs.default_predicted_s) decision.predicted_to_default = inputs.caps[choice].time_s / *inputs.default_predicted_s;
-  if (has_blocks(choice_s, default_s)) decision.to_default = paired_ratio(choice_s, default_s);
+  if (inputs.default_predicted_s) decision.predicted_to_default = cap.time_s / *inputs.default_predicted_s;
+  if (has_blocks(choice_s, default_s)) decision.over_default = paired_ratio(choice_s, default_s);
 
   if (!inputs.as_default.empty() && inputs.as_default.at(choice)) {
     decision.outcome = Outcome::kSameBuckets;
-  } else if (!decision.to_default) {
+  } else if (!decision.over_default) {
     decision.outcome = Outcome::kNotMeasured;
-  } else if (decision.to_default->interval.high < 1) {
+  } else if (decision.over_default->interval.high < 1) {
     decision.outcome = Outcome::kGain;
-  } else if (decision.to_default->interval.low > 1) {
+  } else if (decision.over_default->interval.low > 1) {
     decision.outcome = Outcome::kDefaultFaster;
   } else if (has_blocks(default_s, none_s) && paired_ratio(default_s, none_s).interval.high < kHiddenPart) {
     decision.outcome = Outcome::kHidden;
   } else if (decision.predicted_to_default.value_or(1) < 1 - kWorthAnotherLook &&
-             decision.to_default->interval.low < 1 - kWorthAnotherLook) {
+             decision.over_default->interval.low < 1 - kWorthAnotherLook) {
     decision.outcome = Outcome::kNotShown;
   } else {
     decision.outcome = Outcome::kNothingToGain;

@@ -313,8 +313,8 @@ std::optional<Chart> timeline_chart(const Results& results) {
 std::vector<StrategyRow> compared_strategies(const Results& results) {
   std::vector<StrategyRow> rows = results.strategies;
   const auto named = [&rows](const std::string& name) { return std::ranges::find(rows, name, &StrategyRow::strategy); };
-  if (!results.answer || named("bucketed") != rows.end()) return rows;
-  const CurveRow& best = results.answer->best_measured;
+  if (!results.decision || named("bucketed") != rows.end()) return rows;
+  const CurveRow& best = *results.best_measured;
   StrategyRow row;
   row.strategy = fmt::format("bucketed {} MiB", display_cap(best.cap_mib));
   row.buckets = best.buckets;

@@ -71,7 +71,7 @@ json measured_points(const Results& results) {
                   {"cap", display_cap(row.cap_mib) + " MiB"},
                   {"time_s", *row.measured_s},
                   {"measured", display_seconds(*row.measured_s)},
-                  {"kind", results.answer && is_tied(*results.answer, row.cap_mib) ? "measured, as good" : "measured"}};
+                  {"kind", results.decision && is_tied(results, row.cap_mib) ? "measured, as good" : "measured"}};
     point["buckets"] = row.buckets ? json(*row.buckets) : json("–");
     point["predicted"] = row.predicted_s ? display_seconds(*row.predicted_s) : "–";
     add_interval(point, row.measured_ci_s);
@@ -90,12 +90,12 @@ json best_mark(const std::string& kind, double cap_mib, double time_s, int label
 
 // If both labels are on the same side of their lines, the outer one is written in the upper row, so that no line
 // crosses a label.
-json best_marks(const TuneAnswer& answer, const CurveRange& caps) {
-  const double chosen = answer.decision.cap_mib, measured = answer.best_measured.cap_mib;
+json best_marks(const Results& results, const CurveRange& caps) {
+  const double chosen = results.decision->cap_mib, measured = results.best_measured->cap_mib;
   const bool both_right = std::min(chosen, measured) > std::sqrt(caps.low * caps.high);
   const bool choice_first = chosen == measured || (chosen < measured) != both_right;
-  json marks = {best_mark("measured", measured, *answer.best_measured.measured_s, choice_first ? 1 : 0, "measured best")};
-  if (const auto& predicted_s = answer.decision.predicted_s)
+  json marks = {best_mark("measured", measured, *results.best_measured->measured_s, choice_first ? 1 : 0, "measured best")};
+  if (const auto& predicted_s = results.decision->predicted_s)
     marks.push_back(best_mark("predicted", chosen, *predicted_s, choice_first ? 0 : 1, "chosen"));
   if (chosen == measured) marks[0]["label"] = "measured best: the same";
   return marks;
@@ -126,14 +126,14 @@ Levels place_levels(const std::vector<StrategyRow>& strategies, CurveRange& time
   return levels;
 }
 
-std::string curve_summary(const std::vector<CurveRow>& rows, const std::optional<TuneAnswer>& answer) {
+std::string curve_summary(const std::vector<CurveRow>& rows, const Results& results) {
   std::string text =
       fmt::format("Step time over bucket caps from {} to {} MiB.", display_cap(rows.front().cap_mib), display_cap(rows.back().cap_mib));
-  if (!answer) return text;
-  if (const auto& predicted_s = answer->decision.predicted_s)
-    text += fmt::format(" Chosen: {} MiB, predicted at {}.", display_cap(answer->decision.cap_mib), display_seconds(*predicted_s));
-  return text + fmt::format(" Measured best: {} MiB at {}.", display_cap(answer->best_measured.cap_mib),
-                            display_seconds(*answer->best_measured.measured_s));
+  if (!results.decision) return text;
+  if (const auto& predicted_s = results.decision->predicted_s)
+    text += fmt::format(" Chosen: {} MiB, predicted at {}.", display_cap(results.decision->cap_mib), display_seconds(*predicted_s));
+  return text + fmt::format(" Measured best: {} MiB at {}.", display_cap(results.best_measured->cap_mib),
+                            display_seconds(*results.best_measured->measured_s));
 }
 
 // How far the prediction was off; empty unless caps were both predicted and measured.
@@ -227,12 +227,12 @@ std::optional<Chart> curve_chart(const Results& results) {
   json spec = filled_chart("curve", {{"predicted", predicted_points(line)},
                                      {"measured", measured},
                                      {"levels", levels.lines},
-                                     {"best", results.answer ? best_marks(*results.answer, caps) : json::array()}});
+                                     {"best", results.decision ? best_marks(results, caps) : json::array()}});
   set_time_axis(spec, times, "step time");
   if (measured.empty()) set_param(spec, "key", {"predicted"});
   return Chart{"curve", std::string("Step time over bucket size: predicted") + (measured.empty() ? "" : " and measured"),
                curve_caption(levels, !measured.empty(), line.front().predicted_range_s.has_value()) + error_text(results.curve),
-               curve_summary(line, results.answer), std::move(spec)};
+               curve_summary(line, results), std::move(spec)};
 }
 
 std::vector<Chart> prediction_charts(const Prediction& prediction) {

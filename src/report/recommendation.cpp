@@ -9,7 +9,7 @@
 
 #include "firkin/base/units.h"
 #include "report/map.h"
-#include "report/report.h"
+#include "report/words.h"
 
 namespace firkin {
 namespace {
@@ -34,8 +34,8 @@ std::string enumerated(const std::vector<double>& caps_mib) {
 }
 
 // "28.4 % less time than PyTorch's default (95 % interval 26.1 to 30.2 %)"
-std::string against(const Gain& gain, const std::string& other) {
-  const Interval saved{1 - gain.ratio_ci.high, 1 - gain.ratio_ci.low};
+std::string against(const PairedRatio& gain, const std::string& other) {
+  const Interval saved{1 - gain.interval.high, 1 - gain.interval.low};
   if (!std::isfinite(saved.low)) {
     return fmt::format("{:.3f} times as long as {}, from too few samples for an interval", gain.ratio, other);
   }
@@ -53,15 +53,14 @@ constexpr const char* kRecommended = " (recommended)";
 
 // "ordered (recommended), which also overlaps the next forward pass: 179 ms per step, 12.3 % less time than the best cap (...)"
 std::string own_engine(const Results& results) {
-  const TuneAnswer& answer = *results.answer;
-  if (!answer.ordered_over_best_cap) return "";
-  const Gain& ordered = *answer.ordered_over_best_cap;
-  const auto& sharded = answer.sharded_over_best_cap;
+  if (!results.ordered_over_best_cap) return "";
+  const PairedRatio& ordered = *results.ordered_over_best_cap;
+  const auto& sharded = results.sharded_over_best_cap;
   const bool is_sharded = sharded && sharded->ratio < ordered.ratio;
-  const Gain& best = is_sharded ? *sharded : ordered;
+  const PairedRatio& best = is_sharded ? *sharded : ordered;
   const char* const name = is_sharded ? kShardedName : kOrderedName;
   const auto row = std::ranges::find(results.strategies, name, &StrategyRow::strategy);
-  return fmt::format("{}{}, which also overlaps the next forward pass: {}{}", name, best.ratio_ci.high < 1 ? kRecommended : "",
+  return fmt::format("{}{}, which also overlaps the next forward pass: {}{}", name, best.interval.high < 1 ? kRecommended : "",
                      row == results.strategies.end() ? "" : display_seconds(row->measured_s) + " per step, ",
                      against(best, "the best cap"));
 }
@@ -75,7 +74,7 @@ std::string memory_sentence(const PredictedSharded& sharded) {
 
 constexpr const char* kHalves = "Reduce-scatter and all-gather are taken as half an all-reduce each.";
 
-std::string sharded_sentence(const PredictedSharded& sharded, const std::optional<Gain>& measured) {
+std::string sharded_sentence(const PredictedSharded& sharded, const std::optional<PairedRatio>& measured) {
   return fmt::format(
       "The strategy sharded, which divides the optimiser among the ranks, is predicted to take {} per step with {} MiB{}. {}{}",
       display_seconds(sharded.period_s), display_cap(mib(sharded.cap_bytes)),
@@ -84,14 +83,14 @@ std::string sharded_sentence(const PredictedSharded& sharded, const std::optiona
 }
 
 std::string hook_sentence(const HookGain& hook) {
-  const Gain gain{hook.ratio, hook.ratio_ci.value_or(Interval{0, HUGE_VAL})};
+  const PairedRatio gain{hook.ratio, hook.ratio_ci.value_or(Interval{0, HUGE_VAL})};
   return fmt::format(
       "With gradients as {} on the wire, {} MiB is predicted to be best ({}), and a step takes {}. It rounds gradients to 8 "
       "significant bits: compare the loss before you keep it.",
       hook.hook, display_cap(hook.cap_mib), display_seconds(hook.predicted_s), against(gain, "without"));
 }
 
-std::string bounds_sentence(const DecisionSection& decision) {
+std::string bounds_sentence(const Decision& decision) {
   if (!decision.lowest_cap_mib) return "";
   if (!decision.highest_cap_mib)
     return fmt::format(" Every cap from {} MiB on makes the same buckets.", exact_cap(*decision.lowest_cap_mib));
@@ -99,14 +98,14 @@ std::string bounds_sentence(const DecisionSection& decision) {
                      exact_cap(*decision.highest_cap_mib));
 }
 
-std::string tune_heading(const DecisionSection& decision) {
-  if (has_outcome(decision, Outcome::kSameBuckets)) return "Keep PyTorch's default: it makes the same buckets as the best cap.";
-  if (has_outcome(decision, Outcome::kHidden))
+std::string tune_heading(const Decision& decision) {
+  if (decision.outcome == Outcome::kSameBuckets) return "Keep PyTorch's default: it makes the same buckets as the best cap.";
+  if (decision.outcome == Outcome::kHidden)
     return "Keep PyTorch's default: its communication is hidden, so steps take as long as without any.";
-  if (has_outcome(decision, Outcome::kDefaultFaster)) return "Keep PyTorch's default: no other cap was faster.";
-  if (has_outcome(decision, Outcome::kNothingToGain)) return "Keep PyTorch's default: no other cap shows a measurable gain.";
+  if (decision.outcome == Outcome::kDefaultFaster) return "Keep PyTorch's default: no other cap was faster.";
+  if (decision.outcome == Outcome::kNothingToGain) return "Keep PyTorch's default: no other cap shows a measurable gain.";
   const std::string set = fmt::format("Set bucket_cap_mb={}", exact_cap(decision.cap_mib));
-  if (has_outcome(decision, Outcome::kGain) && decision.over_default)
+  if (decision.outcome == Outcome::kGain && decision.over_default)
     return fmt::format("{}: steps take {} less time than with PyTorch's default.", set, display_percent(1 - decision.over_default->ratio));
   if (!decision.predicted_to_default) return fmt::format("{}. PyTorch's default was not measured.", set);
   const std::string predicted = display_percent(1 - *decision.predicted_to_default);
@@ -124,18 +123,18 @@ std::string more_blocks(const RunHead& run) {
 }
 
 // How sure it is, and what the measurement cannot tell.
-std::string tune_certainty(const DecisionSection& decision, const RunHead& run) {
+std::string tune_certainty(const Decision& decision, const RunHead& run) {
   std::string text;
   const auto add = [&text](const std::string& sentence) { text += (text.empty() ? "" : " ") + sentence; };
-  if (const auto& gain = decision.over_default; gain && !has_outcome(decision, Outcome::kSameBuckets)) {
-    if (has_outcome(decision, Outcome::kGain) && std::isfinite(gain->ratio_ci.high)) {
-      add(fmt::format("95 % interval {} to {}, from blocks that had no part in choosing the cap.", display_percent(1 - gain->ratio_ci.high),
-                      display_percent(1 - gain->ratio_ci.low)));
+  if (const auto& gain = decision.over_default; gain && decision.outcome != Outcome::kSameBuckets) {
+    if (decision.outcome == Outcome::kGain && std::isfinite(gain->interval.high)) {
+      add(fmt::format("95 % interval {} to {}, from blocks that had no part in choosing the cap.", display_percent(1 - gain->interval.high),
+                      display_percent(1 - gain->interval.low)));
     } else {
       add(fmt::format("Measured with {} MiB, a step takes {}.", exact_cap(decision.cap_mib), against(*gain, "with PyTorch's default")));
     }
   }
-  if (has_outcome(decision, Outcome::kNotShown)) add(fmt::format("To settle it takes {}.", more_blocks(run)));
+  if (decision.outcome == Outcome::kNotShown) add(fmt::format("To settle it takes {}.", more_blocks(run)));
   std::vector<double> others = decision.tied_mib;
   std::erase(others, decision.cap_mib);
   if (!others.empty()) add(fmt::format("{} MiB may be as fast: this measurement cannot tell.", enumerated(others)));
@@ -180,8 +179,7 @@ std::string place_on_the_map(int64_t gradient_bytes, double backward_s, const Al
 }
 
 std::vector<std::string> tune_lead(const Results& results) {
-  const TuneAnswer& answer = *results.answer;
-  const DecisionSection& decision = answer.decision;
+  const Decision& decision = *results.decision;
   std::string sure = fmt::format("With {} MiB", exact_cap(decision.cap_mib));
   if (decision.predicted_s) sure += fmt::format(" the model predicts {} per step", display_seconds(*decision.predicted_s));
   if (decision.measured_s) sure += fmt::format("; {} was measured", display_seconds(*decision.measured_s));
@@ -190,8 +188,8 @@ std::vector<std::string> tune_lead(const Results& results) {
     sure += fmt::format(" It is expected to cost at most {} over the best raced cap.", display_percent(*decision.expected_regret));
   }
   std::vector<std::string> lead = {sure + bounds_sentence(decision)};
-  if (answer.sharded) lead.push_back(sharded_sentence(*answer.sharded, answer.sharded_over_best_cap));
-  for (const HookGain& hook : answer.hooks) lead.push_back(hook_sentence(hook));
+  if (results.sharded) lead.push_back(sharded_sentence(*results.sharded, results.sharded_over_best_cap));
+  for (const HookGain& hook : results.hooks) lead.push_back(hook_sentence(hook));
   if (results.profile && results.alpha_beta) {
     const TensorProfile& profile = results.profile->tensors;
     lead.push_back(place_on_the_map(profile.total_bytes(), profile.backward_s, *results.alpha_beta));
@@ -215,15 +213,15 @@ std::vector<PasteSetting> tune_settings(const Results& results) {
   const std::optional<ModelDescription>& model = results.run.model;
   const bool half = model && model->dtype && *model->dtype == "bf16";
   const int64_t element_bytes = half ? 2 : 4;
-  const DecisionSection& decision = results.answer->decision;
+  const Decision& decision = *results.decision;
   const int64_t cap_bytes = std::llround(decision.cap_mib * static_cast<double>(kMiB));
-  std::vector<PasteSetting> settings = paste_settings(cap_bytes, element_bytes, results.answer->plan_caps_mib);
-  if (keeps_default(decision)) put_default_first(settings, "bucket_cap_mb");
+  std::vector<PasteSetting> settings = paste_settings(cap_bytes, element_bytes, results.plan_caps_mib);
+  if (keeps_default(decision.outcome)) put_default_first(settings, "bucket_cap_mb");
   for (auto& [tool, setting, note] : settings) {
     if (decision.options && setting.starts_with("DistributedDataParallel(model"))
       setting.insert(setting.size() - 1, ", " + *decision.options);
   }
-  return with_sharded(std::move(settings), results.answer->sharded, cap_bytes, element_bytes);
+  return with_sharded(std::move(settings), results.sharded, cap_bytes, element_bytes);
 }
 
 // ---- The answer of `firkin predict`.
@@ -360,9 +358,9 @@ std::vector<PasteSetting> prediction_settings(const Prediction& prediction) {
 
 }  // namespace
 
-void recommend(const Results& results, Answer& answer) {
-  if (results.answer) {
-    const DecisionSection& decision = results.answer->decision;
+void recommend(const Results& results, Wording& answer) {
+  if (results.decision) {
+    const Decision& decision = *results.decision;
     answer.heading = tune_heading(decision);
     answer.certainty = tune_certainty(decision, results.run);
     answer.own_engine = own_engine(results);

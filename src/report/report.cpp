@@ -154,7 +154,7 @@ std::string folded(const std::string& summary, const std::string& content) {
 }
 
 // What limits the answer, and what was noticed on the way: once, in a box.
-std::string warnings_html(const Answer& answer) {
+std::string warnings_html(const Wording& answer) {
   if (answer.warnings.empty() && answer.notes.empty()) return "";
   std::string html = "<aside class=\"warnings\">\n" + paragraphs(answer.warnings);
   if (!answer.notes.empty()) html += folded(fmt::format("Notes of the measurement ({})", answer.notes.size()), paragraphs(answer.notes));
@@ -178,10 +178,10 @@ std::string settings_html(const std::vector<PasteSetting>& settings) {
 // The curve's table with a last column for what the answer says about each cap.
 Table remarked_curve(const Results& results) {
   Table table = curve_table(results.curve, kPage);
-  if (!results.answer) return table;
+  if (!results.decision) return table;
   table.columns.push_back({"", false});
   for (size_t i = 0; i < table.rows.size(); ++i) {
-    const std::string remark = remark_on(*results.answer, results.curve[i].cap_mib);
+    const std::string remark = remark_on(results, results.curve[i].cap_mib);
     table.rows[i].cells.push_back(remark);
     table.rows[i].highlighted = !remark.empty() && remark != "as good";
   }
@@ -233,7 +233,7 @@ std::string origin_html(const RunHead& run) {
 }
 
 // How sure the answer is, and the best of Firkin's own engine.
-std::string certainty_html(const Answer& answer) {
+std::string certainty_html(const Wording& answer) {
   std::string html;
   const auto add = [&html](const std::string& text) { html += "<p class=\"certainty\">" + heading_html(text) + "</p>\n"; };
   if (!answer.certainty.empty()) add(answer.certainty);
@@ -242,7 +242,7 @@ std::string certainty_html(const Answer& answer) {
 }
 
 // One of several results: its answer above its charts.
-std::string answer_html(const Answer& answer) {
+std::string answer_html(const Wording& answer) {
   return "<header class=\"run\"><p class=\"kicker\">" + escape_html(answer.kicker) + "</p>\n" + element("h2", answer.heading) +
          certainty_html(answer) + warnings_html(answer) + paragraphs(answer.lead) + "</header>\n";
 }
@@ -272,11 +272,11 @@ std::string_view third_party_notices() {
 }
 
 std::string render_report(const Results& results) {
-  const Answer answer = summarize(results);
+  const Wording answer = summarize(results);
   const std::vector<Chart> charts = charts_for(results);
   // What the cap that the prediction alone favours costs over the measured best.
   std::string trust;
-  if (results.answer) trust = results.answer->regret > 0 ? display_percent(results.answer->regret) + " longer" : "no longer";
+  if (results.decision) trust = results.regret > 0 ? display_percent(*results.regret) + " longer" : "no longer";
   return page_of({{"title", escape_html(answer.kicker)},
                   {"kicker", escape_html(answer.kicker)},
                   {"heading", heading_html(answer.heading)},
@@ -286,9 +286,9 @@ std::string render_report(const Results& results) {
                   {"charts", charts_html(charts)},
                   {"lead", answer.lead.empty() ? "" : "<section class=\"lead\">" + paragraphs(answer.lead) + "</section>\n"},
                   {"tables", tables_html(results)},
-                  {"reading hidden", results.answer ? "" : " hidden"},
+                  {"reading hidden", results.decision ? "" : " hidden"},
                   {"trust", trust},
-                  {"favoured", results.answer ? display_cap(results.answer->best_predicted.cap_mib) : ""},
+                  {"favoured", results.decision ? display_cap(results.best_predicted->cap_mib) : ""},
                   {"origin", origin_html(results.run)}},
                  charts, results_json(results));
 }
@@ -299,7 +299,7 @@ std::string render_reports(const std::vector<Results>& several, const std::vecto
   std::string charts_part, tables, origins;
   nlohmann::json data = nlohmann::json::array();
   for (const Results& results : several) {
-    Answer answer = summarize(results);
+    Wording answer = summarize(results);
     answer.kicker = fmt::format("{}: {}", names[data.size()], answer.kicker);
     std::vector<Chart> charts = charts_for(results);
     for (Chart& chart : charts) chart.id += data.empty() ? "" : fmt::format("-{}", data.size() + 1);
@@ -343,9 +343,8 @@ Results with_files(Results results, const std::vector<OutputFile>& files) {
 }
 
 void write_result(const std::filesystem::path& folder, const Results& results, const std::vector<OutputFile>& files) {
-  write_file_atomically(folder / kResultsFile, results_text(results));
+  write_files(folder, results, files);
   write_file_atomically(folder / kPageFile, render_report(results));
-  for (const OutputFile& file : files) write_file_atomically(folder / file.name, file.content);
 }
 
 }  // namespace firkin

@@ -11,7 +11,7 @@
 #include "firkin/base/units.h"
 #include "firkin/plan/uncertainty.h"
 #include "firkin/stats/summary.h"
-#include "report/report.h"
+#include "report/words.h"
 
 namespace firkin {
 
@@ -136,8 +136,8 @@ std::string kicker(const Results& results) {
 
 }  // namespace
 
-Answer summarize(const Results& results) {
-  Answer answer;
+Wording summarize(const Results& results) {
+  Wording answer;
   answer.kicker = kicker(results);
   if (!results.complete) answer.warnings.push_back("This run is incomplete: it was interrupted or is still running.");
   if (const auto& link = results.run.environment.link) {
@@ -148,7 +148,7 @@ Answer summarize(const Results& results) {
     answer.warnings.push_back(fmt::format("Calibration: {}.", results.calibration->fit.warning));
   answer.notes = results.notes;
   if (results.comparison) answer.lead = reading_aid(*results.comparison);
-  if (results.answer || results.prediction) {
+  if (results.decision || results.prediction) {
     recommend(results, answer);
   } else {
     answer.heading = heading_of(results);
@@ -176,15 +176,15 @@ std::string fitted(Table (*table)(const Rows& rows, unsigned shown), const Rows&
 }
 
 // Kept short: the widest rows leave a dozen columns.
-std::string short_remark(const TuneAnswer& answer, double cap_mib) {
-  const std::string remark = remark_on(answer, cap_mib);
+std::string short_remark(const Results& results, double cap_mib) {
+  const std::string remark = remark_on(results, cap_mib);
   if (remark.empty() || remark == "as good") return "";
   return "< " + (remark.find(',') == std::string::npos ? remark.substr(0, remark.find(' ')) : "best");
 }
 
 std::string curve_in_text(const Results& results) {
   std::vector<std::string> remarks;
-  for (const CurveRow& row : results.curve) remarks.push_back(results.answer ? short_remark(*results.answer, row.cap_mib) : "");
+  for (const CurveRow& row : results.curve) remarks.push_back(results.decision ? short_remark(results, row.cap_mib) : "");
   return fitted(curve_table, results.curve, remarks);
 }
 
@@ -251,14 +251,14 @@ std::string comparison_in_text(const Comparison& comparison) {
 }  // namespace
 
 std::string answer_in_text(const Results& results, bool with_settings) {
-  const Answer answer = summarize(results);
+  const Wording answer = summarize(results);
   std::string text = wrapped("", answer.heading);
   if (!answer.certainty.empty()) text += wrapped("", answer.certainty);
   if (!answer.settings.empty()) text += wrapped("  paste   ", answer.settings[0].setting);
   if (answer.recommends_own_engine) text += wrapped("  firkin  ", answer.own_engine);
-  if (!answer.settings.empty() && !results.answer) text += '\n';
+  if (!answer.settings.empty() && !results.decision) text += '\n';
   for (const std::string& warning : answer.warnings) text += wrapped("Warning: ", warning);
-  if (!results.answer) {  // what explains a tuning is for its page
+  if (!results.decision) {  // what explains a tuning is for its page
     for (const std::string& paragraph : answer.lead) text += wrapped("", paragraph);
     for (const std::string& note : answer.notes) text += wrapped("Note: ", note);
   }
@@ -290,7 +290,7 @@ std::string results_in_text(const Results& results, bool with_settings) {
   const std::string heading = wrapped("", summarize(results).heading);
   std::string text;
   const auto add = [&text](const std::string& part) { text += (text.empty() ? "" : "\n") + part; };
-  if (results.answer) {
+  if (results.decision) {
     add(answer_in_text(results, with_settings));
     const bool compared = std::ranges::find(results.strategies, "naive", &StrategyRow::strategy) != results.strategies.end();
     if (compared || results.strategies.empty()) add(curve_in_text(results));

@@ -32,54 +32,12 @@ Table profile_table(const TensorProfile& profile) {
   return table;
 }
 
-void add_bare_backward(const std::vector<double>& hooked_s, const std::vector<double>& bare_s, ProfileSection& profile) {
-  const double hooked_to_bare = paired_ratio(hooked_s, bare_s).ratio;
-  profile.hook_perturbation = hooked_to_bare - 1;
-  profile.bare_backward_s = median(hooked_s) / hooked_to_bare;  // paired, so both are of the same moments
-}
-
 std::string setting_name(const StrategyRow& row) {
   return row.cap_mib ? fmt::format("{} {} MiB", row.strategy, display_cap(*row.cap_mib)) : row.strategy;
 }
 
 std::string exact_setting_name(const StrategyRow& row) {
   return row.cap_mib ? fmt::format("{} {:.6g} MiB", row.strategy, *row.cap_mib) : row.strategy;
-}
-
-DecisionSection decision_section(const Decision& decision, std::span<const PredictedCap> raced) {
-  const PredictedCap& choice = raced[decision.standing.choice];
-  DecisionSection section{.outcome = std::string(name_of(decision.outcome)),
-                          .cap_mib = mib(choice.cap_bytes),
-                          .lowest_cap_mib = mib(choice.lowest_cap_bytes),
-                          .predicted_s = choice.time_s,
-                          .predicted_to_default = decision.predicted_to_default,
-                          .expected_regret = decision.standing.expected_regret,
-                          .level = decision.level};
-  if (choice.highest_cap_bytes != std::numeric_limits<int64_t>::max()) section.highest_cap_mib = mib(choice.highest_cap_bytes);
-  if (decision.to_default) section.over_default = Gain{decision.to_default->ratio, decision.to_default->interval};
-  for (const size_t i : decision.standing.tied) section.tied_mib.push_back(mib(raced[i].cap_bytes));
-  return section;
-}
-
-bool has_outcome(const DecisionSection& decision, Outcome outcome) {
-  return decision.outcome == name_of(outcome);
-}
-
-bool keeps_default(const DecisionSection& decision) {
-  const std::optional<Outcome> outcome = outcome_named(decision.outcome);
-  return outcome && keeps_default(*outcome);
-}
-
-bool is_tied(const TuneAnswer& answer, double cap_mib) {
-  return std::ranges::any_of(answer.indifference_set, [&](double cap) { return std::abs(cap - cap_mib) < 1e-9 * cap_mib; });
-}
-
-std::string remark_on(const TuneAnswer& answer, double cap_mib) {
-  const bool chosen = cap_mib == answer.decision.cap_mib;
-  const bool measured = cap_mib == answer.best_measured.cap_mib;
-  if (chosen) return measured ? "chosen, measured best" : "chosen";
-  if (measured) return "measured best";
-  return is_tied(answer, cap_mib) ? "as good" : "";
 }
 
 MixedQueuesSection mixed_queues_section(const std::vector<double>& ratios) {

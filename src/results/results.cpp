@@ -80,18 +80,25 @@ constexpr auto kFields<StepConfiguration> = std::tuple(
 // ---- The answer of `firkin tune`.
 
 template <>
-constexpr auto kFields<Gain> = std::tuple(Field("ratio", &Gain::ratio, Unit::kRatio), Field("ratio_ci", &Gain::ratio_ci, Unit::kRatio));
+constexpr auto kFields<PairedRatio> = std::tuple(Field("ratio", &PairedRatio::ratio, Unit::kRatio),
+                                                 Field("ratio_ci", &PairedRatio::interval, Unit::kRatio));
 
 template <>
-constexpr auto kFields<DecisionSection> = std::tuple(
-    Field("outcome", &DecisionSection::outcome), Field(kCapKey, &DecisionSection::cap_mib, Unit::kMib),
-    Field("lowest_cap_mib", &DecisionSection::lowest_cap_mib, Unit::kMib),
-    Field("highest_cap_mib", &DecisionSection::highest_cap_mib, Unit::kMib),
-    Field("predicted_s", &DecisionSection::predicted_s, Unit::kSeconds), Field("measured_s", &DecisionSection::measured_s, Unit::kSeconds),
-    Field("predicted_to_default", &DecisionSection::predicted_to_default, Unit::kRatio),
-    Field("over_default", &DecisionSection::over_default), Field("expected_regret", &DecisionSection::expected_regret),
-    Field("tied_mib", &DecisionSection::tied_mib, Unit::kMib), Field("level", &DecisionSection::level, Unit::kRatio),
-    Field("options", &DecisionSection::options));
+constexpr auto kFields<Decision> = std::tuple(
+    Field(
+        "outcome", +[](const Decision& decision) { return std::string(name_of(decision.outcome)); },
+        +[](Decision& decision, const std::string& name) {
+          const std::optional<Outcome> outcome = outcome_named(name);
+          if (!outcome)
+            throw FieldError("decision.outcome", fmt::format("results: decision.outcome: '{}'; expected an outcome of firkin tune", name));
+          decision.outcome = *outcome;
+        }),
+    Field(kCapKey, &Decision::cap_mib, Unit::kMib), Field("lowest_cap_mib", &Decision::lowest_cap_mib, Unit::kMib),
+    Field("highest_cap_mib", &Decision::highest_cap_mib, Unit::kMib), Field("predicted_s", &Decision::predicted_s, Unit::kSeconds),
+    Field("measured_s", &Decision::measured_s, Unit::kSeconds),
+    Field("predicted_to_default", &Decision::predicted_to_default, Unit::kRatio), Field("over_default", &Decision::over_default),
+    Field("expected_regret", &Decision::expected_regret), Field("tied_mib", &Decision::tied_mib, Unit::kMib),
+    Field("level", &Decision::level, Unit::kRatio), Field("options", &Decision::options));
 
 template <>
 constexpr auto kFields<HookGain> = std::tuple(Field("hook", &HookGain::hook), Field(kCapKey, &HookGain::cap_mib, Unit::kMib),
@@ -99,16 +106,6 @@ constexpr auto kFields<HookGain> = std::tuple(Field("hook", &HookGain::hook), Fi
                                               Field("measured_s", &HookGain::measured_s, Unit::kSeconds),
                                               Field("ratio", &HookGain::ratio, Unit::kRatio),
                                               Field("ratio_ci", &HookGain::ratio_ci, Unit::kRatio));
-
-template <>
-constexpr auto kFields<TuneAnswer> = std::tuple(
-    Field("decision", &TuneAnswer::decision), Field("best_predicted", &TuneAnswer::best_predicted),
-    Field("best_measured", &TuneAnswer::best_measured), Field("indifference_set", &TuneAnswer::indifference_set, Unit::kMib),
-    Field("regret", &TuneAnswer::regret), Field("regret_ci", &TuneAnswer::regret_ci), Field("over_default", &TuneAnswer::over_default),
-    Field("ordered_over_default", &TuneAnswer::ordered_over_default), Field("ordered_over_best_cap", &TuneAnswer::ordered_over_best_cap),
-    Field("hooks", &TuneAnswer::hooks, kIfAny), Field("sharded", &TuneAnswer::sharded),
-    Field("sharded_over_best_cap", &TuneAnswer::sharded_over_best_cap), Field("plan_mib", &TuneAnswer::plan_mib, Unit::kMib, kIfAny),
-    Field("plan_caps_mib", &TuneAnswer::plan_caps_mib, Unit::kMib, kIfAny));
 
 namespace {
 
@@ -179,10 +176,10 @@ static void read_object(const JsonFields& fields, TensorProfile& profile) {
 }
 
 template <>
-constexpr auto kFields<ProfileSection> = std::tuple(Field("", &ProfileSection::tensors),
-                                                    Field("bare_backward_s", &ProfileSection::bare_backward_s, Unit::kSeconds),
-                                                    Field("hook_perturbation", &ProfileSection::hook_perturbation),
-                                                    Field("hook_perturbation_ci", &ProfileSection::hook_perturbation_ci));
+constexpr auto kFields<MeasuredProfile> = std::tuple(Field("", &MeasuredProfile::tensors),
+                                                     Field("bare_backward_s", &MeasuredProfile::bare_backward_s, Unit::kSeconds),
+                                                     Field("hook_perturbation", &MeasuredProfile::hook_perturbation),
+                                                     Field("hook_perturbation_ci", &MeasuredProfile::hook_perturbation_ci));
 
 // ---- All-reduces.
 
@@ -357,26 +354,33 @@ constexpr auto kFields<Results> = std::tuple(
     Field("complete", &Results::complete, kDefault), Field("profile", &Results::profile), Field("allreduce", &Results::allreduce, kIfAny),
     Field("alpha_beta", &Results::alpha_beta), Field("calibration", &Results::calibration), Field("curve", &Results::curve, kIfAny),
     Field("dense_curve", &Results::dense_curve, kIfAny), Field("strategies", &Results::strategies, kIfAny),
-    Field("mixed_queues", &Results::mixed_queues), Field("chunks", &Results::chunks, kIfAny),
-    Field("collectives", &Results::collectives, kIfAny), Field("configurations", &Results::configurations, kIfAny),
-    Field("traces", &Results::traces, kIfAny), Field("comparison", &Results::comparison),
-    Field("samples.total_s", &Results::chunk_totals_s, kIfAny), Field("samples.seconds", &Results::collective_samples_s, kIfAny));
+    Field("decision", &Results::decision), Field("best_predicted", &Results::best_predicted),
+    Field("best_measured", &Results::best_measured), Field("indifference_set", &Results::indifference_set, Unit::kMib, kIfAny),
+    Field("regret", &Results::regret), Field("regret_ci", &Results::regret_ci), Field("over_default", &Results::over_default),
+    Field("ordered_over_default", &Results::ordered_over_default), Field("ordered_over_best_cap", &Results::ordered_over_best_cap),
+    Field("hooks", &Results::hooks, kIfAny), Field("sharded", &Results::sharded),
+    Field("sharded_over_best_cap", &Results::sharded_over_best_cap), Field("plan_mib", &Results::plan_mib, Unit::kMib, kIfAny),
+    Field("plan_caps_mib", &Results::plan_caps_mib, Unit::kMib, kIfAny), Field("mixed_queues", &Results::mixed_queues),
+    Field("chunks", &Results::chunks, kIfAny), Field("collectives", &Results::collectives, kIfAny),
+    Field("configurations", &Results::configurations, kIfAny), Field("traces", &Results::traces, kIfAny),
+    Field("comparison", &Results::comparison), Field("samples.total_s", &Results::chunk_totals_s, kIfAny),
+    Field("samples.seconds", &Results::collective_samples_s, kIfAny));
 
 namespace {
 
 constexpr const char* kExpected = "the results.json of a subcommand";
 
 // A complete run of `firkin tune` has an answer.
-void read_answer_of_tune(const JsonFields& document, Results& results) {
+void check_answer_of_tune(const JsonFields& document, Results& results) {
   const std::vector<JsonFields> curve = document.objects("curve");
   if (curve.empty()) document.fail("curve", "empty", "at least one cap");
   for (const JsonFields& row : curve) require_times(row);
   if (!document.has("strategies")) document.fail("strategies", "missing", "an array of objects");
-  TuneAnswer& answer = results.answer.emplace();
-  read_object(document, answer);
+  for (const char* section : {"decision", "best_predicted", "best_measured"}) document.object(section);
+  document.get<double>("regret");
   for (const char* best : {"best_predicted", "best_measured"}) require_times(document.object(best));
-  if (answer.indifference_set.empty()) document.fail("indifference_set", "missing or empty", "an array of caps in MiB");
-  std::ranges::sort(answer.indifference_set);
+  if (results.indifference_set.empty()) document.fail("indifference_set", "missing or empty", "an array of caps in MiB");
+  std::ranges::sort(results.indifference_set);
 }
 
 }  // namespace
@@ -385,7 +389,6 @@ json results_json(const Results& results) {
   json document = json::object();
   write_object(results.run, document);
   write_object(results, document);
-  if (results.answer) write_object(*results.answer, document);
   if (results.prediction) write_object(*results.prediction, document);
   if (results.layers) write_object(*results.layers, document);
   if (results.step_samples) document["samples"] = json_of(*results.step_samples);
@@ -405,7 +408,7 @@ Results results_from_json(const json& document) {
     return results;
   }
   read_object(fields, results);
-  if (command == "tune" && results.complete) read_answer_of_tune(fields, results);
+  if (command == "tune" && results.complete) check_answer_of_tune(fields, results);
   std::ranges::stable_sort(results.allreduce, {}, [](const AllReduceRow& row) { return std::pair(row.world_size, row.bytes); });
   std::ranges::stable_sort(results.curve, {}, &CurveRow::cap_mib);
   std::ranges::stable_sort(results.dense_curve, {}, &CurveRow::cap_mib);
@@ -421,6 +424,11 @@ Results results_from_json(const json& document) {
 
 std::string results_text(const Results& results) {
   return dump_json(results_json(results), 1) + "\n";
+}
+
+void write_files(const std::filesystem::path& folder, const Results& results, const std::vector<OutputFile>& files) {
+  write_file_atomically(folder / kResultsFile, results_text(results));
+  for (const OutputFile& file : files) write_file_atomically(folder / file.name, file.content);
 }
 
 Results parse_results(std::string_view text, const std::string& file) {

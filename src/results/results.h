@@ -2,7 +2,7 @@
 // is empty.
 //
 //   const Results results = read_results("firkin-out/tune/results.json");
-//   results.answer->decision.cap_mib;
+//   results.decision->cap_mib;
 //   write_file_atomically("copy.json", results_text(results));  // the same again
 //
 // To add a column: a member, and a line in its table of fields in results.cpp.
@@ -22,6 +22,7 @@
 #include "firkin/plan/decision.h"
 #include "firkin/plan/prediction.h"
 #include "firkin/plan/tensor_profile.h"
+#include "measuring/tuning.h"
 #include "results/comparison.h"
 #include "results/run.h"
 
@@ -88,43 +89,12 @@ struct StepConfiguration {
 std::string setting_name(const StrategyRow& row);        // "bucketed 2.38 MiB"
 std::string exact_setting_name(const StrategyRow& row);  // "bucketed 2.375 MiB": tells settings apart
 
-// Names of strategies, and of settings beside them.
-inline constexpr const char* kTorchDefaultName = "torch default";  // c10d::Reducer, 1 MiB and then 25 MiB
-inline constexpr const char* kOrderedName = "ordered";
-inline constexpr const char* kShardedName = "sharded";
-inline constexpr const char* kChosenCapName = "chosen cap";  // of `tune`
-
 // steps.csv: one line per configuration and strategy.
 std::string steps_csv(const std::vector<StepConfiguration>& configurations);
 
 // ---- The answer of `firkin tune`.
 
-// A choice against another one that was measured in the same blocks: its step over the other's.
-struct Gain {
-  double ratio = 1;
-  Interval ratio_ci;
-};
-
-// What to set, and what it is worth (plan/decision.h). Caps in MiB.
-struct DecisionSection {
-  std::string outcome = {};  // name_of(Outcome)
-  double cap_mib = 0;
-  std::optional<double> lowest_cap_mib = {}, highest_cap_mib = {};  // the caps that make the same buckets
-  std::optional<double> predicted_s = {}, measured_s = {};          // a step with it
-  std::optional<double> predicted_to_default = {};                  // that step over one with PyTorch's default
-  std::optional<Gain> over_default = {};                            // the same, measured by blocks that did not choose
-  std::optional<double> expected_regret = {};                       // what it may cost over the best of the raced caps
-  // The caps that cannot be told apart from it, itself included.
-  std::vector<double> tied_mib = {};
-  // A step of `none`: as confirmed, over the one predicted from.
-  std::optional<double> level = {};
-  std::optional<std::string> options = {};  // of DDP that won besides the cap: "gradient_as_bucket_view=True"
-};
-DecisionSection decision_section(const Decision& decision, std::span<const PredictedCap> raced);
-bool has_outcome(const DecisionSection& decision, Outcome outcome);
-bool keeps_default(const DecisionSection& decision);  // by its outcome
-
-// The best cap for gradients that travel in another type, against the chosen cap.
+// The best cap with gradients in another type on the wire, against the chosen cap.
 struct HookGain {
   std::string hook;
   double cap_mib = 0;  // in bytes of the gradients themselves, like all caps
@@ -132,23 +102,6 @@ struct HookGain {
   double measured_s = 0;
   double ratio = 1;  // of measured steps
   std::optional<Interval> ratio_ci = {};
-};
-
-struct TuneAnswer {
-  DecisionSection decision;
-  CurveRow best_predicted;
-  CurveRow best_measured;
-  std::vector<double> indifference_set = {};  // caps in MiB
-  double regret = 0;                          // step at best_predicted over step at best_measured, minus 1
-  std::optional<Interval> regret_ci = {};
-  std::optional<Gain> over_default = {};  // the chosen cap, over PyTorch's default
-  std::optional<Gain> ordered_over_default = {};
-  std::optional<Gain> ordered_over_best_cap = {};  // the chosen cap
-  std::vector<HookGain> hooks = {};
-  std::optional<PredictedSharded> sharded = {};    // its periods are whole steps
-  std::optional<Gain> sharded_over_best_cap = {};  // where it was measured
-  std::vector<double> plan_mib = {};               // buckets of the best plan in launch order
-  std::vector<double> plan_caps_mib = {};          // bucket_cap_mb_list that gives them; empty if none does
 };
 
 // A run that the model was calibrated on.
@@ -162,25 +115,6 @@ struct CalibrationSection {
   std::vector<CalibrationRun> runs = {};
   Calibration fit;
 };
-
-// Whether the measurement cannot tell a cap from the best one.
-bool is_tied(const TuneAnswer& answer, double cap_mib);
-
-// "chosen", "measured best", "chosen, measured best", "as good", or nothing.
-std::string remark_on(const TuneAnswer& answer, double cap_mib);
-
-// ---- When each gradient became ready.
-
-struct ProfileSection {
-  TensorProfile tensors;
-  std::optional<double> bare_backward_s = {};    // without hooks
-  std::optional<double> hook_perturbation = {};  // what observing cost, as a fraction
-  std::optional<Interval> hook_perturbation_ci = {};
-};
-
-// Sets what observing cost, and what backward takes without it, from pairs of backward passes with hooks and without:
-// seconds.
-void add_bare_backward(const std::vector<double>& hooked_s, const std::vector<double>& bare_s, ProfileSection& profile);
 
 // ---- All-reduces: one of each size, and a fixed amount of data in chunks.
 
@@ -289,14 +223,26 @@ struct Results {
   RunHead run;
   bool complete = true;  // false: the run was interrupted, or is still running
   // tune
-  std::optional<ProfileSection> profile = {};  // and bench layers
-  AllReduceTable allreduce;                    // and bench allreduce
+  std::optional<MeasuredProfile> profile = {};  // and bench layers
+  AllReduceTable allreduce;                     // and bench allreduce
   std::optional<AlphaBeta> alpha_beta = {};
   std::optional<CalibrationSection> calibration = {};
   std::vector<CurveRow> curve = {};        // by ascending cap
   std::vector<CurveRow> dense_curve = {};  // by ascending cap, predictions only
   std::vector<StrategyRow> strategies = {};
-  std::optional<TuneAnswer> answer = {};
+  std::optional<Decision> decision = {};  // of a complete run, as what follows
+  std::optional<CurveRow> best_predicted = {}, best_measured = {};
+  std::vector<double> indifference_set = {};  // caps in MiB that the measurement cannot tell from the best
+  std::optional<double> regret = {};          // step at best_predicted over step at best_measured, minus 1
+  std::optional<Interval> regret_ci = {};
+  std::optional<PairedRatio> over_default = {};  // the chosen cap, over PyTorch's default; as in the decision
+  std::optional<PairedRatio> ordered_over_default = {};
+  std::optional<PairedRatio> ordered_over_best_cap = {};  // the chosen cap
+  std::vector<HookGain> hooks = {};
+  std::optional<PredictedSharded> sharded = {};           // its periods are whole steps
+  std::optional<PairedRatio> sharded_over_best_cap = {};  // where it was measured
+  std::vector<double> plan_mib = {};                      // buckets of the best plan in launch order
+  std::vector<double> plan_caps_mib = {};                 // bucket_cap_mb_list that gives them; empty where none does
   std::optional<StepSamples> step_samples = {};
   std::vector<std::string> notes = {};  // what else a reader has to know
   // bench allreduce, chunks, collectives, layers, step; trace
@@ -331,7 +277,25 @@ std::string results_text(const Results& results);
 Results parse_results(std::string_view text, const std::string& file);
 Results read_results(const std::filesystem::path& path);
 
+// A file of the folder, beside results.json.
+struct OutputFile {
+  std::string name;
+  std::string content;
+};
+
+// results.json and the other files, each whole or not there. Throws RuntimeError when the disk does not take them.
+void write_files(const std::filesystem::path& folder, const Results& results, const std::vector<OutputFile>& files);
+
 // ---- Made from results.
+
+// Fills everything but the run's head, as far as the tuning has come. What is not complete has no decision.
+void add_sections(const Tuning& tuning, Results& results);
+
+// Whether the measurement of a tuning cannot tell a cap from the best one.
+bool is_tied(const Results& results, double cap_mib);
+
+// "chosen", "measured best", "chosen, measured best", "as good", or nothing.
+std::string remark_on(const Results& results, double cap_mib);
 
 // Measured times of ranks for the same work, from which stragglers are predicted.
 using RankTimes = std::vector<std::vector<double>>;  // [rank][step], seconds; every step on every rank

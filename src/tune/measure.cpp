@@ -156,8 +156,8 @@ class TuneRun {
       tuning_.race = std::move(so_far);
       return of_rank_0(group_, is_clear(tuning_) ? 1 : 0) == 1;
     });
-    const auto leader = of_rank_0(group_, static_cast<double>(tuning_.decision.standing.choice));
-    tuning_.decision.standing.choice = static_cast<size_t>(leader);
+    const auto leader = of_rank_0(group_, static_cast<double>(tuning_.standing.choice));
+    tuning_.standing.choice = static_cast<size_t>(leader);
     tell();
   }
 

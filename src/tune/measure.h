@@ -1,5 +1,5 @@
 // What tuning measures with LibTorch, step by step: a profile, the all-reduce, steps that calibrate, a race of the few best caps, and what
-// the choice gains. What follows from it is tuning/'s.
+// the choice gains. What follows from it is measuring/'s.
 #pragma once
 
 #include <cstdint>
@@ -11,8 +11,8 @@
 #include "bench/step_bench.h"
 #include "firkin/comm/process_group.h"
 #include "firkin/plan/bucket_plan.h"
-#include "report/report.h"
-#include "tuning/tuning.h"
+#include "measuring/tuning.h"
+#include "results/results.h"
 #include "workload/workload.h"
 
 namespace firkin {

@@ -16,7 +16,7 @@
 #include "firkin/base/file.h"
 #include "firkin/base/output_folder.h"
 #include "firkin/ddp/module_parameters.h"
-#include "report/report.h"
+#include "report/words.h"
 #include "results/results.h"
 #include "tune/measure.h"
 
@@ -112,7 +112,7 @@ std::unique_ptr<OutputFolder> claimed_folder(const ProcessGroup& group, const st
   return folder;
 }
 
-ModuleProfile public_profile(const ProfileSection& profile, const std::vector<int64_t>& ready_order) {
+ModuleProfile public_profile(const MeasuredProfile& profile, const std::vector<int64_t>& ready_order) {
   return {.tensors = profile.tensors, .ready_order = ready_order, .bare_backward_s = profile.bare_backward_s.value_or(0)};
 }
 
@@ -121,10 +121,10 @@ ModuleTuning module_tuning(const Tuning& tuned, const Results& results) {
   ModuleTuning tuning;
   for (size_t i = 0; i < tuned.raced.size(); ++i) {
     const CurveRow& row = results.curve[i];
-    const bool tied = std::ranges::find(tuned.decision.standing.tied, i) != tuned.decision.standing.tied.end();
+    const bool tied = std::ranges::find(tuned.standing.tied, i) != tuned.standing.tied.end();
     tuning.curve.push_back({tuned.raced[i], row.measured_s.value(), row.measured_ci_s.value(), tied});
   }
-  tuning.decision = tuned.decision;
+  tuning.decision = results.decision.value();
   tuning.cap_bytes = choice_of(tuned).cap_bytes;
   tuning.profile = public_profile(tuned.profile, tuned.ready_order);
   tuning.allreduce = tuned.allreduce;
@@ -178,9 +178,10 @@ ModuleTuning tune_module(torch::nn::Module& module, const TrainingStep& step, co
   ModuleTuning tuning = module_tuning(tuned, results);
   if (!folder) return tuning;
   const std::vector<OutputFile> files = tables_of(tuned);
-  results = with_files(std::move(results), files);
+  results.run.files = {kResultsFile};
+  for (const OutputFile& file : files) results.run.files.push_back(file.name);
   folder->set_aside(results.run.files);
-  write_result(options.out, results, files);
+  write_files(options.out, results, files);
   return tuning;
 }
 

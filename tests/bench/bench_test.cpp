@@ -18,7 +18,7 @@ using testing::SizeIs;
 TEST(ReadyProfile, ListsTheModulesTensorsInTheOrderOfBackward) {
   run_ranks(2, [](const ProcessGroup& group) {
     Workload workload = small_workload();
-    const ProfileSection profile = measure_ready_profile(group, workload, {.steps = 6, .on_progress = {}}).profile;
+    const MeasuredProfile profile = measure_ready_profile(group, workload, {.steps = 6, .on_progress = {}}).profile;
     check_profile(profile.tensors);
     EXPECT_THAT(profile.tensors.bytes, ElementsAre(4, 128, 128, 4096, 128, 4096));
     EXPECT_EQ(profile.tensors.names.back(), "0.weight");

@@ -106,7 +106,7 @@ TEST(Decide, ClaimsAGainWhereTheBlocksThatDidNotChooseShowOne) {
   const auto caps = caps_of_regrets({0.0});
   const Decision decision = decide({.caps = caps, .default_predicted_s = 0.13, .confirmation = confirmation_of(0.08, 0.13, 0.10)}, 0.1);
   EXPECT_EQ(decision.outcome, Outcome::kGain);
-  EXPECT_NEAR(decision.to_default->ratio, 0.1 / 0.13, 0.01);
+  EXPECT_NEAR(decision.over_default->ratio, 0.1 / 0.13, 0.01);
   EXPECT_NEAR(*decision.predicted_to_default, 0.1 / 0.13, 1e-9);
   EXPECT_TRUE(decision.level.has_value());
   EXPECT_FALSE(keeps_default(decision.outcome));

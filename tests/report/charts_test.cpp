@@ -109,8 +109,8 @@ TEST(Charts, TheCurveMarksBothBestCapsAndHoldsThemWithinItsAxis) {
   const json spec = chart_of(results, "curve").spec;
   const json& best = spec["datasets"]["best"];
   ASSERT_EQ(best.size(), 2);
-  EXPECT_EQ(best[0]["cap_mib"], results.answer->best_measured.cap_mib);
-  EXPECT_EQ(best[1]["cap_mib"], results.answer->decision.cap_mib);
+  EXPECT_EQ(best[0]["cap_mib"], results.best_measured.cap_mib);
+  EXPECT_EQ(best[1]["cap_mib"], results.decision->cap_mib);
   EXPECT_EQ(best[1]["label"], "chosen: 0.5 MiB");
   EXPECT_NE(best[0]["row"], best[1]["row"]);
   const json& domain = spec["encoding"]["y"]["scale"]["domain"];
@@ -124,15 +124,15 @@ TEST(Charts, TheCurveMarksBothBestCapsAndHoldsThemWithinItsAxis) {
 
 TEST(Charts, TheChosenCapIsTheDecisionsNotThePredictedBest) {
   Results results = tune_results();
-  DecisionSection& decision = results.answer->decision;
+  Decision& decision = *results.decision;
   decision.cap_mib = 16;  // the predicted line is lower elsewhere
   decision.predicted_s = 0.370726;
   EXPECT_EQ(rows_of(results, "curve", "best")[1]["label"], "chosen: 16 MiB");
   EXPECT_THAT(chart_of(results, "curve").summary, HasSubstr("Chosen: 16 MiB, predicted at 371 ms."));
-  EXPECT_EQ(remark_on(*results.answer, 16), "chosen");
-  EXPECT_EQ(remark_on(*results.answer, 4), "measured best");
+  EXPECT_EQ(remark_on(results, 16), "chosen");
+  EXPECT_EQ(remark_on(results, 4), "measured best");
   decision.cap_mib = 4;
-  EXPECT_EQ(remark_on(*results.answer, 4), "chosen, measured best");
+  EXPECT_EQ(remark_on(results, 4), "chosen, measured best");
 }
 
 TEST(Charts, AnIntervalWithoutAnUpperEndIsNotDrawn) {
@@ -141,7 +141,7 @@ TEST(Charts, AnIntervalWithoutAnUpperEndIsNotDrawn) {
   const Interval of_too_few = {0, std::numeric_limits<double>::infinity()};
   for (CurveRow& row : results.curve) row.measured_ci_s = of_too_few;
   for (StrategyRow& row : results.strategies) row.measured_ci_s = of_too_few;
-  results.answer->best_measured.measured_ci_s = of_too_few;
+  results.best_measured.measured_ci_s = of_too_few;
   const json curve = chart_of(results, "curve").spec;
   EXPECT_GE(curve["encoding"]["y"]["scale"]["domain"][0], before[0]);
   EXPECT_LE(curve["encoding"]["y"]["scale"]["domain"][1], before[1]);

@@ -54,9 +54,9 @@ TEST(Report, TheHeadingNamesTheAnswer) {
 
 TEST(Report, AHeadingKeepsANumberAndItsPercentSignOnOneLine) {
   Results results = tune_results();
-  DecisionSection& decision = results.answer.value().decision;
-  decision.outcome = name_of(Outcome::kGain);
-  decision.over_default = Gain{0.75, {0.7, 0.8}};
+  Decision& decision = results.decision.value();
+  decision.outcome = Outcome::kGain;
+  decision.over_default = PairedRatio{0.75, {0.7, 0.8}};
   EXPECT_THAT(render_report(results), HasSubstr("25.0&nbsp;% less time"));
 }
 
@@ -123,12 +123,12 @@ TEST(Names, OfAFileThatIsNamedTwiceAreNumbered) {
 
 TEST(Report, TheAnswerOfTuneSaysWhatToSetHowSureThatIsAndWhatCannotBeTold) {
   Results results = tune_results();
-  DecisionSection& decision = results.answer->decision;
-  decision.outcome = name_of(Outcome::kGain);
+  Decision& decision = *results.decision;
+  decision.outcome = Outcome::kGain;
   decision.cap_mib = 0.75;
-  decision.over_default = Gain{.ratio = 0.76, .ratio_ci = {0.74, 0.78}};
+  decision.over_default = PairedRatio{0.76, {0.74, 0.78}};
   decision.tied_mib = {0.5, 0.75};
-  const Answer answer = summarize(results);
+  const Wording answer = summarize(results);
   EXPECT_EQ(answer.heading, "Set bucket_cap_mb=0.75: steps take 24.0 % less time than with PyTorch's default.");
   EXPECT_THAT(answer.certainty, HasSubstr("95 % interval 22.0 % to 26.0 %"));
   EXPECT_THAT(answer.certainty, HasSubstr("0.5 MiB may be as fast: this measurement cannot tell."));
@@ -137,14 +137,14 @@ TEST(Report, TheAnswerOfTuneSaysWhatToSetHowSureThatIsAndWhatCannotBeTold) {
   EXPECT_EQ(summarize(results).settings.front().setting,
             "DistributedDataParallel(model, bucket_cap_mb=0.75, gradient_as_bucket_view=True)");
   decision.options.reset();
-  decision.outcome = name_of(Outcome::kNothingToGain);
+  decision.outcome = Outcome::kNothingToGain;
   EXPECT_THAT(summarize(results).heading, testing::StartsWith("Keep PyTorch's default"));
   EXPECT_EQ(summarize(results).settings.front().setting, "DistributedDataParallel(model)");
 }
 
 TEST(Report, WhatWouldSettleAnOpenAnswerIsAnOptionOfTheFrontEndThatMeasured) {
   Results results = tune_results();
-  results.answer->decision.outcome = name_of(Outcome::kNotShown);
+  results.decision->outcome = Outcome::kNotShown;
   const std::vector<std::pair<std::vector<std::string>, std::string>> front_ends = {
       {{"firkin", "tune"}, "more --blocks"}, {{"train.py"}, "a larger time_budget_s"}, {{}, "a larger budget of time"}};
   for (const auto& [command_line, option] : front_ends) {
@@ -155,10 +155,10 @@ TEST(Report, WhatWouldSettleAnOpenAnswerIsAnOptionOfTheFrontEndThatMeasured) {
 
 TEST(Report, OfTheDefaultsOwnBucketsNoRatioIsQuoted) {
   Results results = tune_results();
-  DecisionSection& decision = results.answer->decision;
-  decision.outcome = name_of(Outcome::kSameBuckets);
-  decision.over_default = Gain{.ratio = 0.95, .ratio_ci = {0.92, 0.98}};  // noise
-  const Answer answer = summarize(results);
+  Decision& decision = *results.decision;
+  decision.outcome = Outcome::kSameBuckets;
+  decision.over_default = PairedRatio{0.95, {0.92, 0.98}};  // noise
+  const Wording answer = summarize(results);
   EXPECT_THAT(answer.heading, HasSubstr("the same buckets"));
   EXPECT_THAT(answer.certainty, Not(HasSubstr("PyTorch's default")));
 }
@@ -167,28 +167,28 @@ TEST(Report, TheAnswerOfTuneNamesTheBestOfFirkinsOwnEngineAboveTheCharts) {
   Results results = tune_results();
   EXPECT_EQ(summarize(results).own_engine, "");  // it was not measured
   results.strategies.push_back({.strategy = kOrderedName, .measured_s = 0.179});
-  results.answer->ordered_over_best_cap = Gain{.ratio = 0.877, .ratio_ci = {0.85, 0.9}};
+  results.ordered_over_best_cap = PairedRatio{0.877, {0.85, 0.9}};
   const std::string engine =
       "ordered (recommended), which also overlaps the next forward pass: 179 ms per step, 12.3 % less time than the best cap";
   EXPECT_THAT(summarize(results).own_engine, HasSubstr(engine));
   EXPECT_THAT(answer_in_text(results), HasSubstr("\n  firkin  ordered (recommended), which"));
   const std::string page = render_report(results);
   EXPECT_LT(page.find("own engine is ordered"), page.find("class=\"charts\""));
-  results.answer->ordered_over_best_cap = Gain{.ratio = 0.99, .ratio_ci = {0.95, 1.03}};
+  results.ordered_over_best_cap = PairedRatio{0.99, {0.95, 1.03}};
   EXPECT_THAT(summarize(results).own_engine, HasSubstr("179 ms per step, as long as the best cap, as far as this measurement can tell"));
   EXPECT_THAT(summarize(results).own_engine, Not(HasSubstr("recommended")));
   EXPECT_THAT(answer_in_text(results), Not(HasSubstr("  firkin  ")));
-  results.answer->sharded_over_best_cap = Gain{.ratio = 0.8, .ratio_ci = {0.78, 0.82}};
+  results.sharded_over_best_cap = PairedRatio{0.8, {0.78, 0.82}};
   EXPECT_THAT(summarize(results).own_engine, testing::StartsWith("sharded (recommended)"));
 }
 
 TEST(Report, WhereTheMeasurementDoesNotShowWhatWasPredictedTheMeasuredFigureComesFirst) {
   Results results = tune_results();
-  DecisionSection& decision = results.answer->decision;
-  decision.outcome = name_of(Outcome::kNotShown);
+  Decision& decision = *results.decision;
+  decision.outcome = Outcome::kNotShown;
   decision.cap_mib = 0.75;
   decision.predicted_to_default = 0.819;
-  decision.over_default = Gain{.ratio = 0.94, .ratio_ci = {0.85, 1.04}};
+  decision.over_default = PairedRatio{0.94, {0.85, 1.04}};
   EXPECT_EQ(summarize(results).heading,
             "Set bucket_cap_mb=0.75: measured steps take 6.0 % less time than with PyTorch's default, which may be noise; 18.1 % less is "
             "predicted.");
@@ -199,7 +199,7 @@ TEST(Report, WhereTheMeasurementDoesNotShowWhatWasPredictedTheMeasuredFigureCome
 TEST(Report, TheCardOfATuningHoldsOnlyWhatHelpsToAct) {
   Results results = tune_results();
   results.notes = {"what was noticed on the way"};
-  results.answer->decision.lowest_cap_mib = results.answer->decision.highest_cap_mib = 0.75;
+  results.decision->lowest_cap_mib = results.decision->highest_cap_mib = 0.75;
   const std::string text = results_in_text(results), page = render_report(results);
   EXPECT_THAT(text, testing::StartsWith(summarize(results).heading.substr(0, 20)));
   EXPECT_THAT(text, HasSubstr("\n  paste   DistributedDataParallel(model"));
@@ -303,7 +303,7 @@ TEST(Report, APredictionIsFourParagraphsBesideItsTables) {
   prediction.hooks = {{.name = "none"}, {.name = "bf16"}};
   Results results;
   results.prediction = prediction;
-  const Answer answer = summarize(results);
+  const Wording answer = summarize(results);
   EXPECT_THAT(answer.heading, HasSubstr("Set bucket_cap_mb=1: backward is predicted to take"));
   EXPECT_THAT(answer.certainty, HasSubstr("safest choice: expected to cost 1.0 % over the best"));
   ASSERT_EQ(answer.lead.size(), 2u);

@@ -83,7 +83,7 @@ TEST(Results, AnInterruptedTuneNeedsNoAnswer) {
   }
   const Results results = results_from_json(document);
   EXPECT_FALSE(results.complete);
-  EXPECT_FALSE(results.answer);
+  EXPECT_FALSE(results.decision);
   EXPECT_TRUE(results.profile);
 }
 

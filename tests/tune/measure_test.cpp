@@ -44,11 +44,11 @@ void check_result(const Tuning& tuning) {
     EXPECT_EQ(tuning.raced[i].buckets, tuning.race[i].buckets);
     EXPECT_GT(tuning.raced[i].time_s, 0);
   }
-  ASSERT_LT(tuning.decision.standing.choice, tuning.raced.size());
-  EXPECT_THAT(tuning.decision.standing.tied, testing::Contains(tuning.decision.standing.choice));
+  ASSERT_LT(tuning.standing.choice, tuning.raced.size());
+  EXPECT_THAT(tuning.standing.tied, testing::Contains(tuning.standing.choice));
   EXPECT_TRUE(tuning.decision.level);
   const Results results = sections_of(tuning);
-  ASSERT_TRUE(results.answer);
+  ASSERT_TRUE(results.decision);
   for (const CurveRow& row : results.curve) EXPECT_LE(row.measured_ci_s->low, *row.measured_s);
   EXPECT_EQ(results.curve.size(), tuning.compared.empty() ? tuning.raced.size() : tuning.compared.size());
   EXPECT_EQ(results.strategies.size() + tuning.compared.size(), tuning.gain.size());
@@ -97,7 +97,7 @@ TEST(Tune, HasFewerBlocksWhereTheTimeIsUpButEnoughForIntervals) {
   });
 }
 
-// What it has measured and nothing else decides: the same by the functions of tuning/ alone.
+// What it has measured and nothing else decides: the same by the functions of measuring/ alone.
 TEST(Tune, AddsNoRuleOfItsOwn) {
   run_ranks(2, [](const ProcessGroup& group) {
     Workload workload = small_workload(64);
@@ -135,8 +135,8 @@ TEST(Tune, ComparesStrategiesAndCapsOfAllSizesWhereAsked) {
     EXPECT_GE(result.compared.size(), 5u);
     EXPECT_EQ(result.compared.back().buckets, 1);
     EXPECT_EQ(result.gain.back().buckets, 1);
-    ASSERT_TRUE(result.decision.to_default);
-    EXPECT_TRUE(result.decision.to_default->interval.contains(result.decision.to_default->ratio));
+    ASSERT_TRUE(result.decision.over_default);
+    EXPECT_TRUE(result.decision.over_default->interval.contains(result.decision.over_default->ratio));
   });
 }
 
@@ -167,13 +167,13 @@ TEST(Tune, MeasuresOrderedWhereModulesAwaitAndHooksThatAreAskedFor) {
     EXPECT_GE(profile.forward_s, profile.needed_s.front());
     EXPECT_GT(profile.update_s[0], 0);
     const Results results = sections_of(result);
-    ASSERT_TRUE(result.ordered && results.answer->ordered_over_best_cap);
+    ASSERT_TRUE(result.ordered && results.ordered_over_best_cap);
     const auto ordered = std::ranges::find(results.strategies, "ordered", &StrategyRow::strategy);
     ASSERT_NE(ordered, results.strategies.end());
     EXPECT_GT(ordered->predicted_s.value(), 0);
     EXPECT_EQ(ordered->buckets, std::ssize(result.ordered->buckets));
-    ASSERT_EQ(results.answer->hooks.size(), 1U);
-    EXPECT_GT(results.answer->hooks[0].ratio, 0);
+    ASSERT_EQ(results.hooks.size(), 1U);
+    EXPECT_GT(results.hooks[0].ratio, 0);
     EXPECT_THAT(names_of(result.gain), testing::Contains(testing::EndsWith(", bf16")));
   });
 }

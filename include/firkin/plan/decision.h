@@ -5,7 +5,7 @@
 //   predict_steps(model, rule, caps);                                      // one prediction for each cap
 //   const std::vector<PredictedCap> caps = caps_to_race(model, rule, {});  // the few best predicted
 //   while (!is_clear(weigh(caps, step_s))) ...                             // one more block of steps of each
-//   decide({.caps = caps, .race_s = step_s, .confirmation = ...});         // the gain, by blocks that did not choose
+//   decide({.caps = caps, .standing = ..., .confirmation = ...});           // the gain, from blocks that did not choose
 //
 // Measures nothing. Deterministic; thread-safe.
 #pragma once
@@ -138,23 +138,29 @@ struct Confirmation {
 
 struct DecisionInputs {
   std::span<const PredictedCap> caps;
-  std::vector<std::vector<double>> race_s = {};    // [cap][block]
+  Standing standing = {};                          // among them, as weighed
   std::optional<double> default_predicted_s = {};  // a step with PyTorch's default
   std::vector<bool> as_default = {};               // per cap: makes the default's buckets; empty: none does
   Confirmation confirmation = {};
 };
 
+// What to set, and what it is worth; as in a results.json. Caps in MiB, times in seconds a step.
 struct Decision {
-  Standing standing;
   Outcome outcome = Outcome::kNotMeasured;
-  std::optional<double> predicted_to_default = {};  // step of the choice over the default's
-  std::optional<PairedRatio> to_default = {};       // the same, measured by the confirmation
-  // A step without communication, confirmed over predicted. If it is far from 1, the machine's speed has changed:
-  // predicted times may be off by up to about that factor. What was compared within blocks is not affected.
+  double cap_mib = 0;
+  std::optional<double> lowest_cap_mib = {}, highest_cap_mib = {};  // make the same buckets; none: no bound
+  std::optional<double> predicted_s = {}, measured_s = {};
+  std::optional<double> predicted_to_default = {};  // its step over the default's
+  std::optional<PairedRatio> over_default = {};     // the same, measured by the confirmation
+  std::optional<double> expected_regret = {};       // Standing::expected_regret
+  std::vector<double> tied_mib = {};                // caps that cannot be told from it, with it
+  // A step without communication, confirmed over predicted. If it is far from 1, the machine's speed has changed: predicted times may be
+  // off by up to about that factor. What was compared within blocks is not affected.
   std::optional<double> level = {};
+  std::optional<std::string> options = {};  // of DistributedDataParallel that won beside the cap: "gradient_as_bucket_view=True"
 };
 
-// Throws like weigh().
+// measured_s and options are the caller's to know.
 Decision decide(const DecisionInputs& inputs, double none_predicted_s = 0);
 
 }  // namespace firkin

@@ -43,8 +43,8 @@ struct ModuleTuningOptions {
   double allreduce_seconds = 10;  // for the whole table a(x)
   uint64_t seed = 0;              // for the order of settings in a block
   std::string name = "module";    // in the report
-  std::string out;                // folder for rank 0's report.html, results.json, tensors.csv and allreduce.csv; empty: none
-  bool progress = true;           // lines on rank 0's standard error
+  std::string out;       // folder for rank 0's results.json, tensors.csv and allreduce.csv; `firkin report` makes its page; empty: none
+  bool progress = true;  // lines on rank 0's standard error
 };
 
 // A raced cap: its prediction, and seconds of a measured step in a typical block.

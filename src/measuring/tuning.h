@@ -1,5 +1,5 @@
-// Tuning, whoever measures: what to measure next, what to choose, and the sections of results.json. `firkin tune`, firkin::tune() and
-// firkin.tune() put the steps that they measure into one struct, and all else follows from it here.
+// Tuning, whoever measures: what to measure next, and what to choose. `firkin tune`, firkin::tune() and firkin.tune() put the steps that
+// they measure into one struct, and all else follows from it here; its sections of results.json are add_sections()'s (results/results.h).
 //
 //   Tuning tuning{.profile = profile, .allreduce = table, .world_size = 2};
 //   tuning.calibration = measured;                   // none, then plans_to_calibrate_on()
@@ -8,23 +8,31 @@
 //   do tuning.race = measured; while (!is_clear(tuning));  // one more block of steps, of each of them
 //   tuning.gain = measured;                          // none, PyTorch's default, the chosen cap: other blocks
 //   decide(tuning);
-//   add_sections(tuning, results);
 //
 // Nothing is measured here. Deterministic. Not thread-safe for one struct.
 #pragma once
 
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "firkin/plan/bucket_plan.h"
 #include "firkin/plan/calibration.h"
 #include "firkin/plan/cost_curve.h"
 #include "firkin/plan/decision.h"
-#include "results/results.h"
+#include "firkin/plan/sharded_plan.h"
+#include "measuring/ready_profile.h"
 
 namespace firkin {
+
+// Strategies by name, and what stands beside them.
+inline constexpr const char* kTorchDefaultName = "torch default";  // c10d::Reducer, 1 MiB and then 25 MiB
+inline constexpr const char* kOrderedName = "ordered";
+inline constexpr const char* kShardedName = "sharded";
+inline constexpr const char* kChosenCapName = "chosen cap";
 
 // One setting of training steps, in the blocks of a measurement. Seconds, of the slowest rank.
 struct SettingSteps {
@@ -44,7 +52,7 @@ struct HookTuning {
 // What is not measured yet is empty.
 struct Tuning {
   // Given.
-  ProfileSection profile;            // with bare_backward_s
+  MeasuredProfile profile;           // with bare_backward_s
   std::vector<int64_t> ready_order;  // the profile's, as DataParallelOptions::ready_order takes it; empty: not needed
   AllReduceTable allreduce;
   std::vector<CollectiveRow> collectives;  // what takes an all-reduce's place under sharded; empty: half of it each
@@ -68,7 +76,8 @@ struct Tuning {
   std::optional<BucketPlan> ordered;          // buckets of the strategy; nothing where it is not measured
   std::optional<PredictedSharded> sharded;    // if asked for; its periods are whole steps
   std::vector<HookTuning> hooks;              // those asked for
-  Decision decision;                          // among `raced`; the gain from `gain`, which did not choose
+  Standing standing;                          // among `raced`
+  Decision decision;                          // the gain from `gain`, which did not choose
   std::vector<std::string> notes;             // what was left out, shared or not kept apart, one sentence each
   bool complete = false;
 };
@@ -76,7 +85,7 @@ struct Tuning {
 // What to calibrate on: plans that neither PyTorch's default, nor the two ends of the scale, nor a cap make.
 std::vector<BucketPlan> plans_to_calibrate_on(const TensorProfile& profile, const CapOptions& rule);
 
-// How the settings are called in `gain`: none, PyTorch's default and ordered as in results/steps.h.
+// How settings are called in `gain`, besides those above.
 std::string cap_setting_name(int64_t cap_bytes);
 std::string hook_setting_name(const HookTuning& hook);
 
@@ -91,7 +100,7 @@ StepModel model_of(const Tuning& tuning);
 void choose_race(Tuning& tuning, const std::vector<int64_t>& wanted = {}, int64_t smallest_cap_bytes = 1,
                  size_t count = RaceOptions().count);
 
-// Whether another block of the race is worth nothing. Keeps the leading cap in `decision`; call it after the last block too.
+// Whether another block of the race is worth nothing. Keeps the leading cap in `standing`; call it after the last block too.
 bool is_clear(Tuning& tuning);
 
 // The cap that leads, after is_clear().
@@ -103,11 +112,18 @@ HookTuning tune_hook(const Tuning& tuning, const std::string& hook, double conve
 // After is_clear(): sets `sharded`, by `collectives`, calibrated as the all-reduce. `trained`: as of predict_sharded().
 void tune_sharded(Tuning& tuning, const TrainedMemory& trained);
 
+// Of settings: seconds, [setting][block]; one by its name, or null; those of `gain` that are the caps of `compared`, and the one with the
+// chosen cap. The last throws std::invalid_argument where it was not measured.
+std::vector<std::vector<double>> series_of(std::span<const SettingSteps> settings);
+const SettingSteps* find_setting(const std::vector<SettingSteps>& settings, std::string_view name);
+std::span<const SettingSteps> compared_settings(const Tuning& tuning);
+const SettingSteps& chosen_setting(const Tuning& tuning);
+
+// What is predicted for a setting of `gain` that is no cap of the curve.
+std::optional<double> predicted_step_s(const Tuning& tuning, const SettingSteps& setting);
+
 // After `gain`: what the choice is worth, and notes on what is no test of the model and on a machine that has changed. Throws
 // std::invalid_argument as decide() of plan/, and where the chosen cap was not measured.
 void decide(Tuning& tuning);
-
-// Fills everything but the run's head, as far as it is known. What is not complete has no answer.
-void add_sections(const Tuning& tuning, Results& results);
 
 }  // namespace firkin

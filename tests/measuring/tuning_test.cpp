@@ -1,5 +1,5 @@
 // One tuning on times that the model itself makes: what is chosen, what it gains, and what the sections and the words say of it.
-#include "tuning/tuning.h"
+#include "measuring/tuning.h"
 
 #include <fmt/format.h>
 #include <gmock/gmock.h>
@@ -140,11 +140,11 @@ TEST(Tuning, TheChoiceItsGainTheSectionsAndTheWordsSayTheSame) {
     const Tuning tuning = decided_tuning(each.default_s, each.chosen_s);
     EXPECT_EQ(tuning.decision.outcome, each.outcome);
     const Results results = sections_of(tuning);
-    const DecisionSection& section = results.answer->decision;
-    EXPECT_EQ(section.outcome, name_of(each.outcome));
+    const Decision& section = *results.decision;
+    EXPECT_EQ(section.outcome, each.outcome);
     EXPECT_EQ(section.cap_mib, mib(choice_of(tuning).cap_bytes));
     EXPECT_NEAR(section.measured_s.value(), each.chosen_s, 0.01 * each.chosen_s);
-    EXPECT_EQ(section.over_default->ratio, tuning.decision.to_default->ratio);
+    EXPECT_EQ(section.over_default->ratio, tuning.decision.over_default->ratio);
     EXPECT_NEAR(section.over_default->ratio, each.chosen_s / each.default_s, 0.02);
     EXPECT_THAT(results_in_text(results), HasSubstr(each.words));
     EXPECT_TRUE(results.dense_curve[0].predicted_range_s->contains(*results.dense_curve[0].predicted_s));
@@ -173,7 +173,7 @@ TEST(Tuning, OfCapsThatAreComparedTheCurveIsTheirs) {
   const Results results = sections_of(tuning);
   ASSERT_EQ(results.curve.size(), 2u);
   EXPECT_EQ(results.curve[1].cap_mib, 64);
-  EXPECT_NEAR(results.answer->decision.measured_s.value(), 0.31, 0.01);
+  EXPECT_NEAR(results.decision->measured_s.value(), 0.31, 0.01);
   std::vector<std::string> names;
   for (const StrategyRow& row : results.strategies) names.push_back(row.strategy);
   EXPECT_THAT(names, ElementsAre("none", "naive", "torch default"));
@@ -189,12 +189,12 @@ TEST(Tuning, WhatIsNotMeasuredYetHasNoSection) {
   tuning = raced_tuning(0.35, 0.30);
   results = sections_of(tuning);
   EXPECT_EQ(results.curve.size(), tuning.raced.size());
-  EXPECT_TRUE(results.strategies.empty() && !results.answer);
+  EXPECT_TRUE(results.strategies.empty() && !results.decision);
   tuning.gain = {blocks_of("none", 0.2), blocks_of(kTorchDefaultName, 0.4), blocks_of(kChosenCapName, 0.3)};
   results = sections_of(tuning);
   EXPECT_EQ(results.strategies.size(), 3u);
   EXPECT_EQ(results.strategies[2].predicted_s, choice_of(tuning).time_s);
-  EXPECT_FALSE(results.answer);
+  EXPECT_FALSE(results.decision);
 }
 
 }  // namespace

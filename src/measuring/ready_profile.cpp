@@ -1,0 +1,51 @@
+#include "measuring/ready_profile.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include "firkin/stats/paired.h"
+#include "firkin/stats/summary.h"
+
+namespace firkin {
+
+void add_bare_backward(const std::vector<double>& hooked_s, const std::vector<double>& bare_s, MeasuredProfile& profile) {
+  const double hooked_to_bare = paired_ratio(hooked_s, bare_s).ratio;
+  profile.hook_perturbation = hooked_to_bare - 1;
+  profile.bare_backward_s = median(hooked_s) / hooked_to_bare;  // of the same moments, which two medians need not be
+}
+
+std::vector<int64_t> order_of_times(const std::vector<double>& times) {
+  std::vector<int64_t> order(times.size());
+  std::iota(order.begin(), order.end(), 0);
+  std::ranges::stable_sort(order, {}, [&times](int64_t i) { return times[static_cast<size_t>(i)]; });
+  return order;
+}
+
+TensorProfile profile_in_order(const std::vector<std::string>& names, const std::vector<int64_t>& bytes, const std::vector<int64_t>& order,
+                               const std::vector<double>& ready_s, double backward_s) {
+  TensorProfile profile;
+  double latest = 0;
+  for (const int64_t parameter : order) {
+    const auto index = static_cast<size_t>(parameter);
+    latest = std::max(latest, ready_s[index]);
+    profile.names.push_back(names[index]);
+    profile.bytes.push_back(bytes[index]);
+    profile.ready_s.push_back(latest);
+  }
+  profile.backward_s = std::max(latest, backward_s);
+  return profile;
+}
+
+MeasuredProfile profile_of_steps(const std::vector<std::string>& names, const std::vector<int64_t>& bytes,
+                                 const std::vector<int64_t>& order, const std::vector<std::vector<double>>& hooked_s,
+                                 const std::vector<double>& bare_s) {
+  const std::vector<double> medians = column_medians(hooked_s);
+  MeasuredProfile profile;
+  profile.tensors = profile_in_order(names, bytes, order, {medians.begin() + 1, medians.end()}, medians[0]);
+  std::vector<double> backward_s;
+  for (const std::vector<double>& step : hooked_s) backward_s.push_back(step[0]);
+  add_bare_backward(backward_s, bare_s, profile);
+  return profile;
+}
+
+}  // namespace firkin

@@ -1,0 +1,190 @@
+#include "measuring/tuning.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <span>
+#include <stdexcept>
+
+#include "firkin/base/units.h"
+#include "firkin/plan/ordered_plan.h"
+#include "firkin/stats/block_fit.h"
+#include "firkin/stats/paired.h"
+#include "firkin/stats/summary.h"
+
+namespace firkin {
+namespace {
+
+double bare_backward_s(const Tuning& tuning) {
+  return tuning.profile.bare_backward_s.value_or(tuning.profile.tensors.backward_s);
+}
+
+BucketPlan default_plan(const Tuning& tuning) {
+  return assign_buckets(tuning.profile.tensors.bytes, kTorchDefaultCaps);
+}
+
+BucketPlan plan_under(const Tuning& tuning, int64_t cap_bytes) {
+  return assign_buckets(tuning.profile.tensors.bytes, with_cap(tuning.rule, cap_bytes));
+}
+
+void note_what_was_calibrated_on(Tuning& tuning) {
+  const auto check = [&](const std::string& name, const BucketPlan& plan) {
+    if (!calibrated_on(tuning.calibration_plans, plan)) return;
+    tuning.notes.push_back(
+        fmt::format("the model was also calibrated on the buckets of {}, so their step does not test the prediction", name));
+  };
+  for (const PredictedCap& cap : tuning.compared.empty() ? tuning.raced : tuning.compared) {
+    check(format_bytes(cap.cap_bytes), plan_under(tuning, cap.cap_bytes));
+  }
+  if (find_setting(tuning.gain, kTorchDefaultName) != nullptr) check("PyTorch's default", default_plan(tuning));
+}
+
+// The model takes a step for what one took during the calibration; the machine may have changed since.
+void note_level(Tuning& tuning) {
+  constexpr double kFar = 0.05;
+  const double level = tuning.decision.level.value_or(1);
+  if (std::abs(level - 1) < kFar) return;
+  tuning.notes.push_back(fmt::format(
+      "a step without communication took {:.0f} % {} than when the model was calibrated: predicted times may be off by up to about that "
+      "much; what was compared in the same blocks is not affected",
+      100 * std::abs(level - 1), level > 1 ? "longer" : "less"));
+}
+
+}  // namespace
+
+std::vector<std::vector<double>> series_of(std::span<const SettingSteps> settings) {
+  std::vector<std::vector<double>> step_s;
+  for (const SettingSteps& setting : settings) step_s.push_back(setting.step_s);
+  return step_s;
+}
+
+const SettingSteps* find_setting(const std::vector<SettingSteps>& settings, std::string_view name) {
+  const auto found = std::ranges::find(settings, name, &SettingSteps::name);
+  return found == settings.end() ? nullptr : &*found;
+}
+
+std::span<const SettingSteps> compared_settings(const Tuning& tuning) {
+  return std::span(tuning.gain).last(tuning.compared.size());
+}
+
+const SettingSteps& chosen_setting(const Tuning& tuning) {
+  const auto same = std::ranges::find(tuning.compared, choice_of(tuning).lowest_cap_bytes, &PredictedCap::lowest_cap_bytes);
+  if (same != tuning.compared.end()) return compared_settings(tuning)[static_cast<size_t>(same - tuning.compared.begin())];
+  const SettingSteps* chosen = find_setting(tuning.gain, kChosenCapName);
+  if (chosen == nullptr) throw std::invalid_argument("a tuning whose chosen cap was not measured");
+  return *chosen;
+}
+
+std::optional<double> predicted_step_s(const Tuning& tuning, const SettingSteps& setting) {
+  if (setting.name == kChosenCapName) return choice_of(tuning).time_s;
+  if (setting.name == kTorchDefaultName) return predict_step(model_of(tuning), default_plan(tuning));
+  if (setting.name == kOrderedName) return predict_ordered_step(model_of(tuning), *tuning.ordered);
+  if (setting.name == kShardedName) return tuning.sharded->period_s;
+  for (const HookTuning& hook : tuning.hooks) {
+    if (setting.name == hook_setting_name(hook)) return hook.predicted.time_s;
+  }
+  return std::nullopt;
+}
+
+std::string cap_setting_name(int64_t cap_bytes) {
+  return fmt::format("bucketed {}", format_bytes(cap_bytes));
+}
+
+std::string hook_setting_name(const HookTuning& hook) {
+  return fmt::format("{}, {}", cap_setting_name(hook.predicted.cap_bytes), hook.hook);
+}
+
+std::vector<BucketPlan> plans_to_calibrate_on(const TensorProfile& profile, const CapOptions& rule) {
+  const size_t tensors = profile.bytes.size();
+  return calibration_plans(profile.bytes, rule,
+                           {one_tensor_per_bucket(tensors), one_bucket(tensors), assign_buckets(profile.bytes, kTorchDefaultCaps)});
+}
+
+void calibrate(Tuning& tuning) {
+  if (tuning.calibration.size() != tuning.calibration_plans.size() + 1)
+    throw std::invalid_argument("a calibration on other steps than its plans'");
+  const TensorProfile& profile = tuning.profile.tensors;
+  const CommCosts alone = comm_costs(tuning.allreduce, tuning.world_size);
+  tuning.none_step_s = fit_blocks(series_of(tuning.calibration))[0].median;
+  std::vector<MeasuredRun> runs;
+  for (size_t i = 0; i < tuning.calibration_plans.size(); ++i) {
+    const double to_none = paired_ratio(tuning.calibration[i + 1].step_s, tuning.calibration[0].step_s).ratio;
+    const double end_s = bare_backward_s(tuning) + tuning.none_step_s * (to_none - 1);
+    runs.push_back({.plan = tuning.calibration_plans[i], .end_s = std::max(end_s, 1e-9)});
+  }
+  tuning.fit = calibrate(profile, alone, runs);
+  tuning.costs = calibrated(alone, tuning.fit);
+  const int64_t smallest = default_caps(profile.bytes, tuning.rule).front();
+  tuning.dense_curve = predict_steps(model_of(tuning), tuning.rule, dense_caps(smallest, profile.total_bytes()));
+}
+
+StepModel model_of(const Tuning& tuning) {
+  return {.profile = tuning.profile.tensors,
+          .costs = tuning.costs.value(),
+          .simulation = tuning.fit.options,
+          .none_step_s = tuning.none_step_s,
+          .bare_backward_s = bare_backward_s(tuning),
+          .residual = tuning.fit.residual};
+}
+
+void choose_race(Tuning& tuning, const std::vector<int64_t>& wanted, int64_t smallest_cap_bytes, size_t count) {
+  const int64_t most_buckets = most_calibrated_buckets(tuning.calibration_plans);
+  tuning.raced = caps_to_race(model_of(tuning), tuning.rule,
+                              {.count = count, .most_buckets = most_buckets, .smallest_cap_bytes = smallest_cap_bytes, .wanted = wanted});
+}
+
+bool is_clear(Tuning& tuning) {
+  tuning.standing = weigh(tuning.raced, series_of(tuning.race));
+  return firkin::is_clear(tuning.standing, tuning.race.at(0).step_s.size());
+}
+
+const PredictedCap& choice_of(const Tuning& tuning) {
+  return tuning.raced.at(tuning.standing.choice);
+}
+
+HookTuning tune_hook(const Tuning& tuning, const std::string& hook, double conversion_s_per_byte) {
+  const CommCosts costs = compressed(*tuning.costs, find_compression(hook, conversion_s_per_byte));
+  const StepModel plain = model_of(tuning);
+  const StepModel hooked{plain.profile, costs, plain.simulation, plain.none_step_s, plain.bare_backward_s, plain.residual};
+  const std::vector<PredictedCap> caps =
+      caps_to_race(hooked, tuning.rule, {.most_buckets = most_calibrated_buckets(tuning.calibration_plans)});
+  return {.hook = hook, .predicted = caps[weigh(caps).choice]};
+}
+
+void tune_sharded(Tuning& tuning, const TrainedMemory& trained) {
+  const StepModel model = model_of(tuning);
+  const ShardedSearch search = {.ranks = tuning.world_size,
+                                .rule = tuning.rule,
+                                .search = {.simulation = model.simulation},
+                                .agreement_s = pipeline_options(model.costs, model.simulation).agreement_s,
+                                .most_buckets = most_calibrated_buckets(tuning.calibration_plans)};
+  const ShardedCosts costs = tuning.collectives.empty()
+                                 ? halves_of(*tuning.costs)
+                                 : calibrated(sharded_costs(tuning.collectives), *tuning.costs, tuning.fit.latency_factor);
+  PredictedSharded sharded = predict_sharded(model.profile, costs, search, 0, trained);
+  std::optional<double> ordered_s;
+  if (tuning.ordered) ordered_s = predict_ordered_step(model, *tuning.ordered);
+  sharded.halves = tuning.collectives.empty();
+  sharded.bound_s = step_of_period(model, sharded.bound_s);
+  set_period(step_of_period(model, sharded.period_s), choice_of(tuning).time_s, ordered_s, sharded);
+  tuning.sharded = sharded;
+}
+
+void decide(Tuning& tuning) {
+  DecisionInputs inputs{.caps = tuning.raced, .standing = tuning.standing};
+  inputs.confirmation = {.none_s = tuning.gain.at(0).step_s, .default_s = {}, .choice_s = chosen_setting(tuning).step_s};
+  if (const SettingSteps* by_default = find_setting(tuning.gain, kTorchDefaultName)) {
+    inputs.confirmation.default_s = by_default->step_s;
+    inputs.default_predicted_s = predicted_step_s(tuning, *by_default);
+    for (const PredictedCap& cap : tuning.raced) {
+      inputs.as_default.push_back(plan_under(tuning, cap.cap_bytes) == default_plan(tuning));
+    }
+  }
+  tuning.decision = decide(inputs, tuning.none_step_s);
+  note_what_was_calibrated_on(tuning);
+  note_level(tuning);
+  tuning.complete = true;
+}
+
+}  // namespace firkin
