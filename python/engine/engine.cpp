@@ -180,6 +180,10 @@ WithoutGil<ShardedOptimizer> make_sharded_optimizer(Engine& engine, const py::fu
 
 // ---- Bindings.
 
+int64_t nanoseconds(std::chrono::steady_clock::time_point time) {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(time.time_since_epoch()).count();
+}
+
 void bind_stats(py::module_& module) {
   py::enum_<AutomaticPhase>(module, "AutomaticPhase", "The phase of buckets=\"automatic\".")
       .value("WARM_UP", AutomaticPhase::kWarmUp)
@@ -197,6 +201,12 @@ void bind_stats(py::module_& module) {
       .def_readonly("buckets", &DataParallelStats::buckets, "in launch order")
       .def_readonly("exposed_wait_s", &DataParallelStats::exposed_wait_s, "from the end of backward to the end of the step")
       .def_readonly("steps", &DataParallelStats::steps, "finished without an error")
+      .def_readonly("tensors", &DataParallelStats::tensors, "parameter names, in bucket order")
+      .def_property_readonly(
+          "began_ns", [](const DataParallelStats& self) { return nanoseconds(self.began); },
+          "its first gradient, as of time.perf_counter_ns()")
+      .def_property_readonly(
+          "ended_ns", [](const DataParallelStats& self) { return nanoseconds(self.ended); }, "its end")
       .def_readonly("forward_wait_s", &DataParallelStats::forward_wait_s,
                     "strategies ordered, sharded: seconds forward waited for parameters")
       .def_readonly("awaited_bytes", &DataParallelStats::awaited_bytes, "strategies ordered, sharded: bytes a step may leave in flight")

@@ -1,5 +1,6 @@
 """Finds the fastest gradient bucket size for data-parallel training with PyTorch: measured, predicted, and checked with real steps.
 
+    watch = firkin.watch(model)                    # in any running program: what does communication cost?
     result = firkin.tune(model, step)              # collective, under torchrun; step(model) does forward, backward, optimiser
     model = result.wrap(model)                     # stock DistributedDataParallel with the chosen buckets
     result.check(model)                            # after a few steps: are these the buckets?
@@ -30,15 +31,17 @@ if TYPE_CHECKING:
     from firkin._result import TuneResult, load
     from firkin._sharded import ShardedOptimizer
     from firkin._tune import tune
+    from firkin._watch import Watch, watch
 
 __all__ = [
     "AllReduceRow", "AllReduceTable", "AuditError", "DataParallel", "DistributedDataParallel", "GroupError", "InputError",
     "OverlappedOptimizer", "Plan", "PredictedCap", "PredictedPlan", "Prediction", "Profile", "ShardedOptimizer", "StepError", "TuneResult",
     "__version__", "assign_buckets", "load", "measure_all_reduce", "predict", "profile", "tune",
+    "Watch", "watch",
 ]  # fmt: skip
 
 # What needs PyTorch is imported at its first use, and with it what it uses: planning alone works without.
-_NEED_TORCH = ("_native", "_plan", "_profile", "_allreduce", "_result", "_tune", "_ordered", "_sharded", "_data_parallel")
+_NEED_TORCH = ("_native", "_plan", "_profile", "_allreduce", "_result", "_tune", "_ordered", "_sharded", "_data_parallel", "_watch")
 
 
 def __getattr__(name: str) -> Any:

@@ -21,7 +21,9 @@
 #include "firkin/base/units.h"
 #include "firkin/plan/allreduce_table.h"
 #include "firkin/plan/bucket_plan.h"
+#include "firkin/plan/decision.h"
 #include "firkin/plan/prediction.h"
+#include "firkin/plan/watched_steps.h"
 #include "firkin/stats/paired.h"
 #include "measuring/allreduce_schedule.h"
 #include "measuring/step_schedule.h"
@@ -427,6 +429,53 @@ void bind_tuning(nb::module_& module) {
       "counts"_a, "sizes"_a, "MiB for each bucket; None where PyTorch's rule cannot make these buckets.");
 }
 
+// ---- Watching, for firkin/_watch.py.
+
+struct WatchedCap {
+  PredictedCap cap;
+  double in_use_s;
+  bool is_in_use;
+};
+
+// The cap that is predicted to be best for steps that were only watched, which no measurement of other buckets confirms.
+WatchedCap best_watched_cap(const ProfileSection& profile, const MeasuredAllReduce& table, int64_t world_size, double none_step_s,
+                            const std::vector<int64_t>& counts_in_use) {
+  const CommCosts costs = comm_costs(table.rows, world_size);
+  const double backward_s = profile.tensors.backward_s;
+  const StepModel model{
+      .profile = profile.tensors, .costs = costs, .simulation = {}, .none_step_s = none_step_s, .bare_backward_s = backward_s};
+  const CapOptions rule{.rule = CapRule::kCloseWhenFull};
+  const std::vector<PredictedCap> caps = caps_to_race(model, rule, {});
+  const double in_use_s = predict_step(model, plan_of_counts(counts_in_use));
+  std::vector<bool> in_use;
+  for (const PredictedCap& cap : caps) {
+    in_use.push_back(assign_buckets(profile.tensors.bytes, with_cap(rule, cap.cap_bytes)) == plan_of_counts(counts_in_use));
+  }
+  const Decision decision = decide({.caps = caps, .default_predicted_s = in_use_s, .as_default = in_use});
+  return {caps[decision.standing.choice], in_use_s, decision.outcome == Outcome::kSameBuckets};
+}
+
+void bind_watching(nb::module_& module) {
+  module.def(
+      "watched_summary",
+      [](const std::vector<std::string>& texts) {
+        std::vector<RankSteps> ranks;
+        for (const std::string& text : texts) ranks.push_back(parse_rank_steps(text));
+        return summary_text(summarize(ranks));
+      },
+      "texts"_a, nb::call_guard<nb::gil_scoped_release>(), "JSON of include/firkin/plan/watched_steps.h: from that of every rank.");
+  module.def(
+      "best_watched_cap",
+      [](const ProfileSection& profile, const MeasuredAllReduce& table, int64_t world_size, double none_step_s,
+         const std::vector<int64_t>& counts_in_use) {
+        const auto [cap, in_use_s, is_in_use] = best_watched_cap(profile, table, world_size, none_step_s, counts_in_use);
+        return std::tuple(mib(cap.cap_bytes), cap.time_s, cap.low_s, cap.high_s, in_use_s, is_in_use);
+      },
+      "profile"_a, "table"_a, "world_size"_a, "none_step_s"_a, "counts_in_use"_a,
+      "The cap in MiB, seconds of its step and the ends of their interval; of the step with the buckets in use; whether these are the "
+      "same.");
+}
+
 // ---- Texts of a results.json, and what follows from them.
 
 void write_run(const std::string& text, const std::filesystem::path& folder, const std::string& tuned) {
@@ -475,5 +524,6 @@ NB_MODULE(_core, module) {
   firkin::python::bind_schedules(module);
   firkin::python::bind_prediction(module);
   firkin::python::bind_tuning(module);
+  firkin::python::bind_watching(module);
   firkin::python::bind_results(module);
 }

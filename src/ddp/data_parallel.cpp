@@ -12,6 +12,17 @@
 
 namespace firkin {
 
+namespace {
+
+struct StepObserver final : StepExtension {
+  void ended(const StepAgreement& /*agreement*/) override {
+    if (const auto now = call) now();  // it may take itself off
+  }
+  std::function<void()> call;
+};
+
+}  // namespace
+
 // Nothing but the module and its parameters under the strategy none.
 struct DataParallel::Parts {
   torch::nn::Module* module = nullptr;
@@ -24,6 +35,7 @@ struct DataParallel::Parts {
   std::unique_ptr<Sharded> sharded;
   FirstUse* first_use = nullptr;  // one of the two
   std::unique_ptr<Automatic> automatic;
+  std::optional<StepObserver> observer;
   std::optional<StepFailure> no_failure;
   BucketPlan no_plan;
 
@@ -273,6 +285,13 @@ DataParallelStats DataParallel::stats() const {
   if (parts_->first_use != nullptr) parts_->first_use->add_to(stats);
   if (parts_->automatic) stats.automatic = parts_->automatic->phase();
   return stats;
+}
+
+void DataParallel::observe_steps(std::function<void()> observer) {
+  if (!parts_->synchronizer) return;
+  const auto held = parts_->synchronizer->lock();
+  if (!parts_->observer) parts_->synchronizer->add(parts_->observer.emplace());
+  parts_->observer->call = std::move(observer);
 }
 
 const BucketPlan& DataParallel::plan() const {

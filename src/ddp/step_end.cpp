@@ -116,7 +116,9 @@ void Synchronizer::complete() {
       succeed();
     }
     audit_.note_suspicion(*agreement_, step_);
-    exposed_wait_s_ = seconds_since(wait_started_);
+    began_ = transport_->started_at();
+    ended_ = std::chrono::steady_clock::now();
+    exposed_wait_s_ = std::chrono::duration<double>(ended_ - wait_started_).count();
     if (steps_finished_ > finished_before) {
       for (StepExtension* extension : extensions_) extension->ended(*agreement_);
     }

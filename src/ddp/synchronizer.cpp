@@ -268,8 +268,12 @@ void Synchronizer::forget_audited(const void* owner) {
 
 DataParallelStats Synchronizer::stats() const {
   const std::lock_guard held(mutex_);
-  DataParallelStats result{
-      .tensors = {}, .buckets = transport_->finished_stats(), .exposed_wait_s = exposed_wait_s_, .steps = steps_finished_};
+  DataParallelStats result{.tensors = {},
+                           .buckets = transport_->finished_stats(),
+                           .exposed_wait_s = exposed_wait_s_,
+                           .steps = steps_finished_,
+                           .began = began_,
+                           .ended = ended_};
   for (const int64_t parameter : transport_->communication().order) {
     result.tensors.push_back(setup_.parameters[static_cast<size_t>(parameter)].name);
   }

@@ -204,6 +204,7 @@ class Synchronizer {
   int64_t steps_finished_ = 0;
   std::chrono::steady_clock::time_point wait_started_;
   double exposed_wait_s_ = 0;
+  std::chrono::steady_clock::time_point began_, ended_;  // of the step that ended last
 };
 
 }  // namespace firkin

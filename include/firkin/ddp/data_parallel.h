@@ -11,6 +11,7 @@
 //   }
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -72,10 +73,11 @@ struct BucketStats {
 };
 
 struct DataParallelStats {
-  std::vector<std::string> tensors;  // parameter names, in bucket order
-  std::vector<BucketStats> buckets;  // in launch order, of the last finished step
-  double exposed_wait_s = 0;         // from the last gradient of backward to the end of the step
-  int64_t steps = 0;                 // finished without an error
+  std::vector<std::string> tensors;                              // parameter names, in bucket order
+  std::vector<BucketStats> buckets;                              // in launch order, of the last finished step
+  double exposed_wait_s = 0;                                     // from the last gradient of backward to the end of the step
+  int64_t steps = 0;                                             // finished without an error
+  std::chrono::steady_clock::time_point began = {}, ended = {};  // its first gradient was ready; it was finished
   double forward_wait_s = 0;  // ordered, sharded: time in await_parameters() during that step's forward, ordered's optimiser included
   int64_t awaited_bytes = 0;  // ordered, sharded: bytes of buckets that a step may leave in flight, because modules await them
   std::optional<AutomaticPhase> automatic = {};  // progress of DataParallelOptions::buckets
@@ -215,6 +217,9 @@ class DataParallel {
 
   // Statistics of the last finished step.
   DataParallelStats stats() const;
+  // Calls `observer` as each step finishes without an error, in the thread that finishes it; null: nobody. It may call stats(). What it
+  // throws loses the group. Between steps. (Watch calls this.)
+  void observe_steps(std::function<void()> observer);
   // The plan in use, over stats().tensors; empty if nothing is sent. This reference and the next stay valid until the module's parameters
   // change.
   const BucketPlan& plan() const;

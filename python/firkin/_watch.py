@@ -1,0 +1,429 @@
+"""firkin.watch: where the time of a running data-parallel program goes, without touching its steps.
+
+No gradient hook, no communication hook, no collective. PyTorch's reducer takes the times itself, in C++; a forward pre-hook reads them once
+a pass, and ranks tell each other through the process group's store, where nobody waits. include/firkin/plan/watched_steps.h says what follows
+from the times.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import logging
+import math
+import os
+import pathlib
+import socket
+import statistics
+import time
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from firkin import _core, _ddp
+from firkin._core import AllReduceTable, InputError, Profile
+from firkin._data_parallel import DistributedDataParallel as Ours
+from firkin._torch import dist, torch
+from torch.nn.parallel import DistributedDataParallel as DDP
+
+_log = logging.getLogger("firkin")
+
+_USUAL_RATE = 100  # of PyTorch's own times; it has a setter and no getter (kDDPRuntimeLoggingSampleRate in reducer.hpp)
+_RATE_ON_GPU = 10  # passes from one look to the next: each waits for the events of its pass
+_LOOK_EVERY = 10  # passes between looks at the store
+_READ_AT_ONCE = 8  # ranks
+_STALE_PASSES = 2  # before the reducer's times are those of the rate that was set
+_MISSED = 3  # windows without a word from some rank, after which a line says so
+_STAMPS = ("forward_compute_time_start", "backward_compute_time_start", "backward_comm_time_start",
+           "backward_compute_time_end", "backward_comm_time_end")  # fmt: skip
+
+_watches: weakref.WeakKeyDictionary[torch.nn.Module, Watch] = weakref.WeakKeyDictionary()
+
+
+@torch.compiler.disable
+def _before_forward(module: torch.nn.Module, *_: Any) -> None:
+    # By name, for modules are pickled with their hooks; a copy of the module is not watched.
+    if (watch := _watches.get(module)) is not None:
+        watch._pass(module)
+
+
+@torch.compiler.disable
+def _after_forward(module: torch.nn.Module, *_: Any) -> None:
+    if (watch := _watches.get(module)) is not None:
+        watch._source.forward_ended_ns = time.perf_counter_ns()
+
+
+class _Step(NamedTuple):
+    """One step of this rank, in nanoseconds; see RankStep of watched_steps.h."""
+
+    number: int
+    phases: list[int]
+    exposed: int
+    gradients: int = 0
+    backward: int = 0  # from its start to the end of the step
+    ready: list[int] = []  # per parameter, since the start of backward
+    sent: list[int] = []  # per bucket
+
+
+class _Stock:
+    """PyTorch's DistributedDataParallel on CPUs: five time stamps a pass, and when each parameter's gradient was ready."""
+
+    phases = ("before forward", "forward", "loss and backward")
+    hooks_forward_end, forward_ended_ns = False, 0
+
+    def __init__(self, ddp: DDP) -> None:
+        self._passes, self._end, self._ready = 0, 0, []  # type: ignore[var-annotated]
+        ddp._set_ddp_runtime_logging_sample_rate(1)  # type: ignore[no-untyped-call]
+        self.broadcasts_in_forward = bool(ddp.will_sync_module_buffers())  # type: ignore[no-untyped-call]
+        self.group = ddp.process_group
+        self.parameters = _ddp.reduced_parameters(ddp.module)
+
+    def synchronises(self, ddp: DDP) -> bool:
+        return bool(ddp.require_backward_grad_sync)
+
+    def read(self, ddp: DDP) -> _Step | None:
+        """The last step but one: PyTorch keeps a step's stamps from its next forward on."""
+        self._passes += 1
+        ready, self._ready = self._ready, ddp.reducer.get_backward_stats()
+        logged = ddp.logger._get_ddp_logging_data().ints_map
+        forward, backward, launch, last, end = (logged.get(name, 0) for name in _STAMPS)
+        if self._passes <= _STALE_PASSES or not 0 < forward <= backward <= launch <= end or not backward <= last <= end:
+            return None  # another rate's, or a pass without backward
+        before, self._end = self._end, end
+        if not 0 < before <= forward or not ready:
+            return None
+        phases = [forward - before, backward - forward, last - backward]
+        first = min((each for each in ready if each > 0), default=0)
+        return _Step(logged["iteration"], phases, end - last, end - backward - first, end - backward, ready)
+
+    def buckets(self, ddp: DDP) -> list[tuple[int, list[int]]]:
+        """Bytes, and indices of parameters; empty where PyTorch has not made the final ones yet."""
+        try:
+            live = _ddp.live_buckets(ddp)
+        except InputError:
+            return []
+        index = {name: i for i, (name, _) in enumerate(self.parameters)}
+        return [(size, [index[name] for name in names]) for size, names in zip(live.bytes, live.names or [])]
+
+    def last_bytes(self, steps: Sequence[_Step]) -> int:
+        """Of the tensor whose gradient was the last."""
+        ready = steps[-1].ready if steps else []
+        return self.parameters[max(range(len(ready)), key=ready.__getitem__)][1].nbytes if ready else 0
+
+    def stop(self, ddp: DDP) -> None:
+        ddp._set_ddp_runtime_logging_sample_rate(_USUAL_RATE)  # type: ignore[no-untyped-call]
+
+
+class _StockOnGpu(_Stock):
+    """The same on GPUs, where stamps are the host's: only durations, which are from events, of every tenth pass. Not run on a GPU."""
+
+    phases = ("forward and backward",)
+
+    def __init__(self, ddp: DDP) -> None:
+        super().__init__(ddp)
+        ddp._set_ddp_runtime_logging_sample_rate(_RATE_ON_GPU)  # type: ignore[no-untyped-call]
+        self._number = 0
+
+    def read(self, ddp: DDP) -> _Step | None:
+        self._passes += 1
+        if self._passes % _RATE_ON_GPU:
+            return None
+        logged = ddp.logger._get_ddp_logging_data().ints_map
+        number, before, now = logged.get("iteration", 0), self._end, time.perf_counter_ns()
+        is_another, self._number, self._end = number != self._number, number, now
+        if not before or not is_another:
+            return None
+        step = (now - before) // _RATE_ON_GPU
+        exposed = max(0, logged.get("backward_comm_time", 0) - logged.get("backward_compute_comm_overlap_time", 0))
+        return _Step(number, [max(0, step - exposed)], exposed)
+
+    def buckets(self, ddp: DDP) -> list[tuple[int, list[int]]]:
+        return []
+
+
+class _Engine:
+    """Firkin's engine, by stats()."""
+
+    phases = _Stock.phases
+    hooks_forward_end, forward_ended_ns = True, 0
+    broadcasts_in_forward = False  # with the last bucket
+    parameters: list[tuple[str, torch.nn.Parameter]] = []
+
+    def __init__(self, model: Ours) -> None:
+        self.group = model._group or dist.group.WORLD
+        self._steps, self._end, self._forward_ns, self._stats = model.stats().steps, 0, 0, model.stats()
+        self._sizes = {name: p.nbytes for name, p in model._parameters_then}
+
+    def synchronises(self, model: Ours) -> bool:
+        return True  # a step that has ended was synchronised
+
+    def read(self, model: Ours) -> _Step | None:
+        now, forward, stats = time.perf_counter_ns(), self._forward_ns, model.stats()
+        self._forward_ns = now
+        if stats.steps == self._steps:
+            return None
+        is_next, self._steps = stats.steps == self._steps + 1, stats.steps
+        before, self._end = self._end, stats.ended_ns
+        if not is_next or not 0 < before <= forward <= self.forward_ended_ns <= stats.began_ns:
+            return None
+        waits = round(1e9 * stats.forward_wait_s)  # of the strategies whose communication goes on in forward
+        exposed = round(1e9 * stats.exposed_wait_s)
+        phases = [forward - before, self.forward_ended_ns - forward - waits, stats.ended_ns - self.forward_ended_ns - exposed]
+        gradients = stats.ended_ns - stats.began_ns
+        self._stats = stats
+        sent = [gradients - round(1e9 * bucket.launch_s) for bucket in stats.buckets]
+        return _Step(stats.steps, phases, exposed + waits, gradients, 0, [], sent)
+
+    def buckets(self, model: Ours) -> list[tuple[int, list[int]]]:
+        return [(bucket.bytes, []) for bucket in self._stats.buckets]
+
+    def last_bytes(self, steps: Sequence[_Step]) -> int:
+        return max((self._sizes.get(name, 0) for name in self._stats.tensors[-1:]), default=0)
+
+    def stop(self, model: Ours) -> None:
+        pass
+
+
+class Watch:
+    """What watch() returns. What concerns all ranks is on rank 0. Not thread-safe."""
+
+    def __init__(
+        self, model: torch.nn.Module, source: Any, every: int, warmup: int, writer: Callable[..., Any] | None, table: AllReduceTable | None
+    ) -> None:
+        self._model, self._source = weakref.ref(model), source
+        self._every, self._warmup, self._writer, self._table = every, warmup, writer, table
+        self._rank, self._size = dist.get_rank(source.group), dist.get_world_size(source.group)
+        self._store = dist.distributed_c10d._world.pg_map[source.group][1]
+        # Each rank counts its own: the same number on all, where all watch at the same places.
+        self._key = f"firkin/watch/{self._store.add(f'firkin/watches/{self._rank}', 1)}"
+        self._passes = self._window = self._missed = 0
+        self._first: int | None = None  # number of the first step
+        self._steps: list[_Step] = []  # of the window
+        self._ready: list[list[int]] = []  # of the window before
+        self._buckets: list[tuple[int, list[int]]] = []
+        self._wanted: str | None = None  # the window that rank 0 looks for
+        self._texts: list[str] = []  # of it, by rank
+        self._told: list[str] = []  # the same of the last one that was told
+        self._summary: dict[str, Any] = {}
+        self._hooks: list[Any] = [model.register_forward_pre_hook(_before_forward)]
+        if source.hooks_forward_end:
+            self._hooks.append(model.register_forward_hook(_after_forward))
+        _watches[model] = self
+
+    def __enter__(self) -> Watch:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _pass(self, model: torch.nn.Module) -> None:
+        if not (torch.is_grad_enabled() and self._source.synchronises(model)):
+            return  # evaluation, or a pass that only accumulates
+        self._passes += 1
+        if (step := self._source.read(model)) is not None:
+            if self._first is None:
+                self._first = step.number + self._warmup
+            window = (step.number - self._first) // self._every
+            if window > self._window:
+                self._publish(model, str(self._window))
+                self._window = window
+            if window >= 0:
+                self._steps.append(step)
+        if self._wanted is not None and self._passes % _LOOK_EVERY == 0:
+            self._look()
+
+    def _place(self, rank: int, window: str) -> str:
+        """Two for each rank, in turn, so that the store does not grow; and one for the end."""
+        return f"{self._key}/{rank}/{window if window == 'end' else int(window) % 2}"
+
+    def _publish(self, model: torch.nn.Module, window: str) -> None:
+        steps, self._steps = self._steps, []
+        self._buckets = buckets = self._source.buckets(model)
+        self._ready = [step.ready for step in steps if step.ready]
+        rows = []
+        for step in steps:
+            sent = step.sent
+            if step.ready:  # buckets are launched in order, each with its last gradient
+                last = itertools.accumulate((max((step.ready[i] for i in part), default=0) for _, part in buckets), max)
+                sent = [step.backward - each for each in last]
+            if len(sent) == len(buckets):
+                rows.append({"step": step.number, "phases_us": [each // 1000 for each in step.phases], "exposed_us": step.exposed // 1000,
+                             "gradients_us": step.gradients // 1000, "sent_us": [each // 1000 for each in sent]})  # fmt: skip
+        mine = {
+            "host": socket.gethostname(), "threads": torch.get_num_threads(), "cpus": sorted(os.sched_getaffinity(0)),
+            "phases": self._source.phases, "broadcasts_in_forward": self._source.broadcasts_in_forward,
+            "bucket_bytes": [size for size, _ in buckets], "last_bytes": self._source.last_bytes(steps), "steps": rows,
+        }  # fmt: skip
+        self._store.set(self._place(self._rank, window), f"{window} {json.dumps(mine)}")
+        if self._rank:
+            return
+        self._missed = self._missed + 1 if self._wanted is not None else 0
+        if self._missed == _MISSED:
+            _log.warning("firkin.watch: rank %d has told nothing; expected firkin.watch(model) on every rank", len(self._texts))
+        self._wanted, self._texts = window, []
+
+    def _look(self) -> None:
+        """Rank 0 takes what the others have left, some at a time, and waits for nobody."""
+        for _ in range(_READ_AT_ONCE):
+            place = self._place(len(self._texts), str(self._wanted))
+            if not self._store.check([place]):
+                return
+            window, text = self._store.get(place).decode().split(" ", 1)
+            if window != self._wanted:
+                return
+            self._texts.append(text)
+            if len(self._texts) == self._size:
+                self._tell()
+                return
+
+    def _tell(self) -> None:
+        before, self._wanted = self._summary.get("causes"), None
+        summary: dict[str, Any] = json.loads(_core.watched_summary(self._texts))
+        if summary["steps"]:
+            self._summary, self._told = summary, self._texts
+            if self._table is not None:
+                self._add_best_cap(self._table)
+            if self._writer is not None:
+                values = {name: summary[name] for name in ("step_s", "exposed_s", "waiting_s", "gain_at_most_s", "last_rank", "last_share")}
+                self._writer({f"firkin/{name}": value for name, value in values.items()}, summary["last_step"])
+        # A warning is shown where logging is not set up: the first lines, and those that name something else than the ones before.
+        level = logging.INFO if summary.get("causes") == before else logging.WARNING
+        _log.log(level, "firkin.watch, %s", summary["lines"].rstrip())
+
+    def _add_best_cap(self, table: AllReduceTable) -> None:
+        summary, profile = self._summary, self.profile()
+        if profile is None or not self._buckets:
+            return
+        counts = [len(part) for _, part in self._buckets]
+        cap, step_s, low_s, high_s, in_use_s, is_in_use = _core.best_watched_cap(
+            profile, table, self._size, max(summary["step_s"] - summary["exposed_s"], 1e-9), counts
+        )
+        summary["best_cap"] = {"cap_mib": cap, "step_s": step_s, "low_s": low_s, "high_s": high_s, "in_use_s": in_use_s}
+        says = "makes the buckets in use" if is_in_use else f"{step_s * 1e3:.4g} ms a step ({low_s * 1e3:.4g} to {high_s * 1e3:.4g})"
+        summary["lines"] += f"  predicted best: bucket_cap_mb={cap:.6g}, {says}; those in use: {in_use_s * 1e3:.4g} ms\n"
+
+    def summary(self) -> dict[str, Any]:
+        """The last window that was told: seconds, and "lines". On rank 0; empty on the others, and before a window has ended.
+
+        The fields are those of WatchSummary in include/firkin/plan/watched_steps.h; with a table also "best_cap".
+        """
+        return self._summary
+
+    def profile(self) -> Profile | None:
+        """When gradients were ready on this rank, medians of the last window: as of firkin.profile(), but with communication beside it.
+
+        None where the times of single gradients are not known: before the end of a window, with Firkin's engine, and on GPUs."""
+        if not self._ready:
+            return None
+        named = [(name, p.nbytes) for name, p in self._source.parameters]
+        ready_s = [1e-9 * statistics.median(each) for each in zip(*self._ready)]
+        order = sorted(range(len(named)), key=ready_s.__getitem__)
+        return Profile([named[i][0] for i in order], [named[i][1] for i in order], [ready_s[i] for i in order])
+
+    def close(self, timeout_s: float = 10.0) -> None:
+        """Takes the watch off, and tells what is not told yet: for that rank 0 waits for the other ranks, which wait for nobody."""
+        if not self._hooks or (model := self._model()) is None:
+            return
+        for hook in self._hooks:
+            hook.remove()
+        self._hooks = []
+        del _watches[model]
+        self._source.stop(model)
+        deadline = time.monotonic() + timeout_s
+        for window in (None, "end"):  # what is on its way, and what is left
+            if window and self._steps:
+                self._publish(model, window)
+            while self._wanted is not None and time.monotonic() < deadline:
+                self._look()
+                time.sleep(1e-3)
+
+    def spans(self) -> list[dict[str, Any]]:
+        """The last step that all ranks have, in microseconds since the first rank began it; of a bucket from its launch to its end.
+
+        That end is known of the last bucket only, and for the others estimated by the link's rate. Empty as summary() is."""
+        found: list[dict[str, Any]] = []
+        rows = [{row["step"]: row for row in json.loads(text)["steps"]} for text in self._told]
+        rows = [of_rank[self._summary["last_step"]] for of_rank in rows]
+        end = max((sum(row["phases_us"]) + row["exposed_us"] for row in rows), default=0)
+        for rank, row in enumerate(rows):
+
+            def add(name: str, kind: str, start: float, until: float, rank: int = rank) -> None:
+                found.append({"rank": rank, "name": name, "kind": kind, "start_us": start, "end_us": max(start, until)})
+
+            at = end - sum(row["phases_us"]) - row["exposed_us"]
+            for name, length in zip(self._summary["phases"], row["phases_us"]):
+                add(name, "compute", at, at + length)
+                at += length
+            until = float(end)
+            for k, (size, sent) in reversed(list(enumerate(zip(self._summary["bucket_bytes"], row["sent_us"])))):
+                add(f"bucket {k}", "communication", end - sent, until)
+                until -= size / (1e-6 * self._summary["bytes_per_s"] or math.inf)
+            if not row["sent_us"]:
+                add("not hidden", "communication", end - row["exposed_us"], end)
+        return found
+
+    def trace(self, path: str | os.PathLike[str]) -> None:
+        """Writes spans() as a Chrome trace, for https://ui.perfetto.dev. On rank 0, after a window; elsewhere it writes nothing."""
+        events = [
+            {"name": each["name"], "ph": "X", "pid": each["rank"], "tid": each["kind"], "ts": each["start_us"], "dur": each["end_us"] - each["start_us"]}
+            for each in self.spans()
+        ]  # fmt: skip
+        if events:
+            pathlib.Path(path).write_text(json.dumps({"traceEvents": events}))
+
+    def report(self, path: str | os.PathLike[str]) -> None:
+        """Writes a page with the lines and that step as `firkin trace` draws it; it opens without a network. On rank 0, as trace()."""
+        traces = []
+        for rank in range(len(self._told)):
+            spans = [each for each in self.spans() if each["rank"] == rank]
+            periods = [{"activity": each["kind"], "start_s": 1e-6 * each["start_us"], "end_s": 1e-6 * each["end_us"]} for each in spans]
+            ends = {kind: [each for each in periods if each["activity"] == kind] for kind in ("compute", "communication")}
+            start, computed, sending = ends["compute"][0]["start_s"], ends["compute"][-1]["end_s"], min(x["start_s"] for x in ends["communication"])
+            stop = max(each["end_s"] for each in periods)
+            figures = {"step_s": stop - start, "compute_s": computed - start, "communication_s": stop - sending,
+                       "overlapped_s": max(0.0, computed - sending)}  # fmt: skip
+            traces.append({"strategy": "watched", "name": f"rank {rank}", "file": "", "timeline": periods,
+                           "ranks": [{"samples": {name: [value] for name, value in figures.items()}}]})  # fmt: skip
+        if traces:
+            environment = {"firkin": _core.version, "libtorch": torch.__version__, "world_size": self._size}
+            notes = [line.strip() for line in self._summary["lines"].splitlines()]
+            page = {"schema": "firkin.results/1", "command": "watch", "environment": environment, "notes": notes, "traces": traces}
+            _core.write_report(json.dumps(page), os.fspath(path))
+
+
+def watch(
+    model: torch.nn.Module,
+    *,
+    every: int = 100,
+    warmup: int = 20,
+    table: AllReduceTable | None = None,
+    writer: Callable[[dict[str, float], int], Any] | None = None,
+) -> Watch:
+    """Says where the time of a data-parallel training goes while it runs: work, waiting for slower ranks, communication that nothing hides.
+
+        watch = firkin.watch(model)      # anywhere before the loop, at the same place on every rank; not collective
+
+    model: PyTorch's DistributedDataParallel, Firkin's, or what holds one. Rank 0 logs four lines (logger "firkin") after `every` steps,
+    again and again: as a warning at first and where they name another cause, else as information. The first `warmup` steps do not count.
+    table: from measure_all_reduce(); then the best cap is predicted as well. writer(values, step): called on rank 0 with each window's
+    figures, such as wandb.log or accelerator.log. Steps stay as they are, bit for bit; docs/watch.md says what they cost, what the figures
+    cannot see, and what is not known on GPUs.
+
+    Raises InputError for a model without a DistributedDataParallel, one that is watched already or uses optimize_ddp="python_reducer",
+    arguments out of range, and a table for other ranks or where the times of single gradients are not known.
+    """
+    ours = next((part for part in model.modules() if isinstance(part, Ours)), None) if isinstance(model, torch.nn.Module) else None
+    wrapped: Any = ours if ours is not None else _ddp.ddp_in(model, "watch")
+    if every < 1 or warmup < 0:
+        raise InputError(f"watch: every {every}, warmup {warmup}; expected at least 1 and 0")
+    if wrapped in _watches:
+        raise InputError("watch: this model is watched already; expected close() first")
+    if getattr(wrapped, "_use_python_reducer", False):
+        raise InputError('watch: optimize_ddp="python_reducer" takes no times; expected another value of torch._dynamo.config.optimize_ddp')
+    on_cpu = all(p.device.type == "cpu" for p in wrapped.parameters())
+    kind = _Engine if ours is not None else _Stock if on_cpu else _StockOnGpu
+    group = (ours._group or dist.group.WORLD) if ours is not None else wrapped.process_group
+    if table is not None and (kind is not _Stock or (size := dist.get_world_size(group)) not in table.world_sizes):
+        what = "Firkin's engine or GPUs" if kind is not _Stock else f"{size} ranks"
+        raise InputError(f"watch: a table with {what}; expected PyTorch's DistributedDataParallel on CPUs, and measure_all_reduce() on its ranks")
+    return Watch(wrapped, kind(wrapped), every, warmup, writer, table)

@@ -1,0 +1,137 @@
+#include "firkin/ddp/watch.h"
+
+#include <ATen/Parallel.h>
+#include <fmt/format.h>
+#include <sched.h>
+
+#include <chrono>
+#include <cmath>
+#include <iostream>
+#include <utility>
+
+#include "comm/group_store.h"
+#include "firkin/base/error.h"
+
+namespace firkin {
+namespace {
+
+constexpr int64_t kLookEvery = 10;  // steps between looks at the store
+constexpr int kReadAtOnce = 8;      // ranks
+
+int64_t us(double seconds) {
+  return std::llround(1e6 * seconds);
+}
+
+int64_t us(std::chrono::steady_clock::duration time) {
+  return us(std::chrono::duration<double>(time).count());
+}
+
+std::vector<int64_t> usable_cpus() {
+  cpu_set_t set;
+  std::vector<int64_t> cpus;
+  if (sched_getaffinity(0, sizeof set, &set) != 0) return cpus;
+  for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu) {
+    if (CPU_ISSET(cpu, &set)) cpus.push_back(cpu);
+  }
+  return cpus;
+}
+
+}  // namespace
+
+struct Watch::Parts {
+  DataParallel& ddp;
+  ProcessGroup group;
+  WatchOptions options;
+  std::string key = {};
+  int64_t first_step = 0;                               // of the first window
+  int64_t steps = 0;                                    // as of stats()
+  std::chrono::steady_clock::time_point last_end = {};  // of the step before
+  int64_t window = 0;
+  RankSteps mine = {};                 // of the window
+  std::optional<int64_t> wanted = {};  // the window that rank 0 looks for
+  std::vector<RankSteps> told = {};    // of it, by rank
+  WatchSummary summary = {};
+
+  // Two for each rank, in turn, so that the store does not grow.
+  std::string place(int64_t rank, int64_t of_window) const { return fmt::format("{}/{}/{}", key, rank, of_window % 2); }
+
+  void step_ended() {
+    const DataParallelStats stats = ddp.stats();
+    const auto before = std::exchange(last_end, stats.ended);
+    if (std::exchange(steps, stats.steps) + 1 != stats.steps || stats.steps < first_step) return;
+    if ((stats.steps - first_step) / options.every > window) {
+      publish(stats);
+      window = (stats.steps - first_step) / options.every;
+    }
+    const int64_t waits = us(stats.forward_wait_s), exposed = us(stats.exposed_wait_s), gradients = us(stats.ended - stats.began);
+    RankStep& step = mine.steps.emplace_back(RankStep{.step = stats.steps,
+                                                      .phases_us = {us(stats.began - before) - waits, gradients - exposed},
+                                                      .exposed_us = exposed + waits,
+                                                      .gradients_us = gradients});
+    for (const BucketStats& bucket : stats.buckets) step.sent_us.push_back(gradients - us(bucket.launch_s));
+    if (wanted && stats.steps % kLookEvery == 0) look();
+  }
+
+  void publish(const DataParallelStats& stats) {
+    mine.bucket_bytes.clear();
+    for (const BucketStats& bucket : stats.buckets) mine.bucket_bytes.push_back(bucket.bytes);
+    std::erase_if(mine.steps, [&stats](const RankStep& step) { return step.sent_us.size() != stats.buckets.size(); });
+    group.store->set(place(group.rank, window), fmt::format("{} {}", window, rank_steps_text(mine)));
+    mine.steps.clear();
+    if (group.rank != 0) return;
+    wanted = window;
+    told.clear();
+  }
+
+  // Rank 0 takes what the others have left, some at a time, and waits for nobody.
+  void look() {
+    for (int i = 0; i < kReadAtOnce; ++i) {
+      const std::string at = place(std::ssize(told), *wanted);
+      if (!group.store->check({at})) return;
+      const std::string text = group.store->get_to_str(at);
+      const size_t space = text.find(' ');
+      if (text.substr(0, space) != std::to_string(*wanted)) return;
+      told.push_back(parse_rank_steps(text.substr(space + 1)));
+      if (std::ssize(told) < group.size) continue;
+      wanted.reset();
+      summary = summarize(told);
+      options.log("firkin.watch, " + describe(summary));
+      return;
+    }
+  }
+};
+
+Watch::Watch(DataParallel& ddp, const ProcessGroup& group, WatchOptions options)
+    : parts_(std::make_unique<Parts>(Parts{.ddp = ddp, .group = group, .options = std::move(options)})) {
+  Parts& parts = *parts_;
+  if (parts.options.every < 1 || parts.options.warmup < 0) {
+    throw InputError(fmt::format("Watch: every {}, warmup {}; expected at least 1 and 0", parts.options.every, parts.options.warmup));
+  }
+  if (!parts.options.log) parts.options.log = [](const std::string& lines) { std::cerr << lines << std::flush; };
+  // Each rank counts its own: the same number on all, where all make theirs in the same order.
+  parts.key = fmt::format("firkin/watch/{}", group.store->add(fmt::format("firkin/watches/{}", group.rank), 1));
+  parts.steps = ddp.stats().steps;
+  parts.first_step = parts.steps + 1 + std::max<int64_t>(1, parts.options.warmup);  // what ended before the first is not known
+  parts.mine.host = host_name();
+  parts.mine.threads = at::get_num_threads();
+  parts.mine.cpus = usable_cpus();
+  parts.mine.phases = {"before backward", "backward"};
+  ddp.observe_steps([&parts] {
+    try {
+      parts.step_ended();
+    } catch (const std::exception& error) {  // of the store: a training does not end with who watches it
+      parts.options.log(fmt::format("firkin.watch ends: {}\n", first_line(error.what())));
+      parts.ddp.observe_steps(nullptr);
+    }
+  });
+}
+
+Watch::~Watch() {
+  parts_->ddp.observe_steps(nullptr);
+}
+
+const WatchSummary& Watch::summary() const {
+  return parts_->summary;
+}
+
+}  // namespace firkin

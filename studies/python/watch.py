@@ -1,0 +1,234 @@
+"""Whether firkin.watch names what is there, what it costs, and whether its bound holds.
+
+    lab/run --rate 1gbit -- .venv/bin/python studies/python/watch.py named             20 runs each: a slow rank, communication, neither
+    lab/run --rate 1gbit --hosts 3 -- .venv/bin/python studies/python/watch.py named
+    lab/run --rate 1gbit -- .venv/bin/python studies/python/watch.py bound             gain_at_most_s of six caps against the best of them
+    .venv/bin/torchrun --nproc-per-node 2 studies/python/watch.py cost [stock|firkin]  a step of 20 ms, watched and not, in blocks
+    .venv/bin/torchrun --nproc-per-node 2 studies/python/watch.py tune                 how often firkin.tune steps, with a watch and without
+
+Computation is sleep, so that ranks leave each other the cores. `named` times every step itself as well, with a hook on each parameter and around
+backward(), and says how far the watch is from that.
+"""
+
+import argparse
+import logging
+import os
+import random
+import statistics
+import time
+
+import firkin
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+SLOW_S = 0.02
+PHASES = ("before forward", "forward", "loss and backward")
+
+
+class Slow(torch.autograd.Function):
+    """Backward takes `seconds`."""
+
+    @staticmethod
+    def forward(ctx, x, seconds):
+        ctx.seconds = seconds
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        time.sleep(ctx.seconds)
+        return gradient, None
+
+
+class Net(torch.nn.Module):
+    """Layers of width^2; each takes backward_s in backward before its gradient is ready."""
+
+    def __init__(self, layers, width, backward_s, forward_s=0.0):
+        super().__init__()
+        self.layers = torch.nn.ModuleList(torch.nn.Linear(width, width) for _ in range(layers))
+        self.backward_s, self.forward_s = backward_s, forward_s
+
+    def forward(self, x):
+        time.sleep(self.forward_s)
+        for layer in self.layers:
+            x = Slow.apply(torch.relu(layer(x)), self.backward_s)
+        return x
+
+
+class Outside:
+    """What a step's work and its exposed communication took, by clocks of our own."""
+
+    def __init__(self, ddp):
+        self.last = self.end = time.perf_counter()
+        self.steps = []  # work, exposed
+        for parameter in ddp.parameters():
+            parameter.register_post_accumulate_grad_hook(self.ready)
+
+    def ready(self, _):
+        self.last = time.perf_counter()
+
+    def backward(self, loss):
+        loss.backward()
+        now = time.perf_counter()
+        self.steps.append((self.last - self.end, now - self.last))
+        self.end = now
+
+
+def watched(net, cap_mib, steps, slow_in=None, slow_rank=None):
+    """The summary of one program, the times from outside by step, on rank 0; None on the others."""
+    ddp = DistributedDataParallel(net, bucket_cap_mb=cap_mib)
+    outside, slow = Outside(ddp), dist.get_rank() == slow_rank
+    x = torch.randn(8, net.layers[0].in_features)
+    with firkin.watch(ddp, every=steps, warmup=3) as watch:
+        for _ in range(steps + 8):
+            if slow and slow_in == "before forward":
+                time.sleep(SLOW_S)
+            if slow and slow_in == "forward":
+                net.forward_s += SLOW_S
+            y = ddp(x)
+            if slow and slow_in == "forward":
+                net.forward_s -= SLOW_S
+            loss = Slow.apply(y, SLOW_S if slow and slow_in == "loss and backward" else 0.0).square().mean()
+            ddp.zero_grad()
+            outside.backward(loss)
+    everyone = [None] * dist.get_world_size()
+    dist.all_gather_object(everyone, outside.steps)
+    if dist.get_rank():
+        return None
+    summary = watch.summary()
+    works, exposed = [], []
+    for step in range(summary["first_step"], summary["last_step"] + 1):  # iterations count from 1
+        rows = [steps[step - 1] for steps in everyone]
+        last = max(range(len(rows)), key=lambda rank: rows[rank][0])
+        works.append([rows[last][0] - row[0] for row in rows])
+        exposed.append(rows[last][1])
+    return summary, statistics.median(exposed), [statistics.mean(column) for column in zip(*works)]
+
+
+def named(runs):
+    size, chosen = dist.get_world_size(), random.Random(0)
+    for case in ("slow rank", "communication", "neither"):
+        right, off_ms, wait_off_ms = 0, [], []
+        for run in range(runs):
+            where, rank = chosen.choice(PHASES), chosen.randrange(size)
+            if case == "slow rank":
+                found = watched(Net(4, 64, 0.004, 0.004), 0.01, 30, where, rank)
+            elif case == "communication":
+                found = watched(Net(2, 1024, 0.004, 0.004), 1000, 30)  # one bucket of 8 MiB, behind backward
+            else:
+                found = watched(Net(4, 128, 0.004, 0.004), 0.05, 30)
+            if found is None:
+                continue
+            summary, exposed_s, waited_s = found
+            causes = [] if case == "neither" else [case]
+            good = summary["causes"] == causes
+            if case == "slow rank":
+                good &= (summary["last_rank"], summary["last_in"]) == (rank, where)
+            right += good
+            off_ms.append(1e3 * abs(summary["exposed_s"] - exposed_s))
+            wait_off_ms += [1e3 * abs(ours - theirs) for ours, theirs in zip(summary["waited_s"], waited_s)]
+            if not good:
+                print(f"  run {run}, {where} on rank {rank}:\n{summary['lines']}", flush=True)
+        if off_ms:
+            print(f"{size} ranks, {case}: named rightly in {right} of {runs}; off from outside by {statistics.median(off_ms):.3f} ms of exposed"
+                  f" communication (at most {max(off_ms):.3f}) and {statistics.median(wait_off_ms):.3f} ms of a rank's waiting (at most"
+                  f" {max(wait_off_ms):.3f}); e.g. exposed {1e3 * summary['exposed_s']:.2f} of {1e3 * summary['step_s']:.2f} ms", flush=True)  # fmt: skip
+
+
+def bound():
+    """Eight layers of 1 MiB whose gradients come 5 ms apart, under six caps, each twice."""
+    summaries = {}
+    for cap in (1, 2, 3, 4, 6, 25) * 2:
+        found = watched(Net(8, 512, 0.005), cap, 20)
+        if found is not None:
+            summaries.setdefault(cap, []).append(found[0])
+    if summaries:
+        best_of = {cap: min(both, key=lambda summary: summary["step_s"]) for cap, both in summaries.items()}
+        least_s = min(summary["step_s"] for summary in best_of.values())
+        for cap, summary in best_of.items():
+            ms = {name: 1e3 * summary[name] for name in ("step_s", "exposed_s", "gain_at_most_s")}
+            gained = 1e3 * (summary["step_s"] - least_s)
+            print(f"cap {cap:3} MiB: step {ms['step_s']:6.2f} ms, exposed {ms['exposed_s']:6.2f}, could gain at most {ms['gain_at_most_s']:6.2f},"
+                  f" the best cap gains {gained:6.2f}: {'holds' if gained <= ms['gain_at_most_s'] + 0.02 * ms['step_s'] else 'DOES NOT HOLD'}",
+                  flush=True)  # fmt: skip
+
+
+def cost(engine, blocks):
+    """Pairs of blocks of 20 steps, watched and not, in turn; a third of a step computes, the rest sleeps."""
+    net = Net(8, 256, 0.0017)
+    ddp = DistributedDataParallel(net, bucket_cap_mb=1) if engine == "stock" else firkin.DistributedDataParallel(net, cap_mib=1)
+    optimizer, x, per = torch.optim.SGD(ddp.parameters(), lr=1e-4), torch.randn(140, 256), 120
+    logging.getLogger("firkin").setLevel(logging.ERROR)
+
+    def block(on):
+        watch = firkin.watch(ddp, every=50, warmup=5) if on else None
+        wall, cpu = [], []
+        for _ in range(per):
+            started, thread = time.perf_counter(), time.thread_time()
+            optimizer.zero_grad()
+            ddp(x).square().mean().backward()
+            optimizer.step()
+            wall.append(time.perf_counter() - started)
+            cpu.append(time.thread_time() - thread)
+        if watch is not None:
+            watch.close()
+        return sum(wall[10:]) / (per - 10), sum(cpu[10:]) / (per - 10)
+
+    block(False)
+    pairs = []
+    for i in range(blocks):
+        both = {on: block(on) for on in ((False, True) if i % 2 else (True, False))}
+        pairs.append((both[False], both[True]))
+    if dist.get_rank() == 0:
+        step_s = statistics.median(off[0] for off, _ in pairs)
+        for k, what in enumerate(("wall time", "this thread's CPU time")):
+            more = [on[k] - off[k] for off, on in pairs]
+            drawn = sorted(statistics.median(random.choices(more, k=len(more))) for _ in range(1000))
+            low, middle, high = drawn[25], statistics.median(more), drawn[975]
+            print(f"{engine}, step of {1e3 * step_s:.2f} ms, {blocks} pairs of blocks, {what}: {1e6 * middle:+.0f} us a step (95 %: {1e6 * low:+.0f} to"
+                  f" {1e6 * high:+.0f}), {100 * middle / step_s:+.2f} % (to {100 * high / step_s:+.2f} %)", flush=True)  # fmt: skip
+
+
+def tune():
+    counts = {}
+    for with_watch in (False, True):
+        net, calls = Net(4, 256, 0.002), [0]
+        x = torch.randn(8, 256)
+
+        def step(model):
+            calls[0] += 1
+            model.zero_grad()
+            model(x).square().mean().backward()
+
+        watch = None
+        if with_watch:
+            ddp = DistributedDataParallel(net)
+            watch = firkin.watch(ddp, every=40, warmup=5)
+            for _ in range(60):
+                step(ddp)
+            watch.close()
+            calls[0] = 0
+            del ddp
+        result = firkin.tune(net, step, time_budget_s=60, progress=False, restore=False, watched=watch)
+        counts[with_watch] = (calls[0], result.notes)
+    if dist.get_rank() == 0:
+        print(f"firkin.tune called step {counts[False][0]} times, with a watch {counts[True][0]} times: {counts[True][1]}")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=("named", "bound", "cost", "tune"))
+    parser.add_argument("engine", nargs="?", default="stock", choices=("stock", "firkin"))
+    parser.add_argument("--runs", type=int, default=20)
+    parser.add_argument("--blocks", type=int, default=20, help="pairs")
+    chosen = parser.parse_args()
+    torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
+    logging.getLogger("firkin").setLevel(logging.ERROR if chosen.what == "named" else logging.WARNING)
+    dist.init_process_group("gloo")
+    torch.manual_seed(0)
+    {"named": lambda: named(chosen.runs), "bound": bound, "cost": lambda: cost(chosen.engine, chosen.blocks), "tune": tune}[chosen.what]()
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()
