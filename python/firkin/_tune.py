@@ -24,6 +24,7 @@ from firkin._result import TuneResult
 from firkin._state import State
 from firkin._torch import dist, torch
 from firkin._tuner import RACED, Setting, Tuner
+from firkin._watch import Watch
 from torch.nn.parallel import DistributedDataParallel as DDP
 
 _log = logging.getLogger("firkin")
@@ -154,6 +155,7 @@ def tune(
     seed: int = 0,
     restore: bool = True,
     also: Sequence[Any] = (),
+    watched: Watch | None = None,
     progress: bool = True,
 ) -> TuneResult:
     """Finds the fastest gradient buckets for this model on these ranks. Collective: every rank gets the same result.
@@ -179,7 +181,9 @@ def tune(
     where tuning's steps have left it; in those without communication gradients were zero.
 
     also: more to be restored: modules, tensors, or objects that hold them. Of what step reaches outside of modules and
-    optimisers, only 256 MiB are restored otherwise. progress: shows a bar on rank 0, and the answer in three lines.
+    optimisers, only 256 MiB are restored otherwise. watched: what firkin.watch() returned for this model on these
+    ranks. If it knows when gradients are ready, backward is not profiled again: 23 steps fewer, 33 where the model is
+    compiled. progress: shows a bar on rank 0, and the answer in three lines.
 
     Raises InputError, on every rank, if the model, step, arguments or group cannot be tuned, if a node has no memory
     for the copy, or if the batches run out; RuntimeError if something could not be restored, or ranks have drifted
@@ -203,7 +207,7 @@ def tune(
         ranks.attempt(state.keep)
         counted.after_first = state.check_watched
     try:
-        result, unlike = _tuned(job, counted, state, wrapping)
+        result, unlike = _tuned(job, counted, state, wrapping, watched)
     finally:
         shown.close()
         wrapping.graphs.reset()
@@ -244,15 +248,38 @@ def _say_copy(job: _Job, state: State) -> None:
         )
 
 
-def _tuned(job: _Job, step: CountedStep, state: State, wrapping: Wrapping) -> tuple[TuneResult, set[str]]:
+class _Seen(NamedTuple):
+    profile: Profile
+    step_s: float
+
+
+def _seen_by(watched: Watch | None, job: _Job) -> _Seen | None:
+    """What rank 0's watch has seen of this model on as many ranks; None: nothing. Collective."""
+
+    def look() -> tuple[list[str], list[int], list[float], float] | None:
+        profile = watched.profile() if watched is not None else None
+        if profile is None or watched is None or watched.summary().get("ranks") != job.ranks.size:
+            return None
+        if dict(zip(profile.names, profile.bytes)) != {name: p.nbytes for name, p in trainable_parameters(job.model)}:
+            return None
+        return profile.names, profile.bytes, profile.ready_s, watched.summary()["step_s"]
+
+    if (seen := job.ranks.on_rank_0(look)) is None:
+        return None
+    *profile, step_s = seen
+    return _Seen(Profile(*profile), step_s)
+
+
+def _tuned(job: _Job, step: CountedStep, state: State, wrapping: Wrapping, watched: Watch | None) -> tuple[TuneResult, set[str]]:
     """The result, and the names of tensors that differed between ranks at the start."""
     ranks, started = job.ranks, time.perf_counter()
     parameters = trainable_parameters(job.model)
     wire, profiled = wrapping.alike(parameters[0][1].dtype)
     job.compiled = wrapping.graphs.compiled
     unlike = state.unlike(ranks)
+    seen = _seen_by(watched, job)
     with wrapping.graphs.of("profile"):
-        profile = measured_profile(
+        profile = seen.profile if seen else measured_profile(
             ranks, profiled, step, steps=_PROFILE_STEPS, warmup=_PROFILE_WARMUP, seconds=job.time_budget_s * _PROFILE_SHARE,
             find_unused_parameters=job.unused_allowed, options=job.options, zeroed=state.parameters, on_progress=job.progress.at,
             before_step=functools.partial(state.put_back, schedules_only=True),
@@ -260,7 +287,7 @@ def _tuned(job: _Job, step: CountedStep, state: State, wrapping: Wrapping) -> tu
     for parameter in state.parameters:
         parameter.grad = None
     gc.collect()  # the all-reduce is measured in the memory of gradients and buckets
-    notes = []
+    notes = ["when gradients are ready was seen by firkin.watch, with communication beside it"] if seen else []
     if _ddp.cuts_from_the_end():
         notes.append("DDP_SET_LAST_BUCKET_CAP=1: PyTorch fills buckets of a cap from the last gradient; predictions take the first")
     if job.compiled:
@@ -288,7 +315,7 @@ def _tuned(job: _Job, step: CountedStep, state: State, wrapping: Wrapping) -> tu
         )  # fmt: skip
 
     # The time of a step, from above: it is not known yet how much of the communication backward hides.
-    step_s = ranks.max([step.seconds / step.calls])[0] + table.rows[-1].median_s
+    step_s = (seen.step_s if seen else ranks.max([step.seconds / step.calls])[0]) + table.rows[-1].median_s
     effort = _calibration(job, step_s, left_s(), notes)
     steps = StepBench(ranks, wrapping, step, profile, state, effort.timed_steps)
 

@@ -42,9 +42,14 @@ _watches: weakref.WeakKeyDictionary[torch.nn.Module, Watch] = weakref.WeakKeyDic
 
 @torch.compiler.disable
 def _before_forward(module: torch.nn.Module, *_: Any) -> None:
-    # By name, for modules are pickled with their hooks; a copy of the module is not watched.
-    if (watch := _watches.get(module)) is not None:
+    # A function of the module's, for modules are pickled with their hooks; a copy of the model is not watched.
+    if (watch := _watches.get(module)) is None:
+        return
+    try:
         watch._pass(module)
+    except Exception as error:  # noqa: BLE001: a training goes on without its watch, if the store or the writer fails
+        watch._take_off(module)
+        _log.warning("firkin.watch ends: %s: %s", type(error).__name__, error)
 
 
 @torch.compiler.disable
@@ -121,6 +126,7 @@ class _StockOnGpu(_Stock):
 
     def __init__(self, ddp: DDP) -> None:
         super().__init__(ddp)
+        self.broadcasts_in_forward = False  # there is one phase
         ddp._set_ddp_runtime_logging_sample_rate(_RATE_ON_GPU)  # type: ignore[no-untyped-call]
         self._number = 0
 
@@ -321,21 +327,27 @@ class Watch:
         return Profile([named[i][0] for i in order], [named[i][1] for i in order], [ready_s[i] for i in order])
 
     def close(self, timeout_s: float = 10.0) -> None:
-        """Takes the watch off, and tells what is not told yet: for that rank 0 waits for the other ranks, which wait for nobody."""
+        """Takes the watch off, and tells what is on its way; of a program that ends within its first window, the steps that there were.
+
+        For that rank 0 waits for the other ranks, which wait for nobody.
+        """
         if not self._hooks or (model := self._model()) is None:
             return
+        self._take_off(model)
+        deadline = time.monotonic() + timeout_s
+        for window in (None, "end"):  # what is on its way, and what is left
+            if window and self._steps and self._window == 0:
+                self._publish(model, window)
+            while self._wanted is not None and time.monotonic() < deadline:
+                self._look()
+                time.sleep(1e-3)
+
+    def _take_off(self, model: torch.nn.Module) -> None:
         for hook in self._hooks:
             hook.remove()
         self._hooks = []
         del _watches[model]
         self._source.stop(model)
-        deadline = time.monotonic() + timeout_s
-        for window in (None, "end"):  # what is on its way, and what is left
-            if window and self._steps:
-                self._publish(model, window)
-            while self._wanted is not None and time.monotonic() < deadline:
-                self._look()
-                time.sleep(1e-3)
 
     def spans(self) -> list[dict[str, Any]]:
         """The last step that all ranks have, in microseconds since the first rank began it; of a bucket from its launch to its end.
@@ -372,22 +384,17 @@ class Watch:
             pathlib.Path(path).write_text(json.dumps({"traceEvents": events}))
 
     def report(self, path: str | os.PathLike[str]) -> None:
-        """Writes a page with the lines and that step as `firkin trace` draws it; it opens without a network. On rank 0, as trace()."""
+        """Writes a page with the lines, and that step on each rank as `firkin trace` draws it; it opens without a network. On rank 0, as
+        trace()."""
         traces = []
         for rank in range(len(self._told)):
-            spans = [each for each in self.spans() if each["rank"] == rank]
-            periods = [{"activity": each["kind"], "start_s": 1e-6 * each["start_us"], "end_s": 1e-6 * each["end_us"]} for each in spans]
-            ends = {kind: [each for each in periods if each["activity"] == kind] for kind in ("compute", "communication")}
-            start, computed, sending = ends["compute"][0]["start_s"], ends["compute"][-1]["end_s"], min(x["start_s"] for x in ends["communication"])
-            stop = max(each["end_s"] for each in periods)
-            figures = {"step_s": stop - start, "compute_s": computed - start, "communication_s": stop - sending,
-                       "overlapped_s": max(0.0, computed - sending)}  # fmt: skip
-            traces.append({"strategy": "watched", "name": f"rank {rank}", "file": "", "timeline": periods,
-                           "ranks": [{"samples": {name: [value] for name, value in figures.items()}}]})  # fmt: skip
+            timeline = [{"activity": each["kind"], "start_s": 1e-6 * each["start_us"], "end_s": 1e-6 * each["end_us"]}
+                        for each in self.spans() if each["rank"] == rank]  # fmt: skip
+            traces.append({"strategy": "watched", "name": f"rank {rank}", "file": "", "timeline": timeline})
+        environment = {"firkin": _core.version, "libtorch": torch.__version__, "world_size": self._size}
+        notes = [line.strip() for line in self._summary.get("lines", "").splitlines()]
+        page = {"schema": "firkin.results/1", "command": "watch", "environment": environment, "notes": notes, "traces": traces}
         if traces:
-            environment = {"firkin": _core.version, "libtorch": torch.__version__, "world_size": self._size}
-            notes = [line.strip() for line in self._summary["lines"].splitlines()]
-            page = {"schema": "firkin.results/1", "command": "watch", "environment": environment, "notes": notes, "traces": traces}
             _core.write_report(json.dumps(page), os.fspath(path))
 
 

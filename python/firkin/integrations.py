@@ -6,6 +6,9 @@
 Both take the arguments of firkin.tune (time_budget_s, caps_mib, ...); the callback's `result` holds the outcome.
 Training then starts as it would have without them: all state is restored, and the callback reads loaders through an
 iterator of its own.
+
+With watch=True the callback tunes nothing and watches the training: it takes the arguments of firkin.watch, and
+`result` is its Watch. Accelerate has no callbacks: firkin.watch(accelerator.prepare(model), writer=accelerator.log).
 """
 
 from __future__ import annotations
@@ -20,6 +23,7 @@ from firkin._result import TuneResult
 from firkin._profile import Step
 from firkin._torch import torch
 from firkin._tune import tune
+from firkin._watch import watch as watch_training
 from torch.nn.parallel import DistributedDataParallel as DDP
 
 _BATCHES = 16  # how many batches are read, and then used again and again
@@ -62,19 +66,26 @@ def _again_and_again(loader: Iterable[Any], end: Callable[[], None] = lambda: No
 def _wrapped(what: str, model: Any) -> DDP | None:
     if isinstance(model, DDP):
         return model
-    _log.warning("%s: the model is a %s, not a DistributedDataParallel: nothing was tuned", what, type(model).__name__)
+    _log.warning("%s: the model is a %s, not a DistributedDataParallel: nothing was done", what, type(model).__name__)
     return None
 
 
-def for_transformers(trainer: Any, **arguments: Any) -> Any:
-    """A TrainerCallback for trainer.add_callback()."""
+def for_transformers(trainer: Any, *, watch: bool = False, **arguments: Any) -> Any:
+    """A TrainerCallback for trainer.add_callback(). watch: instead of tuning."""
     from transformers import TrainerCallback  # type: ignore[import-not-found]
 
     class Callback(TrainerCallback):  # type: ignore[misc]
-        result: TuneResult | None = None
+        result: Any = None
+
+        def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+            if watch and self.result is not None:
+                self.result.close()
 
         def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
             if (ddp := _wrapped("for_transformers", trainer.model_wrapped)) is None or self.result is not None:
+                return
+            if watch:
+                self.result = watch_training(ddp, **arguments)
                 return
             trainer.current_gradient_accumulation_steps = 1  # the Trainer's loop sets it again with every batch
             loader = kwargs["train_dataloader"]
@@ -92,15 +103,22 @@ def for_transformers(trainer: Any, **arguments: Any) -> Any:
     return Callback()
 
 
-def for_lightning(**arguments: Any) -> Any:
-    """A Callback for Trainer(callbacks=[...])."""
+def for_lightning(*, watch: bool = False, **arguments: Any) -> Any:
+    """A Callback for Trainer(callbacks=[...]). watch: instead of tuning."""
     from lightning.pytorch import Callback as LightningCallback  # type: ignore[import-not-found]
 
     class Callback(LightningCallback):  # type: ignore[misc]
-        result: TuneResult | None = None
+        result: Any = None
+
+        def on_train_end(self, trainer: Any, module: Any) -> None:
+            if watch and self.result is not None:
+                self.result.close()
 
         def on_train_start(self, trainer: Any, module: Any) -> None:
             if (ddp := _wrapped("for_lightning", trainer.strategy.model)) is None or self.result is not None:
+                return
+            if watch:
+                self.result = watch_training(ddp, **arguments)
                 return
             if not module.automatic_optimization:
                 raise InputError("for_lightning: automatic_optimization is False; expected firkin.tune with your own step")

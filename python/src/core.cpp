@@ -431,28 +431,22 @@ void bind_tuning(nb::module_& module) {
 
 // ---- Watching, for firkin/_watch.py.
 
-struct WatchedCap {
-  PredictedCap cap;
-  double in_use_s;
-  bool is_in_use;
-};
-
-// The cap that is predicted to be best for steps that were only watched, which no measurement of other buckets confirms.
-WatchedCap best_watched_cap(const ProfileSection& profile, const MeasuredAllReduce& table, int64_t world_size, double none_step_s,
-                            const std::vector<int64_t>& counts_in_use) {
+// The cap that is predicted to be best where steps were only watched: MiB, seconds of a step and the ends of their interval, seconds with
+// the buckets in use, and whether these are its own.
+std::tuple<double, double, double, double, double, bool> best_watched_cap(const ProfileSection& profile, const MeasuredAllReduce& table,
+                                                                          int64_t world_size, double none_step_s,
+                                                                          const std::vector<int64_t>& counts_in_use) {
+  const TensorProfile& tensors = profile.tensors;
   const CommCosts costs = comm_costs(table.rows, world_size);
-  const double backward_s = profile.tensors.backward_s;
   const StepModel model{
-      .profile = profile.tensors, .costs = costs, .simulation = {}, .none_step_s = none_step_s, .bare_backward_s = backward_s};
+      .profile = tensors, .costs = costs, .simulation = {}, .none_step_s = none_step_s, .bare_backward_s = tensors.backward_s};
   const CapOptions rule{.rule = CapRule::kCloseWhenFull};
+  const BucketPlan in_use = plan_of_counts(counts_in_use);
+  const double in_use_s = predict_step(model, in_use);
   const std::vector<PredictedCap> caps = caps_to_race(model, rule, {});
-  const double in_use_s = predict_step(model, plan_of_counts(counts_in_use));
-  std::vector<bool> in_use;
-  for (const PredictedCap& cap : caps) {
-    in_use.push_back(assign_buckets(profile.tensors.bytes, with_cap(rule, cap.cap_bytes)) == plan_of_counts(counts_in_use));
-  }
-  const Decision decision = decide({.caps = caps, .default_predicted_s = in_use_s, .as_default = in_use});
-  return {caps[decision.standing.choice], in_use_s, decision.outcome == Outcome::kSameBuckets};
+  const PredictedCap& best = caps[decide({.caps = caps, .default_predicted_s = in_use_s}).standing.choice];
+  const bool is_in_use = assign_buckets(tensors.bytes, with_cap(rule, best.cap_bytes)) == in_use;
+  return {mib(best.cap_bytes), best.time_s, best.low_s, best.high_s, in_use_s, is_in_use};
 }
 
 void bind_watching(nb::module_& module) {
@@ -464,16 +458,7 @@ void bind_watching(nb::module_& module) {
         return summary_text(summarize(ranks));
       },
       "texts"_a, nb::call_guard<nb::gil_scoped_release>(), "JSON of include/firkin/plan/watched_steps.h: from that of every rank.");
-  module.def(
-      "best_watched_cap",
-      [](const ProfileSection& profile, const MeasuredAllReduce& table, int64_t world_size, double none_step_s,
-         const std::vector<int64_t>& counts_in_use) {
-        const auto [cap, in_use_s, is_in_use] = best_watched_cap(profile, table, world_size, none_step_s, counts_in_use);
-        return std::tuple(mib(cap.cap_bytes), cap.time_s, cap.low_s, cap.high_s, in_use_s, is_in_use);
-      },
-      "profile"_a, "table"_a, "world_size"_a, "none_step_s"_a, "counts_in_use"_a,
-      "The cap in MiB, seconds of its step and the ends of their interval; of the step with the buckets in use; whether these are the "
-      "same.");
+  module.def("best_watched_cap", &best_watched_cap, "profile"_a, "table"_a, "world_size"_a, "none_step_s"_a, "counts_in_use"_a);
 }
 
 // ---- Texts of a results.json, and what follows from them.

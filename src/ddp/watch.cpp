@@ -9,6 +9,7 @@
 #include <iostream>
 #include <utility>
 
+#include "backward_watch.h"
 #include "comm/group_store.h"
 #include "firkin/base/error.h"
 

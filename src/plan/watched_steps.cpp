@@ -102,9 +102,10 @@ void note_shared_cores(const std::vector<RankSteps>& ranks, std::vector<std::str
     users[rank.host].second += rank.threads;
   }
   for (const auto& [host, count] : users) {
-    if (count.second <= std::ssize(cores[host]) || cores[host].empty()) continue;
-    notes.push_back(fmt::format("{} ranks with {} threads share {} cores on {}, and then wait for each other without another cause",
-                                count.first, count.second, cores[host].size(), host));
+    const size_t there = cores[host].size();
+    if (count.second <= std::ssize(cores[host]) || there == 0) continue;
+    notes.push_back(fmt::format("{} ranks with {} threads share {} core{} on {}, and then wait for each other without another cause",
+                                count.first, count.second, there, there == 1 ? "" : "s", host));
   }
 }
 

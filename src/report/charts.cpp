@@ -304,6 +304,7 @@ std::optional<Chart> timeline_chart(const Results& results) {
   Chart chart = chart_of("timeline", {{"periods", periods}},
                          fmt::format("Periods of computation and of communication in one step{}, for {} settings.",
                                      has_predicted ? ", measured and predicted" : "", rows.size()));
+  if (results.run.command == "watch") chart.title = "The last watched step: when each rank computed, and when it communicated";
   if (has_predicted) chart.caption += " Below each: the same step as the model predicts it.";
   return chart;
 }

@@ -113,6 +113,7 @@ std::string heading_of(const Results& results) {
   if (results.comparison) return comparison_heading(*results.comparison);
   if (!results.configurations.empty()) return steps_heading(results);
   if (!results.strategies.empty()) return fmt::format("Step times of {} strategies.", results.strategies.size());
+  if (results.run.command == "watch" && !results.notes.empty()) return results.notes.front();
   if (!results.traces.empty()) return trace_heading(results.traces);
   if (results.layers) return layers_heading(*results.layers);
   if (!results.chunks.empty()) return chunks_heading(results.chunks);

@@ -32,10 +32,11 @@ from torch.utils.data import DataLoader, TensorDataset  # noqa: E402
 from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainingArguments  # noqa: E402
 
 QUICK = {"time_budget_s": 1.0, "progress": False}
+WATCH = {"watch": True, "warmup": 0}
 STEPS = 6
 
 
-def transformers(tuned, adapt=lambda model: model, **options):
+def transformers(tuned, adapt=lambda model: model, for_callback=QUICK, **options):
     torch.manual_seed(0)
     config = GPT2Config(vocab_size=256, n_positions=32, n_embd=64, n_layer=2, n_head=4, bos_token_id=0, eos_token_id=0)
     model = adapt(GPT2LMHeadModel(config))  # with dropout
@@ -45,7 +46,7 @@ def transformers(tuned, adapt=lambda model: model, **options):
         save_strategy="no", report_to="none", disable_tqdm=True, ddp_find_unused_parameters=False, **options,
     )  # fmt: skip
     trainer = Trainer(model, arguments, train_dataset=[{"input_ids": row, "labels": row} for row in rows])
-    callback = firkin.integrations.for_transformers(trainer, **QUICK)
+    callback = firkin.integrations.for_transformers(trainer, **for_callback)
     if tuned:
         trainer.add_callback(callback)
     trainer.train()
@@ -76,9 +77,9 @@ class KeepDDP(L.Callback):
         self.ddp = trainer.strategy.model
 
 
-def lightning(tuned, **options):
+def lightning(tuned, arguments=QUICK, **options):
     torch.manual_seed(0)
-    model, keep, callback = Language(), KeepDDP(), firkin.integrations.for_lightning(**QUICK)
+    model, keep, callback = Language(), KeepDDP(), firkin.integrations.for_lightning(**arguments)
     trainer = L.Trainer(
         strategy=DDPStrategy(), devices=2, max_steps=STEPS, callbacks=[keep, callback] if tuned else [keep], accelerator="cpu",
         logger=False, enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False, **options,
@@ -132,6 +133,8 @@ PROGRAMS = {
     "lightning": lightning,
     "lightning, bfloat16": lambda tuned: lightning(tuned, precision="bf16-mixed"),
     "transformers, LoRA": lora,
+    "transformers, watched": lambda tuned: transformers(tuned, for_callback=WATCH),
+    "lightning, watched": lambda tuned: lightning(tuned, WATCH),
 }
 
 *chosen, folder = sys.argv[1:]
@@ -142,7 +145,10 @@ for name in chosen or PROGRAMS:
     without, _, _ = program(False)
     model, result, ddp = program(True)
     different = sum(not torch.equal(a, b) for a, b in zip(without.state_dict().values(), model.state_dict().values(), strict=True))
-    seen[name] = {"different": different, "choice": result.choice, "check": result.check(ddp)}
+    if "watched" in name:
+        seen[name] = {"different": different, "told": result.summary().get("steps", 0)}
+    else:
+        seen[name] = {"different": different, "choice": result.choice, "check": result.check(ddp)}
 (pathlib.Path(folder) / f"{os.environ['RANK']}.json").write_text(json.dumps(seen))
 dist.barrier()
 dist.destroy_process_group()

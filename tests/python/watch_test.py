@@ -170,6 +170,35 @@ class WrittenTest(unittest.TestCase):
                 self.assertIn("predicted best: bucket_cap_mb=", lines[0][1])
 
 
+def tuned_after(rank):
+    """How often firkin.tune steps, with nothing, with the watch of this model, and with that of another one."""
+    net, calls = Net(), []
+    ddp = ENGINES["stock"](net)
+    with logged(), firkin.watch(ddp, warmup=WARMUP) as watch:
+        step = models.plain(ddp)
+        for _ in range(12):
+            step(ddp)
+    with logged(), firkin.watch(ENGINES["stock"](models.layers(2))) as other:
+        pass
+    for watched in (None, watch, other):
+        count = [0]
+
+        def counting(model, count=count):
+            count[0] += 1
+            model(torch.ones(4, models.WIDTH)).sum().backward()
+
+        result = firkin.tune(net, counting, watched=watched, restore=False, **models.QUICK)
+        calls.append((count[0], any("seen by firkin.watch" in note for note in result.notes), len(result.profile)))
+    return calls
+
+
+class TunedTest(unittest.TestCase):
+    def test_a_watch_of_the_model_replaces_the_profile(self):
+        for (without, _, tensors), (with_watch, seen, same), (_, of_another, _) in with_ranks(2, tuned_after):
+            self.assertLess(with_watch, without)
+            self.assertEqual((seen, of_another, same), (True, False, tensors))
+
+
 def refusals(rank):
     ddp, ours = ENGINES["stock"](Net()), ENGINES["firkin"](Net())
     table = firkin.AllReduceTable([firkin.AllReduceRow(4, 3, 1e-4)])
@@ -231,9 +260,13 @@ class Checkpointed(Net):
         return x
 
 
+def halve(parameter):
+    parameter.grad.mul_(0.5)
+
+
 def hooked(net):
     for parameter in net.parameters():
-        parameter.register_post_accumulate_grad_hook(lambda p: p.grad.mul_(0.5))
+        parameter.register_post_accumulate_grad_hook(halve)
     return net
 
 
