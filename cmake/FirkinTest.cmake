@@ -4,7 +4,7 @@
 #   firkin_test(plan SOURCES timeline_test.cpp)                        -> build/tests/plan_test, one entry: plan
 #   firkin_test(ddp TORCH SOURCES join_test.cpp)                       -> one entry a file: ddp.join
 #   firkin_test(ddp TORCH SOURCES a_test.cpp FULL a_test.cpp)          -> ddp.a, and ddp.a.full of those suites in it whose names end in Full
-#   firkin_python_test(cli.a a_test.py PYTHON python3 LABELS cli FULL) -> cli.a, and cli.a.full of those classes in it whose names end in Full
+#   firkin_python_test(cli.a a_test.py PYTHON p LABELS cli FULL TRUE)  -> cli.a, and cli.a.full of those classes in it whose names end in Full
 #   set_property(TEST lab.hosts APPEND PROPERTY LABELS full)           -> an entry that is of the second tier as a whole
 #
 # COST: seconds, of those tests that take half a minute and more. ctest starts the longest first, by what it measured before, in a new build
@@ -25,11 +25,12 @@ function(firkin_test_entry name)
   set_tests_properties(${name} ${second} PROPERTIES SKIP_RETURN_CODE 77 ENVIRONMENT "${arg_ENVIRONMENT}")
 endfunction()
 
-# A test file of Python's in this folder.
-function(firkin_python_test name file)
-  cmake_parse_arguments(PARSE_ARGV 2 arg "FULL" "PYTHON" "LABELS;ENVIRONMENT")
+# Test files of Python's in this folder, which share a process.
+function(firkin_python_test name)
+  cmake_parse_arguments(PARSE_ARGV 1 arg "" "FULL;PYTHON" "LABELS;ENVIRONMENT")
+  list(TRANSFORM arg_UNPARSED_ARGUMENTS PREPEND ${CMAKE_CURRENT_SOURCE_DIR}/)
   firkin_test_entry(${name} FULL ${arg_FULL} LABELS ${arg_LABELS} ENVIRONMENT ${arg_ENVIRONMENT}
-    COMMAND ${arg_PYTHON} ${PROJECT_SOURCE_DIR}/tests/run.py ${CMAKE_CURRENT_SOURCE_DIR}/${file})
+    COMMAND ${arg_PYTHON} ${PROJECT_SOURCE_DIR}/tests/run.py ${arg_UNPARSED_ARGUMENTS})
 endfunction()
 
 # main(), and what every test without LibTorch includes, compiled once.

@@ -1,13 +1,12 @@
-"""Runs a test file of Python's as ctest does; by hand `python3 NAME_test.py` runs the same tests.
+"""Runs test files of Python's as ctest does, in one process; by hand `python3 NAME_test.py` runs the tests of one.
 
-    python3 tests/run.py NAME_test.py           every class
-    python3 tests/run.py NAME_test.py --first   without the classes of the second tier, whose names end in Full
-    python3 tests/run.py NAME_test.py --full    those alone
+    python3 tests/run.py NAME_test.py...           every class
+    python3 tests/run.py NAME_test.py... --first   without the classes of the second tier, whose names end in Full
+    python3 tests/run.py NAME_test.py... --full    those alone
 
 Exit code 77 when every test was skipped, which ctest shows. tests/main.cpp does the same for C++.
 """
 
-import importlib
 import pathlib
 import sys
 import time
@@ -42,14 +41,16 @@ class Result(unittest.TextTestResult):
         self.passed += 1
 
 
-def main(file, tier=None):
-    path = pathlib.Path(file).resolve()
-    sys.path.insert(0, str(path.parent))
+def main(words):
+    (tier,) = [word for word in words if word.startswith("--")] or [None]
     full = {None: None, "--first": False, "--full": True}[tier]
-    module = importlib.import_module(path.stem)
-    suite = unittest.TestSuite(tests_of(unittest.defaultTestLoader.loadTestsFromModule(module), full))
+    suite = unittest.TestSuite()
+    for file in (pathlib.Path(word).resolve() for word in words if word != tier):
+        if str(file.parent) not in sys.path:
+            sys.path.insert(0, str(file.parent))
+        suite.addTests(tests_of(unittest.defaultTestLoader.loadTestsFromName(file.stem), full))
     if suite.countTestCases() == 0:
-        sys.exit(f"{path}: no test {tier or ''}".rstrip())
+        sys.exit(f"no test in {' '.join(words)}")
     result = unittest.TextTestRunner(verbosity=2, resultclass=Result).run(suite)
     if not result.wasSuccessful():
         sys.exit(1)
@@ -58,4 +59,4 @@ def main(file, tier=None):
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    main(sys.argv[1:])

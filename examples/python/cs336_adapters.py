@@ -1,6 +1,6 @@
 """What the tests of CS336's assignment 2 ask of `tests/adapters.py` for its sharded optimiser, with Firkin's.
 
-Copy the function there; `examples_test.py` steps it as those tests do.
+Copy the function there; `sharded_test.py` steps it as those tests do.
 """
 
 from collections.abc import Iterable

@@ -5,7 +5,7 @@ import unittest
 
 import firkin
 import torch
-from models import Lamb, Layers, numbers, parameters_of, raised, seeded
+from models import Lamb, Layers, numbers, parameters_of, raised, same, seeded
 from ranks import with_ranks
 from torch import nn
 
@@ -175,16 +175,6 @@ def follows(rank):
         found[name] = {change: same(plain[change], sharded[change]) for change in plain}
         found[name]["late"] = model.stats().awaited_bytes > 0
     return found
-
-
-def same(a, b):
-    if torch.is_tensor(a):
-        return torch.equal(a, b)
-    if isinstance(a, dict):
-        return a.keys() == b.keys() and all(same(a[key], b[key]) for key in a)
-    if isinstance(a, (list, tuple)):
-        return len(a) == len(b) and all(map(same, a, b))
-    return a == b
 
 
 def joins_without_a_word(rank):

@@ -1,7 +1,5 @@
-"""examples/python as a reader starts it, under torchrun on two ranks: plain.py, its functions as targets of the command, and automatic.py; and
-the course's adapter, in the shape of the course's test."""
+"""examples/python as a reader starts it, under torchrun on two ranks: plain.py, its functions as targets of the command, and automatic.py."""
 
-import copy
 import importlib.util
 import math
 import os
@@ -11,11 +9,6 @@ import subprocess
 import sys
 import tempfile
 import unittest
-
-import torch
-from models import parameters_of
-from ranks import with_ranks
-from torch import nn
 
 EXAMPLES = pathlib.Path(__file__).resolve().parents[2] / "examples" / "python"
 DEADLINE_S = 600  # a hang; a busy machine takes minutes for what takes seconds
@@ -39,8 +32,6 @@ class Plain(unittest.TestCase):
         sizes = re.search(r"DistributedDataParallel has these buckets, in MiB: (.*)", done.stdout)[1]
         self.assertAlmostEqual(sum(map(float, sizes.split(", "))), 1.78, delta=0.05)
 
-
-class PlainFull(unittest.TestCase):
     def test_its_residual_network_is_a_target_of_the_command_and_gets_one_cap_where_asked(self):
         with tempfile.TemporaryDirectory() as folder:
             done = torchrun("-m", "firkin.tune", f"{EXAMPLES / 'plain.py'}:resnet", "--time-budget-s", "1", "--out", folder)
@@ -51,7 +42,7 @@ class PlainFull(unittest.TestCase):
 
 
 @unittest.skipUnless(importlib.util.find_spec("firkin._engine"), "the engine is not built")
-class AutomaticFull(unittest.TestCase):
+class Automatic(unittest.TestCase):
     def test_finds_buckets_while_it_trains_and_the_next_run_begins_with_them(self):
         with tempfile.TemporaryDirectory() as folder:
             words = [str(EXAMPLES / "automatic.py"), "--plan-file", str(pathlib.Path(folder) / "buckets.json")]
@@ -61,50 +52,6 @@ class AutomaticFull(unittest.TestCase):
             self.assertEqual(len(re.findall("^firkin: .*; measured in", done.stdout, re.MULTILINE)), 1, done.stdout)  # what was chosen, or why nothing
             again = torchrun(*words, "--steps", "5")
             self.assertRegex(again.stdout, r"trained 5 steps: loss [\d.]+; buckets: \d+, settled", again.stderr)
-
-
-class Toy(nn.Module):
-    """Layers without and with biases; a parameter that is not trained; where asked, two layers with one weight."""
-
-    def __init__(self, tied):
-        super().__init__()
-        self.first, self.second, self.third = nn.Linear(10, 10, bias=False), nn.Linear(10, 50), nn.Linear(50, 10, bias=False)
-        self.last = nn.Linear(10, 10, bias=False)
-        self.frozen = nn.Parameter(torch.tensor([2.0, 2.0]), requires_grad=False)
-        if tied:
-            self.last.weight = self.first.weight
-
-    def forward(self, x):
-        return self.last(self.third(self.second(self.first(x).relu()).relu()))
-
-
-def steps_as_the_course_does(rank, tied):
-    sys.path.insert(0, str(EXAMPLES))
-    from cs336_adapters import get_sharded_optimizer
-
-    torch.manual_seed(42)
-    plain = Toy(tied)
-    sharded = copy.deepcopy(plain)
-    options = {"lr": 0.1, "weight_decay": 0.1, "betas": (0.9, 0.999), "eps": 1e-8}
-    optimizers = torch.optim.AdamW(plain.parameters(), **options), get_sharded_optimizer(sharded.parameters(), torch.optim.AdamW, **options)
-    for _ in range(10):
-        x, y = torch.rand(32, 10), torch.rand(32, 10)
-        for model, optimizer in zip((plain, sharded), optimizers):
-            optimizer.zero_grad()
-            nn.functional.mse_loss(model(x), y).backward()
-            optimizer.step()
-    kept = [sum(v.numel() for state in o.state.values() for v in state.values() if v.dim() > 0) for o in optimizers]
-    return [torch.allclose(a, b) for a, b in zip(parameters_of(plain), parameters_of(sharded))], kept[1] / kept[0]
-
-
-@unittest.skipUnless(importlib.util.find_spec("firkin._engine"), "the engine is not built")
-class CourseAdapter(unittest.TestCase):
-    def test_steps_as_the_plain_optimiser_with_a_part_of_its_state(self):
-        for tied in (False, True):
-            with self.subTest(tied=tied):
-                for same, share in with_ranks(2, steps_as_the_course_does, tied):
-                    self.assertEqual(same, [True] * (5 if tied else 6))
-                    self.assertLess(share, 0.6)
 
 
 if __name__ == "__main__":

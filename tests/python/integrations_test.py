@@ -64,7 +64,7 @@ class Example:
                 self.assertRegex(given["check_of_another_plan"], r"^check: bucket \d+ .*; expected ")
 
 
-class TrainerFull(Example, unittest.TestCase):
+class Trainer(Example, unittest.TestCase):
     name = "hf_trainer"
 
     def test_the_choice_is_a_cap_or_pytorchs_default(self):
@@ -76,7 +76,7 @@ class TrainerFull(Example, unittest.TestCase):
             self.assertRegex(rank["check_of_the_trainers_default"], r"^check: bucket \d+ .*; expected ")
 
 
-class AccelerateFull(Example, unittest.TestCase):
+class Accelerate(Example, unittest.TestCase):
     name = "accelerate_ddp"
 
     def test_the_choice_is_a_cap_or_pytorchs_default(self):
@@ -84,7 +84,7 @@ class AccelerateFull(Example, unittest.TestCase):
             self.assertIn(rank["choice"], ("cap", "torch default"))
 
 
-class LightningFull(Example, unittest.TestCase):
+class Lightning(Example, unittest.TestCase):
     name = "lightning_ddp"
 
     def test_a_list_of_caps_is_handed_on_as_well(self):
@@ -93,24 +93,16 @@ class LightningFull(Example, unittest.TestCase):
 
 
 class Callbacks(unittest.TestCase):
-    def are_bitwise_those_without_and_have_the_buckets_that_were_found(self, ranks):
+    def test_a_training_is_bitwise_the_one_without_and_has_the_buckets_that_were_found(self):
+        _, ranks = ran("integrations_callbacks.py")
+        self.assertGreaterEqual(len(ranks[0]), 12)
+        self.assertTrue(all(seen["told"] for name, seen in ranks[0].items() if "watched" in name))
         for rank in ranks:
             for name, seen in rank.items():
                 with self.subTest(name):
                     self.assertEqual(seen["different"], 0)
                     if "check" in seen:
                         self.assertRegex(seen["check"], r"^check: \d+ buckets, as tuned: ")
-
-    def test_a_training_is_bitwise_the_one_without_and_has_the_buckets_that_were_found(self):
-        self.are_bitwise_those_without_and_have_the_buckets_that_were_found(ran("integrations_callbacks.py", "transformers")[1])
-
-
-class CallbacksFull(Callbacks):
-    def test_a_training_is_bitwise_the_one_without_and_has_the_buckets_that_were_found(self):
-        _, ranks = ran("integrations_callbacks.py")
-        self.assertGreaterEqual(len(ranks[0]), 12)
-        self.assertTrue(all(seen["told"] for name, seen in ranks[0].items() if "watched" in name))
-        self.are_bitwise_those_without_and_have_the_buckets_that_were_found(ranks)
 
 
 if __name__ == "__main__":

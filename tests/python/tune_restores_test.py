@@ -12,7 +12,7 @@ from unittest import mock
 
 import firkin
 import torch
-from models import QUICK, WIDTH, Layers, batches, layers, plain, raised, seeded, tensors_of, training_step
+from models import QUICK, WIDTH, Layers, batches, layers, plain, raised, same, seeded, tensors_of, training_step
 from ranks import of, with_ranks
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel as DDP
@@ -73,16 +73,6 @@ class Everywhere:
             "gradients": gradients, "modules": modules, "schedule": schedule, "groups": groups, "state": state,
             "scaler": self.scaler.state_dict(), "random": random.getstate(), "cpu": torch.get_rng_state(),
         }  # fmt: skip
-
-
-def same(a, b):
-    if isinstance(a, torch.Tensor):
-        return isinstance(b, torch.Tensor) and torch.equal(a, b)
-    if isinstance(a, dict):
-        return a.keys() == b.keys() and all(same(a[key], b[key]) for key in a)
-    if isinstance(a, (list, tuple)):
-        return len(a) == len(b) and all(map(same, a, b))
-    return a == b
 
 
 def puts_back(rank):

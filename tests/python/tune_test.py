@@ -16,7 +16,7 @@ from firkin._options import options_to_race, race_options
 from firkin._ranks import Ranks
 from firkin._state import State
 from firkin._tuner import Setting
-from models import QUICK, Layers, Shuffled, WithUnused, inputs, seeded, tensors_of, training_step, unlike
+from models import QUICK, Layers, Shuffled, WithUnused, inputs, raised, seeded, tensors_of, training_step, unlike
 from ranks import with_ranks
 from torch.nn.parallel import DistributedDataParallel as DDP
 
@@ -99,15 +99,10 @@ def race_of_options(rank):
 
 def tune_in_a_subgroup(rank):
     group = dist.new_group([0, 2])
-    outsider = None
     if rank != 1:
         model = seeded(Layers, [32] * 4).float()
         return firkin.tune(model, training_step(model), process_group=group, **QUICK).plan.buckets
-    try:
-        firkin.tune(Layers([8, 8]), lambda model: None, process_group=group)
-    except firkin.InputError as error:
-        outsider = str(error)
-    return outsider
+    return raised(lambda: firkin.tune(Layers([8, 8]), lambda model: None, process_group=group))[1]
 
 
 def no_backward(model):
@@ -139,40 +134,23 @@ BAD = {
 
 def said_of_bad_input(rank):
     said = {}
+
+    def says(name, model, step=None, **arguments):
+        said[name] = raised(lambda: firkin.tune(model, step or training_step(model), **QUICK | arguments))
+
     for name, (make, step) in BAD.items():
         model = make(rank)
         chosen = step[rank] if isinstance(step, dict) else step
-        if chosen is None:
-            chosen = training_step(model) if list(getattr(model, "parameters", list)()) else no_backward
-        try:
-            firkin.tune(model, chosen, **QUICK)
-        except Exception as error:
-            said[name] = (type(error).__name__, str(error))
-    for name, arguments in {
-        "a bucket cap of one's own": {"ddp_kwargs": {"bucket_cap_mb": 3}},
-        "an unknown argument": {"ddp_kwargs": {"bucket_cap": 3}},
-        "no time": {"time_budget_s": 0},
-    }.items():
-        model = Layers([8, 8])
-        try:
-            firkin.tune(model, training_step(model), **{**QUICK, **arguments})
-        except Exception as error:
-            said[name] = (type(error).__name__, str(error))
-    for name, call in {
-        "other seconds on rank 1": lambda: firkin.tune(Layers([8, 8]), no_backward, time_budget_s=1.0 + rank),
-        "other arguments on rank 1": lambda: firkin.tune(Layers([8, 8]), no_backward, ddp_kwargs={"static_graph": rank == 1}),
-        "other steps on rank 1": lambda: firkin.profile(Layers([8, 8]), no_backward, steps=3 + rank),
-        "other sizes on rank 1": lambda: firkin.measure_all_reduce(sizes=[4] if rank else [8]),
-    }.items():
-        try:
-            call()
-        except Exception as error:
-            said[name] = (type(error).__name__, str(error))
-    try:
-        model = DDP(Layers([8, 8]))
-        firkin.tune(model, training_step(model), **QUICK)
-    except Exception as error:
-        said["wrapped already"] = (type(error).__name__, str(error))
+        has_none = not list(getattr(model, "parameters", list)())
+        says(name, model, chosen or (no_backward if has_none else None))
+    says("a bucket cap of one's own", Layers([8, 8]), ddp_kwargs={"bucket_cap_mb": 3})
+    says("an unknown argument", Layers([8, 8]), ddp_kwargs={"bucket_cap": 3})
+    says("no time", Layers([8, 8]), time_budget_s=0)
+    says("other seconds on rank 1", Layers([8, 8]), no_backward, time_budget_s=1.0 + rank)
+    says("other arguments on rank 1", Layers([8, 8]), no_backward, ddp_kwargs={"static_graph": rank == 1})
+    says("wrapped already", DDP(Layers([8, 8])))
+    said["other steps on rank 1"] = raised(lambda: firkin.profile(Layers([8, 8]), no_backward, steps=3 + rank))
+    said["other sizes on rank 1"] = raised(lambda: firkin.measure_all_reduce(sizes=[4] if rank else [8]))
     return said
 
 
