@@ -8,6 +8,7 @@
 #include "../comm/thread_ranks.h"
 #include "../ddp/tensors.h"
 #include "../ddp/test_models.h"
+#include "../pairwise.h"
 #include "bench/step_bench.h"
 #include "firkin/base/error.h"
 
@@ -111,22 +112,20 @@ struct Trained {
   Tensors parameters;
 };
 
-struct RunSetup {
-  std::string model;
-  bool adamw = false;
-  at::ScalarType dtype = at::kFloat;
-};
+// Model, optimiser, dtype, ranks.
+using Setup = std::tuple<std::string, std::string, at::ScalarType, int>;
 
-Trained train_on_ranks(int world_size, const char* strategy, const RunSetup& setup) {
+Trained train_on_ranks(const char* strategy, const Setup& setup) {
+  const auto& [name, optimizer, dtype, world_size] = setup;
   Trained of_rank_0;
   run_ranks(world_size, [&](const ProcessGroup& group) {
-    const TestModel model = make_test_model(setup.model, setup.dtype);
+    const TestModel model = make_test_model(name, dtype);
     const int64_t share = kGlobalBatch / group.size;
     Workload workload;
     workload.module = model.module;
     workload.parameters = model.module->parameters();
     workload.loss = [&](int64_t step) { return model.loss(static_cast<int>(step), group.rank * share, share); };
-    if (setup.adamw) {
+    if (optimizer == "AdamW") {
       workload.optimizer = std::make_shared<torch::optim::AdamW>(workload.parameters, torch::optim::AdamWOptions(1e-3));
     } else {
       workload.optimizer = std::make_shared<torch::optim::SGD>(workload.parameters, torch::optim::SGDOptions(0.1).momentum(0.9));
@@ -149,36 +148,29 @@ Trained train_on_ranks(int world_size, const char* strategy, const RunSetup& set
   return of_rank_0;
 }
 
-// The largest difference of any tensor, relative to its largest entry.
-double relative_difference(const Tensors& a, const Tensors& b) {
-  double worst = 0;
-  for (size_t i = 0; i < a.size(); ++i) {
-    const double scale = std::max(b[i].abs().max().item<double>(), std::numeric_limits<double>::min());
-    worst = std::max(worst, (a[i] - b[i]).abs().max().item<double>() / scale);
-  }
-  return worst;
-}
+class OurBuckets : public testing::TestWithParam<Setup> {};
 
 // Up to two ranks, where a sum has one order only, to the last bit.
-TEST(TorchPeer, OurBucketsComputeWhatItComputes) {
-  for (const NamedTestModel& model : kTestModels) {
-    for (const at::ScalarType dtype : {at::kDouble, at::kFloat}) {
-      for (const bool adamw : {false, true}) {
-        for (const int world_size : {1, 2, 3, 4}) {
-          SCOPED_TRACE(fmt::format("{} {} {} on {}", model.name, c10::toString(dtype), adamw ? "AdamW" : "SGD", world_size));
-          const RunSetup setup{.model = model.name, .adamw = adamw, .dtype = dtype};
-          const Trained ours = train_on_ranks(world_size, "bucketed", setup);
-          const Trained theirs = train_on_ranks(world_size, "torch", setup);
-          ASSERT_EQ(ours.first_gradients.size(), theirs.first_gradients.size());
-          EXPECT_LE(relative_difference(ours.first_gradients, theirs.first_gradients), 1e-6);
-          if (world_size <= 2) {
-            EXPECT_TRUE(same_bits(ours.parameters, theirs.parameters));
-          }
-        }
-      }
-    }
+TEST_P(OurBuckets, ComputeWhatTorchsReducerComputes) {
+  const Trained ours = train_on_ranks("bucketed", GetParam()), theirs = train_on_ranks("torch", GetParam());
+  EXPECT_LE(relative_difference(ours.first_gradients, theirs.first_gradients), 1e-6);
+  if (std::get<int>(GetParam()) <= 2) {
+    EXPECT_TRUE(same_bits(ours.parameters, theirs.parameters));
   }
 }
+
+const std::vector<std::string> kOptimizers = {"SGD", "AdamW"};
+const std::vector<at::ScalarType> kDtypes = {at::kDouble, at::kFloat};
+const std::vector<int> kWorlds = {1, 2, 3, 4};
+std::string name_of_setup(const testing::TestParamInfo<Setup>& info) {
+  const auto& [model, optimizer, dtype, world_size] = info.param;
+  return fmt::format("{}{}With{}On{}", model, c10::toString(dtype), optimizer, world_size);
+}
+INSTANTIATE_TEST_SUITE_P(Pairs, OurBuckets, testing::ValuesIn(pairwise(test_model_names(), kOptimizers, kDtypes, kWorlds)), name_of_setup);
+INSTANTIATE_TEST_SUITE_P(Full, OurBuckets,
+                         testing::Combine(testing::ValuesIn(test_model_names()), testing::ValuesIn(kOptimizers), testing::ValuesIn(kDtypes),
+                                          testing::ValuesIn(kWorlds)),
+                         name_of_setup);
 
 }  // namespace
 }  // namespace firkin

@@ -133,7 +133,7 @@ TEST(AgreementOfRanks, NamesTheRankThatNeverComes) {
         if (group.rank < 2) losses[static_cast<size_t>(group.rank)] = loss_of_agreement(beside, 8);
         done.arrive_and_wait();
       },
-      1s);
+      500ms);
   const std::string missing = "rank 2 (" + host_name() + ") did not reach the agreement of step 17";
   EXPECT_THAT(losses[0], HasSubstr(missing));
   EXPECT_THAT(losses[1], HasSubstr(missing));

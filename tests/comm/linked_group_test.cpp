@@ -156,8 +156,8 @@ TEST(LinkedGroup, WaitingUsesNoProcessor) {
   run_linked(2, slow_link(2), [&](const ProcessGroup& group) {
     barrier(group);
     const double before = used();
-    EXPECT_GE(seconds_of_all_reduce(group, 125'000), 1);
-    EXPECT_LT(used() - before, 0.5);  // of both ranks, which together have waited for two seconds
+    EXPECT_GE(seconds_of_all_reduce(group, 50'000), 0.4);
+    EXPECT_LT(used() - before, 0.2);  // of both ranks, which together have waited for 0.8 s
   });
 }
 
@@ -179,7 +179,7 @@ TEST(LinkedGroup, ARankThatDoesNotComeIsNamedLongBeforeTheLinksTime) {
         }
         EXPECT_TRUE(first->getFuture()->hasError());
       },
-      1s);
+      500ms);
   EXPECT_LT(Clock::now() - started, 60s);
   EXPECT_THAT(losses[0], testing::AllOf(HasSubstr("rank 1 ("), HasSubstr("did not reach bucket 3 of step 17 [Gloo: ")));
   EXPECT_EQ(losses[1], losses[0]);

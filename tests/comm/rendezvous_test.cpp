@@ -140,7 +140,7 @@ TEST_F(Rendezvous, WhenAllRanksAreStartedAgainTheyMeetNothingOfAnEarlierAttempt)
   run_threads(2, [&](int rank) { expect_sum(make_process_group(store, rank, 2, {})); });
   EXPECT_NE(failure_of([&] { make_process_group(store, 0, 2, {.timeout = 200ms}); }), "");  // the other rank died before
   run_threads(2, [&](int rank) {
-    if (rank == 0) std::this_thread::sleep_for(300ms);  // rank 1 finds what rank 0 has left first
+    if (rank == 0) std::this_thread::sleep_for(150ms);  // rank 1 finds what rank 0 has left first
     expect_sum(make_process_group(store, rank, 2, {}));
   });
 }
@@ -151,7 +151,7 @@ TEST_F(Rendezvous, ARankThatIsStartedAgainAloneMeetsTheOthersWhenTheyComeAgain) 
     {
       const ProcessGroup first = make_process_group(store, rank, 3, {});
       expect_sum(first);
-      if (rank != 1) std::this_thread::sleep_for(500ms);  // they learn of it later
+      if (rank != 1) std::this_thread::sleep_for(200ms);  // they learn of it later
     }
     expect_sum(make_process_group(store, rank, 3, {}));
   });
@@ -163,7 +163,7 @@ TEST_F(Rendezvous, Rank0ThatIsStartedAgainAloneMeetsTheOthersWhenTheyComeAgain) 
     {
       const ProcessGroup first = make_process_group(store, rank, 3, {});
       expect_sum(first);
-      if (rank != 0) std::this_thread::sleep_for(500ms);
+      if (rank != 0) std::this_thread::sleep_for(200ms);
     }
     expect_sum(make_process_group(store, rank, 3, {}));
   });
@@ -209,7 +209,7 @@ TEST_F(Rendezvous, Rank0ThatDiedBeforeAllHadArrivedIsReplaced) {
   auto store = c10::make_intrusive<c10d::HashStore>();
   EXPECT_FALSE(gather_ranks(store, {.rank = 0, .size = 2, .process = kOtherProcess}, in(50ms)).complete);  // and leaves no mark
   run_threads(2, [&](int rank) {
-    if (rank == 0) std::this_thread::sleep_for(300ms);
+    if (rank == 0) std::this_thread::sleep_for(150ms);
     expect_sum(make_process_group(store, rank, 2, {}));
   });
 }
@@ -220,7 +220,7 @@ TEST_F(Rendezvous, ARankFindsRank0AgainThatHasTakenItsStoreAway) {
     {
       const ProcessGroup first = connect(rank_at(rank, 2, port), {});
       expect_sum(first);
-      if (rank == 0) std::this_thread::sleep_for(500ms);  // rank 1 waits in the store that is going to go
+      if (rank == 0) std::this_thread::sleep_for(200ms);  // rank 1 waits in the store that is going to go
     }
     const ProcessGroup second = connect(rank_at(rank, 2, port), {});
     expect_sum(second);
@@ -232,8 +232,8 @@ TEST_F(Rendezvous, WithoutRank0SaysWhoElseIsNotThere) {
   auto store = c10::make_intrusive<c10d::HashStore>();
   run_threads(2, [&](int i) {
     const int rank = i + 1;
-    EXPECT_EQ(failure_of([&] { make_process_group(store, rank, 4, {.timeout = 500ms}); }),
-              "rank " + std::to_string(rank) + " cannot form a group of 4 within 500 ms: ranks 0, 3 have not arrived");
+    EXPECT_EQ(failure_of([&] { make_process_group(store, rank, 4, {.timeout = 300ms}); }),
+              "rank " + std::to_string(rank) + " cannot form a group of 4 within 300 ms: ranks 0, 3 have not arrived");
     std::this_thread::sleep_for(100ms);
   });
 }
@@ -248,8 +248,8 @@ TEST_F(Rendezvous, HasATimeoutOfItsOwnWhichIsNeverLongerThanTheCollectives) {
 TEST_F(Rendezvous, NamesTheRankThatHasNotArrivedOnEveryOther) {
   auto store = c10::make_intrusive<c10d::HashStore>();
   run_threads(2, [&](int rank) {
-    const auto timeout = rank == 0 ? 500ms : 60000ms;  // rank 1 hears of rank 0's end
-    const std::string limit = rank == 0 ? "500 ms" : "60 s";
+    const auto timeout = rank == 0 ? 300ms : 60000ms;  // rank 1 hears of rank 0's end
+    const std::string limit = rank == 0 ? "300 ms" : "60 s";
     EXPECT_EQ(failure_of([&] { make_process_group(store, rank, 3, {.timeout = timeout}); }),
               "rank " + std::to_string(rank) + " cannot form a group of 3 within " + limit + ": rank 2 has not arrived");
   });
@@ -272,21 +272,21 @@ TEST_F(Rendezvous, SaysForWhomARankWaits) {
 
 TEST_F(Rendezvous, NamesTheMeetingPoint) {
   const int port = LoopbackPort(false).number();
-  EXPECT_EQ(failure_of([&] { connect(rank_at(0, 3, port), {.timeout = 500ms}); }),
-            "rank 0 cannot form a group of 3 at 127.0.0.1:" + std::to_string(port) + " within 500 ms: ranks 1, 2 have not arrived");
+  EXPECT_EQ(failure_of([&] { connect(rank_at(0, 3, port), {.timeout = 300ms}); }),
+            "rank 0 cannot form a group of 3 at 127.0.0.1:" + std::to_string(port) + " within 300 ms: ranks 1, 2 have not arrived");
 }
 
 TEST_F(Rendezvous, NamesTheRankThatArrivedButDidNotConnect) {
   auto store = c10::make_intrusive<c10d::HashStore>();
   std::thread rank_1([&] { gather_ranks(store, {.rank = 1, .size = 2}, in(60s)); });
-  EXPECT_THAT(failure_of([&] { make_process_group(store, 0, 2, {.timeout = 500ms}); }),
-              StartsWith("rank 0 cannot form a group of 2 within 500 ms: rank 1 (" + host_name() + ") arrived but did not connect"));
+  EXPECT_THAT(failure_of([&] { make_process_group(store, 0, 2, {.timeout = 300ms}); }),
+              StartsWith("rank 0 cannot form a group of 2 within 300 ms: rank 1 (" + host_name() + ") arrived but did not connect"));
   rank_1.join();
 }
 
 TEST_F(Rendezvous, SaysWhereNobodyListens) {
   const int port = LoopbackPort(false).number();
-  EXPECT_THAT(failure_of([&] { connect(rank_at(1, 2, port), {.timeout = 1s}); }),
+  EXPECT_THAT(failure_of([&] { connect(rank_at(1, 2, port), {.timeout = 300ms}); }),
               StartsWith("rank 1 cannot meet the others at 127.0.0.1:" + std::to_string(port) + ": "));
 }
 
@@ -294,7 +294,7 @@ TEST_F(Rendezvous, SaysThatNothingResolvesTheMeetingPoint) {
   RankInfo info = rank_at(1, 2, 29500);
   info.master_address = "no-such-host.invalid";
   try {
-    connect(info, {.rendezvous_timeout = 500ms});
+    connect(info, {.rendezvous_timeout = 300ms});
     FAIL() << "expected an error";
   } catch (const InputError& error) {
     EXPECT_THAT(error.what(), AllOf(StartsWith("rank 1 cannot meet the others at no-such-host.invalid:29500: "),
@@ -323,7 +323,7 @@ TEST_F(Rendezvous, TakesSeveralInterfacesOfGloo) {
 TEST_F(Rendezvous, GivesUpOnAMeetingPointThatIsStopped) {
   const LoopbackPort stopped(true);  // the system accepts connections for a process that never reads
   const auto started = std::chrono::steady_clock::now();
-  EXPECT_THAT(failure_of([&] { connect(rank_at(1, 2, stopped.number()), {.timeout = 1s}); }),
+  EXPECT_THAT(failure_of([&] { connect(rank_at(1, 2, stopped.number()), {.timeout = 300ms}); }),
               StartsWith("rank 1 cannot meet the others at 127.0.0.1:" + std::to_string(stopped.number()) + ": "));
   EXPECT_LT(std::chrono::steady_clock::now() - started, 30s);
 }

@@ -154,7 +154,7 @@ TEST_P(Audit, TakesPlaceInEveryStepOrInNone) {
         EXPECT_EQ(first_audited_step(world, options, 210), 210);
         return Tensors{at::zeros({1})};
       },
-      2);
+      1);
 }
 
 TEST_P(Audit, SaysSinceWhichStepAllWasStillEqual) {

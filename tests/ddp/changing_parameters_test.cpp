@@ -139,19 +139,15 @@ TEST_P(ChangingParameters, AccumulatedGradientsOfThemAreInTheStep) {
 }
 
 TEST_P(ChangingParameters, ALayerThatIsThawedAndFrozenByTurnsTrainsInEveryOtherStep) {
-  expect_what_one_process_computes([](World& world) {
-    Net net(world.seed());
-    const auto ddp = world.wrap(net);
-    torch::optim::SGD optimizer = sgd(net);
+  expect_what_one_process_computes(with_net([](World& world, DataParallel* ddp, Net& net, torch::optim::SGD& optimizer) {
     for (int step = 0; step < 2 * kSteps; ++step) {
       set_trainable(*net.middle, step % 2 == 0);
       optimizer.zero_grad();
-      world.backward(ddp.get(), world.loss(net, step));
+      world.backward(ddp, world.loss(net, step));
       EXPECT_EQ(net.middle->weight.grad().defined(), step % 2 == 0);
       optimizer.step();
     }
-    return copies(net.parameters());
-  });
+  }));
 }
 
 // The rest of the ranks follow, and the training goes on.
@@ -182,31 +178,23 @@ TEST_P(ChangingParameters, RanksThatTrainDifferentSetsAllHearWhichParameter) {
 }
 
 TEST_P(ChangingParameters, ParametersChangedSaysOnEveryRankWhereTheirSetsDiffer) {
-  expect_the_same_on_every_rank([](World& world) {
-    Net net(world.seed());
-    const auto ddp = world.wrap(net);
-    torch::optim::SGD optimizer = sgd(net);
-    world.train(ddp.get(), net, optimizer, 0);
+  expect_the_same_on_every_rank(with_net([](World& world, DataParallel* ddp, Net& net, torch::optim::SGD& optimizer) {
+    world.train(ddp, net, optimizer, 0);
     if (world.is_offender()) set_trainable(*net.middle, false);
     EXPECT_THAT(message_of<RuntimeError>([&] { ddp->parameters_changed(); }), HasSubstr("middle.weight"));
     set_trainable(*net.middle, false);
     ddp->parameters_changed();
-    world.train(ddp.get(), net, optimizer, 1);
-    return copies(net.parameters());
-  });
+    world.train(ddp, net, optimizer, 1);
+  }));
 }
 
 TEST_P(ChangingParameters, ParametersChangedWithoutAChangeChangesNothing) {
-  expect_what_one_process_computes([](World& world) {
-    Net net(world.seed());
-    const auto ddp = world.wrap(net);
-    torch::optim::SGD optimizer = sgd(net);
+  expect_what_one_process_computes(with_net([](World& world, DataParallel* ddp, Net& net, torch::optim::SGD& optimizer) {
     for (int step = 0; step < kSteps; ++step) {
       if (ddp) ddp->parameters_changed();
-      world.train(ddp.get(), net, optimizer, step);
+      world.train(ddp, net, optimizer, step);
     }
-    return copies(net.parameters());
-  });
+  }));
 }
 
 TEST_P(ChangingParameters, RanksWithoutDataInAJoinSectionFollow) {

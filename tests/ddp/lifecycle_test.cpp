@@ -313,12 +313,13 @@ TEST(Lifecycle, ARankThatSkipsABatchWithoutAWordJoinsTheStepWithItsNextOne) {
   });
 }
 
-TEST(Lifecycle, RandomModelsReduceEveryGradientOnce) {
-  constexpr int kModels = 200;
+class RandomModels : public testing::TestWithParam<int> {};
+
+TEST_P(RandomModels, ReduceEveryGradientOnce) {
   run_ranks(2, [](const ProcessGroup& group) {
     std::mt19937_64 random(42);  // the same on both ranks
     const auto below = [&random](uint64_t n) { return static_cast<int64_t>(random() % n); };
-    for (int m = 0; m < kModels; ++m) {
+    for (int m = 0; m < GetParam(); ++m) {
       SCOPED_TRACE(m);
       std::vector<int64_t> sizes(static_cast<size_t>(1 + below(60)));
       for (int64_t& size : sizes) size = below(4) == 0 ? below(100001) : below(100);
@@ -350,6 +351,9 @@ TEST(Lifecycle, RandomModelsReduceEveryGradientOnce) {
     }
   });
 }
+
+INSTANTIATE_TEST_SUITE_P(Some, RandomModels, testing::Values(30));
+INSTANTIATE_TEST_SUITE_P(Full, RandomModels, testing::Values(300));
 
 }  // namespace
 }  // namespace firkin

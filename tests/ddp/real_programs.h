@@ -1,12 +1,8 @@
 // What tests of whole training programs share: a program runs on every rank, and once more alone with the batches of all ranks.
 //
-//   expect_what_one_process_computes([](World& world) {
-//     Net net(world.seed());
-//     const auto ddp = world.wrap(net);
-//     torch::optim::SGD optimizer = sgd(net);
-//     for (int step = 0; step < 6; ++step) world.train(ddp.get(), net, optimizer, step);
-//     return copies(net.parameters());
-//   });
+//   expect_what_one_process_computes(with_net([](World& world, DataParallel* ddp, Net& net, torch::optim::SGD& optimizer) {
+//     for (int step = 0; step < 6; ++step) world.train(ddp, net, optimizer, step);
+//   }));
 #pragma once
 
 #include <fmt/format.h>
@@ -171,6 +167,17 @@ class World {
 };
 
 using Program = std::function<Tensors(World&)>;  // returns copies of what it has trained
+
+// Of one Net and its SGD. ddp: none where the program runs alone.
+inline Program with_net(const std::function<void(World&, DataParallel* ddp, Net&, torch::optim::SGD&)>& body) {
+  return [body](World& world) {
+    Net net(world.seed());
+    const auto ddp = world.wrap(net);
+    torch::optim::SGD optimizer = sgd(net);
+    body(world, ddp.get(), net, optimizer);
+    return copies(net.parameters());
+  };
+}
 
 // How often, and on how many ranks, a test runs its program: World takes turns with the number of the repeat.
 struct Runs {

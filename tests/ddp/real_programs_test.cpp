@@ -22,49 +22,7 @@ void expect_no_gradients(const torch::nn::Module& module) {
   for (const auto& parameter : module.named_parameters()) EXPECT_FALSE(parameter.value().grad().defined()) << parameter.key();
 }
 
-// 1. Fine-tuning: a layer is thawed after wrapping.
-
-TEST_P(RealPrograms, ALayerThatIsThawedAfterWrappingTrainsFromThatStepOn) {
-  expect_what_one_process_computes([](World& world) {
-    Net net(world.seed());
-    set_trainable(*net.middle, false);
-    const auto ddp = world.wrap(net);
-    torch::optim::SGD optimizer = sgd(net);
-    for (int step = 0; step < kSteps; ++step) {
-      if (step == world.repeat() % 4) set_trainable(*net.middle, true);  // 0: before any step
-      world.train(ddp.get(), net, optimizer, step);
-    }
-    return copies(net.parameters());
-  });
-}
-
-// 2. A layer is added after wrapping, with the values that each rank's generator happens to give.
-
-TEST_P(RealPrograms, ALayerThatIsAddedWithValuesOfEachRanksOwnIsAnErrorThatSaysWhatToDoAndThenTrains) {
-  expect_what_one_process_computes([](World& world) {
-    Net net(world.seed());
-    const auto ddp = world.wrap(net);
-    torch::optim::SGD optimizer = sgd(net);
-    for (int step = 0; step < kSteps; ++step) {
-      const bool adds = step == world.repeat() % 4;
-      if (adds) {
-        net.added = net.register_module("added", seeded_linear(7, 7, 5000 + world.seed()));
-        optimize_also(net.added->parameters(), optimizer);
-      }
-      if (!adds || world.is_alone()) {
-        if (!adds) world.train(ddp.get(), net, optimizer, step);
-        continue;
-      }
-      const std::string error = message_of<StepError>([&] { world.train(ddp.get(), net, optimizer, step); });
-      EXPECT_THAT(error, AllOf(HasSubstr("added."), HasSubstr("parameters_changed()")));
-      expect_no_gradients(net);
-      world.note(ddp->last_failure());
-    }
-    return copies(net.parameters());
-  });
-}
-
-// 3. Two modules of one size on one group, as generator and critic are; one rank's forward of the first throws.
+// Two modules of one size on one group, as generator and critic are; one rank's forward of the first throws.
 
 struct Pair {
   explicit Pair(const World& world)
@@ -161,16 +119,13 @@ TEST_P(RealPrograms, TheModulesAreCalledByTheirNamesWhereTheyHaveSome) {
       2, /*at_once=*/2);
 }
 
-// 4. A penalty on the gradients.
+// A penalty on the gradients.
 
 TEST_P(RealPrograms, ABackwardThatCreatesAGraphFailsTheStepOnEveryRankAndTheNextStepWorks) {
-  expect_what_one_process_computes([](World& world) {
-    Net net(world.seed());
-    const auto ddp = world.wrap(net);
-    torch::optim::SGD optimizer = sgd(net);
+  expect_what_one_process_computes(with_net([](World& world, DataParallel* ddp, Net& net, torch::optim::SGD& optimizer) {
     for (int step = 0; step < kSteps; ++step) {
       if (step != world.repeat() % 4) {
-        world.train(ddp.get(), net, optimizer, step);
+        world.train(ddp, net, optimizer, step);
         continue;
       }
       if (world.is_alone()) continue;
@@ -182,15 +137,14 @@ TEST_P(RealPrograms, ABackwardThatCreatesAGraphFailsTheStepOnEveryRankAndTheNext
         ddp->finish_gradient_synchronization();
         at::Tensor penalty = at::zeros({}, at::kDouble);
         for (const at::Tensor& parameter : net.parameters()) penalty = penalty + parameter.grad().pow(2).sum();
-        world.backward(ddp.get(), penalty);
+        world.backward(ddp, penalty);
         optimizer.step();
       });
       EXPECT_THAT(error, HasSubstr("create_graph"));
       expect_no_gradients(net);
       world.note(ddp->last_failure());
     }
-    return copies(net.parameters());
-  });
+  }));
 }
 
 TEST_P(RealPrograms, APenaltyOnGradientsThatAutogradGradComputesIsPartOfTheLoss) {
@@ -216,7 +170,7 @@ TEST_P(RealPrograms, APenaltyOnGradientsThatAutogradGradComputesIsPartOfTheLoss)
   });
 }
 
-// 5. Gradients that are beyond float16 before they are divided, on one rank.
+// Gradients that are beyond float16 before they are divided, on one rank.
 
 TEST_P(RealPrograms, Fp16CompressionDividesBeforeItCasts) {
   expect_the_same_on_every_rank([](World& world) {
@@ -239,7 +193,7 @@ TEST_P(RealPrograms, Fp16CompressionDividesBeforeItCasts) {
   });
 }
 
-// 6. A backward under no_sync() after the step's own, an auxiliary loss say, and then the optimiser's step. (Who goes back before he steps
+// A backward under no_sync() after the step's own, an auxiliary loss say, and then the optimiser's step. (Who goes back before he steps
 // does the same at first: followed_modules_test.cpp. So the rank's suspicion makes all compare in the step after the next.)
 
 TEST_P(RealPrograms, ParametersThatWereSteppedWithGradientsOfNoSyncFailTheStepAfterTheNextOnEveryRank) {
@@ -274,10 +228,7 @@ TEST_P(RealPrograms, ParametersThatWereSteppedWithGradientsOfNoSyncFailTheStepAf
 }
 
 TEST_P(RealPrograms, GradientsOfNoSyncThatAreDroppedBeforeTheStepAreNoOffence) {
-  expect_what_one_process_computes([](World& world) {
-    Net net(world.seed());
-    const auto ddp = world.wrap(net);
-    torch::optim::SGD optimizer = sgd(net);
+  expect_what_one_process_computes(with_net([](World& world, DataParallel* ddp, Net& net, torch::optim::SGD& optimizer) {
     for (int step = 0; step < kSteps; ++step) {
       if (!world.is_alone()) {  // measures how noisy its own gradients are
         const auto scope = ddp->no_sync();
@@ -285,13 +236,12 @@ TEST_P(RealPrograms, GradientsOfNoSyncThatAreDroppedBeforeTheStepAreNoOffence) {
         world.loss(net, step, /*micro=*/1).backward();
         optimizer.zero_grad();
       }
-      world.train(ddp.get(), net, optimizer, step);
+      world.train(ddp, net, optimizer, step);
     }
-    return copies(net.parameters());
-  });
+  }));
 }
 
-// 7. One rank has another learning rate: a flag was parsed differently, a schedule counts a step more.
+// One rank has another learning rate: a flag was parsed differently, a schedule counts a step more.
 
 TEST_P(RealPrograms, RanksWithDifferentLearningRatesHearOfItInTheNextAudit) {
   expect_what_one_process_computes([](World& world) {
@@ -330,21 +280,18 @@ TEST_P(RealPrograms, RanksWithDifferentLearningRatesHearOfItInTheNextAudit) {
 // And what else hides a difference.
 
 TEST_P(RealPrograms, GradientsThatAreZeroedInPlaceDoNotHideAParameterThatGotNone) {
-  expect_what_one_process_computes([](World& world) {
-    Net net(world.seed());
-    const auto ddp = world.wrap(net);
-    torch::optim::SGD optimizer = sgd(net);
+  expect_what_one_process_computes(with_net([](World& world, DataParallel* ddp, Net& net, torch::optim::SGD& optimizer) {
     for (int step = 0; step < kSteps; ++step) {
       const bool lacks = step == 1 + world.repeat() % 3;
       if (lacks && world.is_alone()) continue;
       if (!lacks) {
-        world.train(ddp.get(), net, optimizer, step);
+        world.train(ddp, net, optimizer, step);
         continue;
       }
       const bool mine = world.repeat() % 4 == 0 || world.is_offender();  // on every rank, or on one
       const std::string error = message_of<StepError>([&] {
         optimizer.zero_grad(/*set_to_none=*/false);
-        world.backward(ddp.get(), mine ? net.last->weight.pow(2).sum() : world.loss(net, step));
+        world.backward(ddp, mine ? net.last->weight.pow(2).sum() : world.loss(net, step));
         optimizer.step();
       });
       EXPECT_THAT(error,
@@ -352,8 +299,7 @@ TEST_P(RealPrograms, GradientsThatAreZeroedInPlaceDoNotHideAParameterThatGotNone
       expect_no_gradients(net);
       world.note(ddp->last_failure());
     }
-    return copies(net.parameters());
-  });
+  }));
 }
 
 INSTANTIATE_TEST_SUITE_P(Ranks, RealPrograms, kFewRuns, name_of_runs);
