@@ -324,6 +324,17 @@ class DistributedDataParallel(torch.nn.Module):
         finally:
             self._engine.set_gradient_synchronization(before)
 
+    @property
+    def require_backward_grad_sync(self) -> bool:
+        """False from one assignment to the next is no_sync(): programs assign to PyTorch's attribute of this name."""
+        now: bool = self._engine.set_gradient_synchronization(True)
+        self._engine.set_gradient_synchronization(now)
+        return now
+
+    @require_backward_grad_sync.setter
+    def require_backward_grad_sync(self, wanted: bool) -> None:
+        self._engine.set_gradient_synchronization(wanted)
+
     @contextlib.contextmanager
     def join(self, step: Callable[[], Any] | None = None) -> Iterator[None]:
         """Lets ranks have different numbers of batches: one that has run out takes part in the others' steps.

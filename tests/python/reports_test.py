@@ -1,0 +1,326 @@
+"""Programs after public reports (docs/public_reports.md), in which PyTorch's class fails or surprises: under every strategy they train as with
+means taken by hand, or are refused in one line."""
+
+import copy
+import itertools
+import unittest
+
+import firkin
+import torch
+from cases_test import STEPS, STRATEGIES, WIDTH, Trainee, batch, net, off, results_of
+from models import raised
+from ranks import with_ranks
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+UNUSED = {"find_unused_parameters": True}
+
+
+class Complex(nn.Module):
+    """A complex layer, and a complex buffer that turns with every forward."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(3)
+        self.first = nn.Linear(WIDTH, 9, dtype=torch.complex128)
+        self.read = nn.Linear(9, 3, dtype=torch.float64)
+        self.register_buffer("phase", torch.ones(9, dtype=torch.complex128))
+
+    def forward(self, x):
+        with torch.no_grad():
+            self.phase = self.phase * torch.exp(1j * x.mean())
+        return self.read((self.first(x.to(torch.complex128)) * self.phase).real)
+
+
+class OtherStrides(nn.Module):
+    """Gradients that come in other strides than their parameters have."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(4)
+        self.convolution = nn.Conv2d(WIDTH, 8, 1).double()
+        self.mixing = nn.Parameter(torch.randn(8, 5, 3, dtype=torch.float64))
+
+    def forward(self, x):
+        images = x[:, :, None, None].expand(-1, -1, 4, 4).contiguous(memory_format=torch.channels_last)
+        return torch.einsum("bchw,cdh->bd", torch.tanh(self.convolution(images))[:, :, :3], self.mixing)
+
+
+class Shared(nn.Module):
+    """One block, used several times, each time under a checkpoint."""
+
+    def __init__(self, reentrant):
+        super().__init__()
+        torch.manual_seed(5)
+        self.embed, self.block, self.read = (nn.Linear(*shape).double() for shape in ((WIDTH, 9), (9, 9), (9, 3)))
+        self.reentrant = reentrant
+
+    def forward(self, x):
+        x = self.embed(x)
+        for _ in range(3):
+            x = checkpoint(lambda x: torch.tanh(self.block(x)), x, use_reentrant=self.reentrant)
+        return self.read(x)
+
+
+class TwoHeads(nn.Module):
+    """`which`: the heads of a step, by rank."""
+
+    def __init__(self, which=lambda step, rank: (0, 1)):
+        super().__init__()
+        torch.manual_seed(6)
+        self.body, self.heads = nn.Linear(WIDTH, 9).double(), nn.ModuleList(nn.Linear(9, 3).double() for _ in range(2))
+        self.which, self.step = which, 0
+
+    def forward(self, x):
+        heads = self.which(self.step, torch.distributed.get_rank())
+        self.step += 1
+        return sum(self.heads[i](torch.tanh(self.body(x))) for i in heads)
+
+    def of_one_head(self, x):
+        return self.heads[0](torch.tanh(self.body(x))) + self.heads[1](x.new_ones(9))
+
+
+def behind(make):
+    """net() behind one more part."""
+    torch.manual_seed(8)
+    return net(make().double())
+
+
+def trains(make, **options):
+    def run(strategy):
+        trainee = Trainee(strategy, make(), **({} if strategy is None else options))
+        trainee.train()
+        return trainee
+
+    return run
+
+
+def steps(trainee, backward):
+    for step in range(STEPS):
+        trainee.steps = step
+        trainee.optimizer.zero_grad()
+        backward(step)
+        trainee.optimizer.step()
+    return trainee
+
+
+def goes_back_twice_through_a_graph(strategy):
+    trainee = Trainee(strategy, net())
+
+    def backward(step):
+        y = trainee.model(batch(step)).square().mean(0)
+        trainee.backward(y[0], retain_graph=True)
+        trainee.drain()
+        trainee.backward(y.sum())
+
+    return steps(trainee, backward)
+
+
+def accumulates(how):
+    """`how`: yields for the first micro-batch; what is open then says which of forward and backward are under no_sync()."""
+
+    def run(strategy):
+        trainee = Trainee(strategy, net())
+
+        def backward(step):
+            how(trainee, trainee.model, lambda: batch(step))
+            trainee.backward(trainee.model(batch(step, 1)).square().mean())
+
+        return steps(trainee, backward)
+
+    return run
+
+
+def only_forward(trainee, model, data):
+    with trainee.alone():
+        y = model(data()).square().mean()
+    y.backward()
+
+
+def only_backward(trainee, model, data):
+    y = model(data()).square().mean()
+    with trainee.alone():
+        y.backward()
+
+
+def by_the_attribute(trainee, model, data):
+    """nanoGPT's way."""
+    model.require_backward_grad_sync = False
+    model(data()).square().mean().backward()
+    assert not model.require_backward_grad_sync
+    model.require_backward_grad_sync = True
+    if trainee.strategy is not None:
+        assert model.stats().steps == trainee.steps  # no more than one in each step of the optimiser
+
+
+def calls_a_method_of_the_module(strategy):
+    trainee = Trainee(strategy, TwoHeads())
+    return steps(trainee, lambda step: trainee.backward(trainee.module.of_one_head(batch(step)).square().mean()))
+
+
+def penalises_gradients(strategy):
+    trainee = Trainee(strategy, net())
+
+    def backward(step):
+        x = batch(step).requires_grad_()
+        y = trainee.model(x)
+        (slope,) = torch.autograd.grad(y.sum(), x, create_graph=True)
+        trainee.backward(y.mean() + (slope.norm(2, dim=1) - 1).square().mean())
+
+    return steps(trainee, backward)
+
+
+def plays_two_parts_by_turns(strategy):
+    """Generator and critic, each wrapped and with its own optimiser: the generator's backward goes through the critic."""
+    maker, critic = (Trainee(strategy, behind(lambda: nn.Linear(width, WIDTH))) for width in (WIDTH, 3))
+    for step in range(STEPS):
+        maker.optimizer.zero_grad()
+        critic.optimizer.zero_grad()
+        critic.model(maker.model(batch(step))).mean().backward()
+        if strategy is None:
+            maker.average()
+            critic.average()
+        maker.optimizer.step()
+        critic.drain()
+        critic.optimizer.zero_grad()
+        with torch.no_grad():
+            made = maker.model(batch(step))
+        critic.backward((critic.model(made) - critic.model(batch(step)[:, :3])).square().mean())
+        critic.optimizer.step()
+    maker.drain()
+    maker.kept = results_of(critic)
+    return maker
+
+
+def freezes_parts_by_turns(strategy):
+    """Both in one wrapped module, whose parts are frozen by turns."""
+    trainee = Trainee(strategy, TwoHeads())
+    leaves = trainee.leaves
+
+    def backward(step):
+        trainee.drain()
+        for part, trained in zip(trainee.module.heads, (step % 2 == 0, step % 2 == 1)):
+            part.requires_grad_(trained)
+        trainee.leaves = [p for p in leaves if p.requires_grad]
+        trainee.backward(trainee.model(batch(step)).square().mean())
+        for p in leaves:
+            if not p.requires_grad:
+                p.grad = None
+
+    return steps(trainee, backward)
+
+
+def copies_itself_for_an_average(strategy):
+    trainee = Trainee(strategy, net(nn.BatchNorm1d(WIDTH)))
+    average = copy.deepcopy(trainee.model).requires_grad_(False)
+    for step in range(STEPS):
+        trainee.optimizer.zero_grad()
+        trainee.backward(trainee.model(batch(step)).square().mean())
+        trainee.optimizer.step()
+        trainee.drain()
+        with torch.no_grad():
+            for theirs, ours in zip(average.parameters(), trainee.model.parameters()):
+                theirs.mul_(0.8).add_(ours, alpha=0.2)
+    trainee.kept = [p.clone() for p in average.parameters()]
+    return trainee
+
+
+def is_compiled(around):
+    """The module, or what wraps it."""
+
+    def run(strategy):
+        module = Shared(False)
+        trainee = Trainee(strategy, module if around else torch.compile(module, backend="eager"))
+        if around:
+            trainee.model = torch.compile(trainee.model, backend="eager")
+        trainee.train()
+        return trainee
+
+    return run
+
+
+PROGRAMS = {
+    "complex parameters and buffers": trains(Complex),
+    "gradients in other strides": trains(OtherStrides),
+    "a block in three reentrant checkpoints": trains(lambda: Shared(True)),
+    "a block in three checkpoints": trains(lambda: Shared(False)),
+    "two backwards of one graph": goes_back_twice_through_a_graph,
+    "no_sync around forward alone": accumulates(only_forward),
+    "no_sync around backward alone": accumulates(only_backward),
+    "require_backward_grad_sync": accumulates(by_the_attribute),
+    "a method of the module": calls_a_method_of_the_module,
+    "spectral norm": trains(lambda: behind(lambda: nn.utils.parametrizations.spectral_norm(nn.Linear(WIDTH, WIDTH)))),
+    "a penalty on gradients": penalises_gradients,
+    "generator and critic": plays_two_parts_by_turns,
+    "parts frozen by turns": freezes_parts_by_turns,
+    "an average of copies": copies_itself_for_an_average,
+    "a head that one rank leaves out": trains(lambda: TwoHeads(lambda step, rank: (0, 1) if rank == step % 2 else (0,)), **UNUSED),
+}
+
+
+COMPILED = {"a compiled module": is_compiled(around=False), "compiled with its wrapper": is_compiled(around=True)}
+
+
+IS_NOT_USED = "did not use the gradients of the last step"
+REFUSED = {  # by strategy, and what each rank then says
+    ("complex parameters and buffers", "sharded"): "(?i)complex|Invalid scalar type",
+    ("two backwards of one graph", "sharded"): IS_NOT_USED,
+    ("no_sync around forward alone", "sharded"): IS_NOT_USED,
+    ("no_sync around forward alone", "ordered"): "neither used nor awaited",
+    ("generator and critic", "sharded"): IS_NOT_USED,
+    ("parts frozen by turns", "sharded"): r"expected parameters_changed\(\) on every rank",
+    ("parts frozen by turns", "planned"): "the module now trains 4 parameters, but its plan or ready order covers 6",
+}
+
+
+def run(rank, cases):
+    """By program and strategy: how far from by hand, or the error."""
+    found, programs = {}, PROGRAMS | COMPILED
+    by_hand = {name: results_of(programs[name](None)) for name in dict.fromkeys(name for name, _ in cases)}
+    for name, strategy in cases:
+        reached = []
+        error = raised(lambda: reached.append(off(results_of(programs[name](strategy)), by_hand[name])))
+        found[name, strategy] = reached[0] if reached else error
+    return found
+
+
+def refused(rank):
+    module = TwoHeads()
+    model = firkin.DistributedDataParallel(nn.Sequential(nn.Embedding(7, 9, sparse=True), nn.Linear(9, 3)))
+    return {
+        "lazy": raised(lambda: firkin.DistributedDataParallel(nn.Sequential(nn.LazyLinear(3)))),
+        "a teacher": raised(lambda: firkin.DistributedDataParallel(module.requires_grad_(False))),
+        "sparse": raised(lambda: model(torch.arange(4)).sum().backward()),
+    }
+
+
+class Programs(unittest.TestCase):
+    maxDiff = None
+    ranks, programs = 2, PROGRAMS
+
+    def test_train_as_by_hand_under_every_strategy(self):
+        cases = [case for case in itertools.product(self.programs, STRATEGIES) if case not in REFUSED]
+        for rank, found in enumerate(with_ranks(self.ranks, run, cases)):
+            with self.subTest(rank=rank):
+                wrong = {case: what for case, what in found.items() if not (isinstance(what, float) and what < 1e-6)}
+                self.assertEqual(wrong, {})
+
+    def test_or_every_rank_has_an_error_that_says_why_not(self):
+        for case, words in REFUSED.items():
+            for rank, found in enumerate(with_ranks(self.ranks, run, [case])):
+                with self.subTest(case, rank=rank):
+                    self.assertRegex(found[case][1], words)
+
+
+class ProgramsFull(Programs):
+    ranks, programs = 3, PROGRAMS | COMPILED
+
+
+class Refusals(unittest.TestCase):
+    def test_are_one_line_on_every_rank(self):
+        for found in with_ranks(2, refused):
+            print(found)
+
+
+if __name__ == "__main__":
+    unittest.main()
