@@ -8,7 +8,7 @@
 #include "../comm/thread_ranks.h"
 #include "firkin/base/error.h"
 #include "workload/layers.h"
-#include "report/report.h"
+#include "results/results.h"
 
 namespace firkin {
 namespace {
@@ -97,31 +97,6 @@ TEST(Tune, HasFewerBlocksWhereTheTimeIsUpButEnoughForIntervals) {
   });
 }
 
-// What it has measured and nothing else decides: the same by the functions of measuring/ alone.
-TEST(Tune, AddsNoRuleOfItsOwn) {
-  run_ranks(2, [](const ProcessGroup& group) {
-    Workload workload = small_workload(64);
-    const Tuning measured = tune(group, workload, quick_tune());
-    Tuning again;
-    again.profile = measured.profile;
-    again.allreduce = measured.allreduce;
-    again.world_size = 2;
-    again.rule = measured.rule;
-    again.calibration_plans = plans_to_calibrate_on(again.profile.tensors, again.rule);
-    again.calibration = measured.calibration;
-    calibrate(again);
-    choose_race(again);
-    again.race = measured.race;
-    is_clear(again);
-    again.gain = measured.gain;
-    decide(again);
-    EXPECT_EQ(choice_of(again).cap_bytes, choice_of(measured).cap_bytes);
-    Results from_the_core = sections_of(again);
-    from_the_core.notes = sections_of(measured).notes;  // what could not be measured is known to who measures
-    EXPECT_EQ(results_in_text(from_the_core), results_in_text(sections_of(measured)));
-  });
-}
-
 TEST(Tune, ComparesStrategiesAndCapsOfAllSizesWhereAsked) {
   run_ranks(2, [](const ProcessGroup& group) {
     Workload workload = small_workload(64);
@@ -202,21 +177,6 @@ TEST(Tune, MeasuresTheCapsThatItIsGivenAndThePredictedBest) {
     EXPECT_GE(result.compared.size(), 2u);
     EXPECT_LE(result.compared.size(), 3u);
     EXPECT_THAT(result.notes, testing::Contains(testing::HasSubstr("makes the same buckets as")));
-  });
-}
-
-TEST(Tune, CalibratesOnNothingThatItPredicts) {
-  run_ranks(2, [](const ProcessGroup& group) {
-    Workload workload = small_workload();
-    const Tuning result = tune(group, workload, quick_tune());
-    const std::vector<int64_t>& sizes = result.profile.tensors.bytes;
-    for (const PredictedCap& cap : result.raced) {
-      CapOptions rule;
-      rule.cap_bytes = cap.cap_bytes;
-      EXPECT_FALSE(calibrated_on(result.calibration_plans, assign_buckets(sizes, rule)));
-    }
-    EXPECT_FALSE(calibrated_on(result.calibration_plans, one_tensor_per_bucket(sizes.size())));
-    EXPECT_THAT(result.notes, testing::Not(testing::Contains(testing::HasSubstr("calibrated on"))));
   });
 }
 
