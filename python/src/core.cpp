@@ -148,10 +148,10 @@ void bind_schedules(nb::module_& module) {
   nb::class_<AllReduceSchedule>(module, "AllReduceSchedule", "Which all-reduces to time next, how many, and when it is enough.")
       .def(
           "__init__",
-          [](AllReduceSchedule* self, const std::vector<int64_t>& sizes, double seconds, uint64_t seed, int64_t queue_bytes) {
+          [](AllReduceSchedule* self, const std::vector<int64_t>& sizes, double seconds, int64_t seed, int64_t queue_bytes) {
             std::vector<TimedSize> timed;
             for (const int64_t bytes : sizes) timed.push_back({.bytes = bytes});
-            new (self) AllReduceSchedule(timed, {.seconds = seconds, .seed = seed, .queue_bytes = queue_bytes});
+            new (self) AllReduceSchedule(timed, {.seconds = seconds, .seed = static_cast<uint64_t>(seed), .queue_bytes = queue_bytes});
           },
           "sizes"_a, "seconds"_a, "seed"_a, "queue_bytes"_a, "queue_bytes: for all buffers of a queue together.")
       .def("queue", &AllReduceSchedule::queue, "size"_a, "How many buffers a size needs.")
@@ -176,10 +176,10 @@ void bind_schedules(nb::module_& module) {
   nb::class_<StepSchedule>(module, "StepSchedule", "Blocks in which every setting runs once, in an order shuffled anew.")
       .def(
           "__init__",
-          [](StepSchedule* self, const std::vector<std::pair<int, int>>& steps, int fewest, int most, double seconds, uint64_t seed) {
+          [](StepSchedule* self, const std::vector<std::pair<int, int>>& steps, int fewest, int most, double seconds, int64_t seed) {
             std::vector<StepCounts> settings;
             for (const auto& [warmup, timed] : steps) settings.push_back({warmup, timed});
-            new (self) StepSchedule(settings, {.fewest = fewest, .most = most, .seconds = seconds, .seed = seed});
+            new (self) StepSchedule(settings, {.fewest = fewest, .most = most, .seconds = seconds, .seed = static_cast<uint64_t>(seed)});
           },
           "steps"_a, "fewest"_a, "most"_a, "seconds"_a, "seed"_a,
           "steps: for each setting, of warm-up and timed. Beyond the fewest, no block begins that would end after `seconds`.")
