@@ -433,7 +433,7 @@ void bind_tuning(nb::module_& module) {
 
 // The cap that is predicted to be best where steps were only watched: MiB, seconds of a step and the ends of their interval, seconds with
 // the buckets in use, and whether these are its own.
-std::tuple<double, double, double, double, double, bool> best_watched_cap(const ProfileSection& profile, const MeasuredAllReduce& table,
+std::tuple<double, double, double, double, double, bool> best_watched_cap(const MeasuredProfile& profile, const MeasuredAllReduce& table,
                                                                           int64_t world_size, double none_step_s,
                                                                           const std::vector<int64_t>& counts_in_use) {
   const TensorProfile& tensors = profile.tensors;
@@ -444,7 +444,7 @@ std::tuple<double, double, double, double, double, bool> best_watched_cap(const 
   const BucketPlan in_use = plan_of_counts(counts_in_use);
   const double in_use_s = predict_step(model, in_use);
   const std::vector<PredictedCap> caps = caps_to_race(model, rule, {});
-  const PredictedCap& best = caps[decide({.caps = caps, .default_predicted_s = in_use_s}).standing.choice];
+  const PredictedCap& best = caps[weigh(caps).choice];
   const bool is_in_use = assign_buckets(tensors.bytes, with_cap(rule, best.cap_bytes)) == in_use;
   return {mib(best.cap_bytes), best.time_s, best.low_s, best.high_s, in_use_s, is_in_use};
 }
