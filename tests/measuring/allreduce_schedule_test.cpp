@@ -131,7 +131,9 @@ TEST(AllReduceSchedule, TakesSizesInTurnsAndShufflesEveryRound) {
   for (size_t i = 0; i < count * rounds.size(); ++i) rounds[i / count].push_back(run.visits[prepared + i].size);
   for (size_t i = 0; i < rounds.size(); ++i) {
     EXPECT_THAT(rounds[i], testing::UnorderedElementsAreArray(rounds[0]));
-    if (i > 0) EXPECT_NE(rounds[i], rounds[i - 1]);
+    if (i > 0) {
+      EXPECT_NE(rounds[i], rounds[i - 1]);
+    }
   }
 }
 
