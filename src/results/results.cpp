@@ -409,7 +409,11 @@ Results results_from_json(const json& document) {
     return results;
   }
   read_object(fields, results);
-  if (command == "tune" && results.complete) check_answer_of_tune(fields, results);
+  if (command == "tune" && results.complete) {
+    check_answer_of_tune(fields, results);
+  } else {
+    results.decision.reset();
+  }
   std::ranges::stable_sort(results.allreduce, {}, [](const AllReduceRow& row) { return std::pair(row.world_size, row.bytes); });
   std::ranges::stable_sort(results.curve, {}, &CurveRow::cap_mib);
   std::ranges::stable_sort(results.dense_curve, {}, &CurveRow::cap_mib);

@@ -109,7 +109,7 @@ TEST(Charts, TheCurveMarksBothBestCapsAndHoldsThemWithinItsAxis) {
   const json spec = chart_of(results, "curve").spec;
   const json& best = spec["datasets"]["best"];
   ASSERT_EQ(best.size(), 2);
-  EXPECT_EQ(best[0]["cap_mib"], results.best_measured.cap_mib);
+  EXPECT_EQ(best[0]["cap_mib"], results.best_measured->cap_mib);
   EXPECT_EQ(best[1]["cap_mib"], results.decision->cap_mib);
   EXPECT_EQ(best[1]["label"], "chosen: 0.5 MiB");
   EXPECT_NE(best[0]["row"], best[1]["row"]);
@@ -141,7 +141,7 @@ TEST(Charts, AnIntervalWithoutAnUpperEndIsNotDrawn) {
   const Interval of_too_few = {0, std::numeric_limits<double>::infinity()};
   for (CurveRow& row : results.curve) row.measured_ci_s = of_too_few;
   for (StrategyRow& row : results.strategies) row.measured_ci_s = of_too_few;
-  results.best_measured.measured_ci_s = of_too_few;
+  results.best_measured->measured_ci_s = of_too_few;
   const json curve = chart_of(results, "curve").spec;
   EXPECT_GE(curve["encoding"]["y"]["scale"]["domain"][0], before[0]);
   EXPECT_LE(curve["encoding"]["y"]["scale"]["domain"][1], before[1]);
