@@ -31,13 +31,12 @@ if TYPE_CHECKING:
     from firkin._result import TuneResult, load
     from firkin._sharded import ShardedOptimizer
     from firkin._tune import tune
-    from firkin._watch import Watch, watch
+    from firkin._watch import watch
 
 __all__ = [
     "AllReduceRow", "AllReduceTable", "AuditError", "DataParallel", "DistributedDataParallel", "GroupError", "InputError",
     "OverlappedOptimizer", "Plan", "PredictedCap", "PredictedPlan", "Prediction", "Profile", "ShardedOptimizer", "StepError", "TuneResult",
-    "__version__", "assign_buckets", "load", "measure_all_reduce", "predict", "profile", "tune",
-    "Watch", "watch",
+    "__version__", "assign_buckets", "load", "measure_all_reduce", "predict", "profile", "tune", "watch",
 ]  # fmt: skip
 
 # What needs PyTorch is imported at its first use, and with it what it uses: planning alone works without.
