@@ -300,11 +300,10 @@ class Watch:
         summary, profile = self._summary, self.profile()
         if profile is None or not self._buckets:
             return
-        counts = [len(part) for _, part in self._buckets]
-        cap, step_s, low_s, high_s, in_use_s, is_in_use = _core.best_watched_cap(
-            profile, table, self._size, max(summary["step_s"] - summary["exposed_s"], 1e-9), counts
-        )
-        summary["best_cap"] = {"cap_mib": cap, "step_s": step_s, "low_s": low_s, "high_s": high_s, "in_use_s": in_use_s}
+        work_s, counts = max(summary["step_s"] - summary["exposed_s"], 1e-9), [len(part) for _, part in self._buckets]
+        *best, is_in_use = _core.best_watched_cap(profile, table, self._size, work_s, counts)
+        summary["best_cap"] = dict(zip(("cap_mib", "step_s", "low_s", "high_s", "in_use_s"), best))
+        cap, step_s, low_s, high_s, in_use_s = best
         says = "makes the buckets in use" if is_in_use else f"{step_s * 1e3:.4g} ms a step ({low_s * 1e3:.4g} to {high_s * 1e3:.4g})"
         summary["lines"] += f"  predicted best: bucket_cap_mb={cap:.6g}, {says}; those in use: {in_use_s * 1e3:.4g} ms\n"
 
@@ -349,18 +348,17 @@ class Watch:
         del _watches[model]
         self._source.stop(model)
 
-    def spans(self) -> list[dict[str, Any]]:
-        """The last step that all ranks have, in microseconds since the first rank began it; of a bucket from its launch to its end.
-
-        That end is known of the last bucket only, and for the others estimated by the link's rate. Empty as summary() is."""
+    def events(self) -> list[dict[str, Any]]:
+        """The last step that all ranks have, as events of a Chrome trace: phases, and buckets from launch to end, in microseconds since the
+        first rank began it. The last bucket's end is known; those of the others are estimated by the link's rate. Empty as summary() is."""
         found: list[dict[str, Any]] = []
         rows = [{row["step"]: row for row in json.loads(text)["steps"]} for text in self._told]
-        rows = [of_rank[self._summary["last_step"]] for of_rank in rows]
-        end = max((sum(row["phases_us"]) + row["exposed_us"] for row in rows), default=0)
-        for rank, row in enumerate(rows):
+        last = [of_rank[self._summary["last_step"]] for of_rank in rows]
+        end = max((sum(row["phases_us"]) + row["exposed_us"] for row in last), default=0)
+        for rank, row in enumerate(last):
 
             def add(name: str, kind: str, start: float, until: float, rank: int = rank) -> None:
-                found.append({"rank": rank, "name": name, "kind": kind, "start_us": start, "end_us": max(start, until)})
+                found.append({"name": name, "ph": "X", "pid": rank, "tid": kind, "ts": start, "dur": max(0.0, until - start)})
 
             at = end - sum(row["phases_us"]) - row["exposed_us"]
             for name, length in zip(self._summary["phases"], row["phases_us"]):
@@ -375,26 +373,21 @@ class Watch:
         return found
 
     def trace(self, path: str | os.PathLike[str]) -> None:
-        """Writes spans() as a Chrome trace, for https://ui.perfetto.dev. On rank 0, after a window; elsewhere it writes nothing."""
-        events = [
-            {"name": each["name"], "ph": "X", "pid": each["rank"], "tid": each["kind"], "ts": each["start_us"], "dur": each["end_us"] - each["start_us"]}
-            for each in self.spans()
-        ]  # fmt: skip
-        if events:
-            pathlib.Path(path).write_text(json.dumps({"traceEvents": events}))
+        """Writes events(), for https://ui.perfetto.dev. On rank 0, after a window; elsewhere it writes nothing."""
+        if self._told:
+            pathlib.Path(path).write_text(json.dumps({"traceEvents": self.events()}))
 
     def report(self, path: str | os.PathLike[str]) -> None:
-        """Writes a page with the lines, and that step on each rank as `firkin trace` draws it; it opens without a network. On rank 0, as
-        trace()."""
-        traces = []
-        for rank in range(len(self._told)):
-            timeline = [{"activity": each["kind"], "start_s": 1e-6 * each["start_us"], "end_s": 1e-6 * each["end_us"]}
-                        for each in self.spans() if each["rank"] == rank]  # fmt: skip
-            traces.append({"strategy": "watched", "name": f"rank {rank}", "file": "", "timeline": timeline})
-        environment = {"firkin": _core.version, "libtorch": torch.__version__, "world_size": self._size}
-        notes = [line.strip() for line in self._summary.get("lines", "").splitlines()]
-        page = {"schema": "firkin.results/1", "command": "watch", "environment": environment, "notes": notes, "traces": traces}
-        if traces:
+        """Writes a page with the lines, and that step as `firkin trace` draws it; it opens without a network. Where trace() writes."""
+        timelines: list[list[dict[str, Any]]] = [[] for _ in self._told]
+        for each in self.events():
+            period = {"start_s": 1e-6 * each["ts"], "end_s": 1e-6 * (each["ts"] + each["dur"])}
+            timelines[each["pid"]].append({"activity": each["tid"], **period})
+        if self._told:
+            page = {"schema": "firkin.results/1", "command": "watch", "notes": [line.strip() for line in self._summary["lines"].splitlines()],
+                    "environment": {"firkin": _core.version, "libtorch": torch.__version__, "world_size": self._size},
+                    "traces": [{"strategy": "watched", "name": f"rank {rank}", "file": "", "timeline": timeline}
+                               for rank, timeline in enumerate(timelines)]}  # fmt: skip
             _core.write_report(json.dumps(page), os.fspath(path))
 
 
