@@ -134,7 +134,7 @@ def named(runs, page):
         if off_ms:
             print(f"{size} ranks, {case}: named rightly in {right} of {runs}; off from outside by {statistics.median(off_ms):.3f} ms of exposed"
                   f" communication (at most {max(off_ms):.3f}) and {statistics.median(wait_off_ms):.3f} ms of a rank's waiting (at most"
-                  f" {max(wait_off_ms):.3f}); e.g. exposed {1e3 * summary['exposed_s']:.2f} of {1e3 * summary['step_s']:.2f} ms", flush=True)  # fmt: skip
+                  f" {max(wait_off_ms):.3f}). The last run:\n{summary['lines']}", flush=True)  # fmt: skip
 
 
 def bound():
