@@ -12,17 +12,6 @@
 
 namespace firkin {
 
-namespace {
-
-struct StepObserver final : StepExtension {
-  void ended(const StepAgreement& /*agreement*/) override {
-    if (const auto now = call) now();  // it may take itself off
-  }
-  std::function<void()> call;
-};
-
-}  // namespace
-
 // Nothing but the module and its parameters under the strategy none.
 struct DataParallel::Parts {
   torch::nn::Module* module = nullptr;
@@ -35,7 +24,13 @@ struct DataParallel::Parts {
   std::unique_ptr<Sharded> sharded;
   FirstUse* first_use = nullptr;  // one of the two
   std::unique_ptr<Automatic> automatic;
-  std::optional<StepObserver> observer;
+  struct Observer final : StepExtension {
+    void ended(const StepAgreement& /*agreement*/) override {
+      if (const auto now = call) now();  // it may take itself off
+    }
+    std::function<void()> call;
+  };
+  std::optional<Observer> observer;
   std::optional<StepFailure> no_failure;
   BucketPlan no_plan;
 
