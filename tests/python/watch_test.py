@@ -14,6 +14,7 @@ import firkin
 import models
 import torch
 import torch.distributed as dist
+from firkin import _watch
 from ranks import of, with_ranks
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
@@ -168,6 +169,27 @@ class WrittenTest(unittest.TestCase):
                 self.assertIn("communication not hidden", texts["page.html"])
                 self.assertGreater(summary["best_cap"]["high_s"], summary["best_cap"]["low_s"])
                 self.assertIn("predicted best: bucket_cap_mb=", lines[0][1])
+
+
+def seen_by_durations(rank):
+    """As on a GPU, where nothing was run: durations of every tenth pass, which PyTorch takes on CPUs as well."""
+    ddp = ENGINES["stock"](Net())
+    ddp.register_comm_hook(None, late_hook)
+    with logged():
+        watch = _watch.Watch(ddp, _watch._StockOnGpu(ddp), EVERY, 0, None, None)
+        step = models.plain(ddp)
+        for _ in range(45):
+            step(ddp)
+        watch.close()
+    return watch.summary()
+
+
+class DurationsFull(unittest.TestCase):
+    def test_show_communication_without_phases_or_buckets(self):
+        summary = with_ranks(2, seen_by_durations)[0]
+        self.assertEqual(summary["causes"][0], "communication")
+        self.assertEqual((summary["phases"], summary["bucket_bytes"]), (["forward and backward"], []))
+        self.assertEqual(summary["gain_at_most_s"], summary["exposed_s"])
 
 
 def tuned_after(rank):
