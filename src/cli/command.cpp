@@ -4,8 +4,10 @@
 
 #include <array>
 #include <cstdio>
+#include <cstdlib>
 #include <exception>
 #include <map>
+#include <system_error>
 #include <utility>
 
 #include "firkin/base/file.h"
@@ -180,6 +182,25 @@ void claim_output_folder(CommonFlags& common, bool writes) {
   } else {
     check_output_folder(common.out, "--out");
   }
+}
+
+std::filesystem::path data_folder() {
+  const auto is_folder = [](const std::filesystem::path& path) {
+    std::error_code ignored;
+    return std::filesystem::is_directory(path, ignored);
+  };
+  const char* named = std::getenv("FIRKIN_DATA");
+  if (named && *named) {
+    if (!is_folder(named)) throw InputError(fmt::format("FIRKIN_DATA={}: expected the folder with Firkin's data", named));
+    return named;
+  }
+  const std::filesystem::path program = std::filesystem::read_symlink("/proc/self/exe").parent_path();
+  for (const char* place : {FIRKIN_DATA_FROM_BIN, FIRKIN_DATA_FROM_LIBEXEC, FIRKIN_SOURCE_DATA, "../data"}) {
+    const std::filesystem::path folder = (program / place).lexically_normal();  // an absolute one stays
+    if (is_folder(folder)) return folder;
+  }
+  throw RuntimeError(fmt::format("no data folder: neither {} nor {} exists; set FIRKIN_DATA to the folder with Firkin's data",
+                                 (program / FIRKIN_DATA_FROM_BIN).lexically_normal().string(), FIRKIN_SOURCE_DATA));
 }
 
 RunHead start_run(const std::string& command, const CommonFlags& common) {

@@ -111,6 +111,11 @@ void print_json(const nlohmann::json& result);
 // process is the one that will write.
 void claim_output_folder(CommonFlags& common, bool writes = true);
 
+// What Firkin ships beside itself (data/): $FIRKIN_DATA, or share/firkin of the folder into which the running program was installed,
+// wherever that was moved; or data/ of the source tree, or of the Python package. Throws InputError when $FIRKIN_DATA is not a folder,
+// RuntimeError when there is none of the others.
+std::filesystem::path data_folder();
+
 // The head of a result that started now, with every flag as it is in force. `environment` holds the version only.
 RunHead start_run(const std::string& command, const CommonFlags& common);
 

@@ -90,25 +90,6 @@ Results begin_run(const std::string& command, const CommonFlags& common, const P
 
 namespace {
 
-bool is_folder(const std::filesystem::path& path) {
-  std::error_code ignored;
-  return std::filesystem::is_directory(path, ignored);
-}
-
-std::filesystem::path data_folder() {
-  const char* named = std::getenv("FIRKIN_DATA");
-  if (named && *named) {
-    if (!is_folder(named)) throw InputError(fmt::format("FIRKIN_DATA={}: expected the folder with Firkin's data", named));
-    return named;
-  }
-  const std::filesystem::path program = std::filesystem::read_symlink("/proc/self/exe");
-  std::filesystem::path installed = (program.parent_path() / FIRKIN_INSTALLED_DATA).lexically_normal();
-  if (is_folder(installed)) return installed;
-  if (is_folder(FIRKIN_SOURCE_DATA)) return FIRKIN_SOURCE_DATA;
-  throw RuntimeError(fmt::format("no data folder: neither {} nor {} exists; set FIRKIN_DATA to the folder with Firkin's data",
-                                 installed.string(), FIRKIN_SOURCE_DATA));
-}
-
 std::filesystem::path text_or_shipped(const std::string& file) {
   return file.empty() ? data_folder() / "text" / "cooperage.txt" : std::filesystem::path(file);
 }

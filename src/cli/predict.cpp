@@ -1,8 +1,11 @@
-// firkin predict: T(b), the best uniform cap and the best plan, from tensors.csv and allreduce.csv.
+// firkin predict: T(b), the best uniform cap and the best plan, from tensors.csv and allreduce.csv, or for a named model on a cluster whose
+// all-reduce others have measured.
 #include <fmt/ranges.h>
 
 #include "command.h"
 #include "firkin/plan/scaling.h"
+#include "import/clusters.h"
+#include "model/assumed_profile.h"
 
 namespace firkin::cli {
 namespace {
@@ -10,6 +13,9 @@ namespace {
 struct PredictFlags {
   PredictionInputs given;  // what needs no file; world_size: 0: the only one in the table
   std::string tensors, allreduce, stragglers, collectives;
+  std::string model, gpu, cluster;  // model in place of tensors, cluster in place of allreduce; gpu: empty: the cluster's
+  LocalBatch local = {.batch = 8};  // of the model; sequence 0: its longest
+  std::optional<double> utilization;
   int64_t nodes = 0;  // 0: not given
   RuleFlags rule;
   std::optional<int64_t> largest_bucket_bytes;
@@ -27,19 +33,48 @@ int64_t world_size(const PredictFlags& flags, const AllReduceTable& table) {
   if (flags.nodes != 0) return flags.nodes * flags.given.ranks_per_node;
   if (worlds.size() == 1) return worlds[0];
   throw InputError(fmt::format("{}: several world sizes; expected --world with one of {}, or with another to extrapolate to",
-                               flags.allreduce, fmt::join(worlds, ", ")));
+                               allreduce_of(flags), fmt::join(worlds, ", ")));
 }
 
 // tensors.csv does not say when forward ends.
 void set_forward(const PredictFlags& flags, TensorProfile& profile) {
   if (flags.forward_s == 0 && !flags.given.sharded) return;
   const std::string given = flags.forward_s == 0 ? "--sharded" : "--forward " + format_seconds(flags.forward_s);
-  if (!profile.knows_forward()) throw InputError(fmt::format("{}: {} has no column {}; expected one", given, flags.tensors, kTensorNeeded));
+  if (!profile.knows_forward())
+    throw InputError(fmt::format("{}: {} has no column {}; expected one", given, tensors_of(flags), kTensorNeeded));
   if (flags.forward_s == 0) return;
   if (flags.forward_s < profile.forward_s) {
     throw InputError(fmt::format("{}: expected at least the largest {}, {}", given, kTensorNeeded, format_seconds(profile.forward_s)));
   }
   profile.forward_s = flags.forward_s;
+}
+
+// Where the prediction's inputs come from, as errors name them.
+const std::string& tensors_of(const PredictFlags& flags) {
+  return flags.model.empty() ? flags.tensors : flags.model;
+}
+const std::string& allreduce_of(const PredictFlags& flags) {
+  return flags.cluster.empty() ? flags.allreduce : flags.cluster;
+}
+
+// Of --model, on --gpu or else the cluster's; `notes` says what was assumed.
+TensorProfile assume_profile(const PredictFlags& flags, const std::string& cluster_gpu, std::vector<std::string>& notes) {
+  if (flags.gpu.empty() && cluster_gpu.empty()) throw InputError("--model: expected --gpu too, or --cluster, which says what it has");
+  Accelerator gpu = find_accelerator(flags.gpu.empty() ? cluster_gpu : flags.gpu);
+  if (flags.utilization) gpu.utilization = *flags.utilization;
+  const TransformerConfig config = resolve_model(flags.model);
+  LocalBatch local = flags.local;
+  if (local.sequence == 0) local.sequence = config.context_length;
+  if (local.sequence > config.context_length) {
+    throw InputError(fmt::format("--sequence {}: expected at most the model's context_length {}", local.sequence, config.context_length));
+  }
+  TensorProfile profile = assumed_profile(config, local, gpu.reached_flops_per_s());
+  notes.push_back(fmt::format(
+      "nothing was measured of {}: {} x {} tokens a rank are taken to compute at {:.0f} % of the {}'s bf16 peak (--utilization), backward "
+      "{}, forward {}; gradients are float32",
+      flags.model, local.batch, local.sequence, 100 * gpu.utilization, gpu.name, format_seconds(profile.backward_s),
+      format_seconds(profile.forward_s)));
+  return profile;
 }
 
 // Firkin's own table or another's; what was left out of it goes to `notes`. Ranks that it does not state are those asked for.
@@ -56,24 +91,55 @@ PredictionInputs read_inputs(const PredictFlags& flags, std::vector<std::string>
   inputs.rule = cap_options(flags.rule);
   check_options(inputs.search.simulation);
   if (flags.largest_bucket_bytes) inputs.search.largest_bucket_bytes = *flags.largest_bucket_bytes;
-  inputs.profile = read_tensors_csv(flags.tensors);
+  PublishedTimes published;
+  if (!flags.cluster.empty()) published = read_cluster(flags.cluster, data_folder());
+  inputs.profile = flags.model.empty() ? read_tensors_csv(flags.tensors) : assume_profile(flags, published.gpu, notes);
   set_forward(flags, inputs.profile);
   for (const std::string& hook : flags.hooks) {
     inputs.hooks.push_back(find_compression(hook, flags.conversion_s_per_gib / static_cast<double>(kGiB)));
   }
-  inputs.table = read_allreduce(flags, notes);
-  inputs.world_size = world_size(flags, inputs.table);
+  if (flags.cluster.empty()) {
+    inputs.table = read_allreduce(flags, notes);
+    inputs.world_size = world_size(flags, inputs.table);
+  } else {
+    notes.push_back(fmt::format("all-reduce times of {}, as others published them (data/README.md)", published.title));
+    inputs.table = std::move(published.table);
+    inputs.world_size = published.world_size != 0 ? published.world_size : world_size(flags, inputs.table);
+  }
   if (!flags.stragglers.empty()) inputs.rank_times = read_rank_times(flags.stragglers);
   if (flags.collectives.empty()) return inputs;
   if (const std::vector<int64_t> worlds = world_sizes(inputs.table); !std::ranges::binary_search(worlds, inputs.world_size)) {
     throw InputError(fmt::format("--collectives {}: {} has no all-reduce of {} ranks; expected --world with one of {}", flags.collectives,
-                                 flags.allreduce, inputs.world_size, fmt::join(worlds, ", ")));
+                                 allreduce_of(flags), inputs.world_size, fmt::join(worlds, ", ")));
   }
   inputs.collectives = read_collectives_csv(flags.collectives, inputs.world_size);
   return inputs;
 }
 
+// What stands in for measurements.
+void add_assumption_flags(CLI::App& app, PredictFlags& flags) {
+  CLI::Option* tensors = app.get_option("--tensors");
+  CLI::Option* allreduce = app.get_option("--allreduce");
+  CLI::Option* model = app.add_option("--model", flags.model, "in place of --tensors: a named model (firkin buckets) or\na .json file");
+  model->type_name(kModelType)->excludes(tensors);
+  app.add_option("--cluster", flags.cluster, "in place of --allreduce: one of data/README.md, perhaps\nwith its ranks: aws-p4de-16")
+      ->excludes(allreduce);
+  const CLI::Range sizes(int64_t{1}, int64_t{1} << 20);
+  add_value(app, "--batch", flags.local.batch, "with --model: sequences per rank")->check(sizes)->needs(model);
+  app.add_option("--sequence", flags.local.sequence, "with --model: tokens per sequence (default: its longest)")
+      ->check(sizes)
+      ->needs(model);
+  std::vector<std::string> gpus;
+  for (const Accelerator& gpu : accelerators()) gpus.emplace_back(gpu.name);
+  app.add_option("--gpu", flags.gpu, "with --model: what computes (default: the cluster's)")->check(CLI::IsMember(gpus))->needs(model);
+  app.add_option("--utilization", flags.utilization, "with --model: share of the GPU's bf16 peak (default:\n0.5, H100s 0.4)")
+      ->check(CLI::Range(0.001, 1.0))
+      ->needs(model);
+}
+
 int run(PredictFlags& flags) {
+  if (tensors_of(flags).empty()) throw InputError("predict: expected --tensors or --model");
+  if (allreduce_of(flags).empty()) throw InputError("predict: expected --allreduce or --cluster");
   std::vector<std::string> notes;
   const PredictionInputs inputs = read_inputs(flags, notes);
   if (!flags.common.out.empty()) claim_output_folder(flags.common);
@@ -98,6 +164,8 @@ Run declare_predict(CLI::App& app) {
   app.footer(
       "  firkin predict --tensors firkin-out/tune/tensors.csv \\\n"
       "    --allreduce firkin-out/tune/allreduce.csv\n"
+      "  firkin predict --model gpt2-xl --batch 8 --cluster aws-p4de-16\n"
+      "  firkin predict --model gpt2-xl --gpu a100 --allreduce all_reduce.log\n"
       "  firkin predict --tensors t.csv --allreduce a.csv --world 1024 --json\n"
       "  firkin predict --tensors t.csv --allreduce a.csv --nodes 64 \\\n"
       "    --ranks-per-node 8\n"
@@ -105,8 +173,9 @@ Run declare_predict(CLI::App& app) {
       "  firkin predict --tensors t.csv --allreduce a.csv --sensitivity --out DIR\n"
       "  firkin predict --tensors t.csv --allreduce a.csv --sharded \\\n"
       "    --collectives collectives.csv\n");
-  app.add_option("--tensors", flags->tensors, "name,bytes,ready_s,... in gradient-ready order")->required();
-  app.add_option("--allreduce", flags->allreduce, "bytes,world_size,median_s,..., or others' times")->required();
+  app.add_option("--tensors", flags->tensors, "name,bytes,ready_s,... in gradient-ready order");
+  app.add_option("--allreduce", flags->allreduce, "bytes,world_size,median_s,..., or others' times");
+  add_assumption_flags(app, *flags);
   PredictionInputs& inputs = flags->given;
   const CLI::Range ranks(int64_t{1}, kLargestWorld);
   CLI::Option* world = app.add_option("--world", inputs.world_size, "number of ranks; extrapolates if not measured")->check(ranks);

@@ -17,7 +17,7 @@ std::string title_in(const std::vector<std::string_view>& words) {
   if (end == words.end() || end - begin < 3) return "";
   std::string name;
   for (auto word = begin + 2; word != end; ++word) {
-    if (*word != "Latency" || word == begin + 2) name += (name.empty() ? "" : " ") + std::string(*word);
+    if (*word != "Latency" || word == begin + 2) fmt::format_to(std::back_inserter(name), "{}{}", name.empty() ? "" : " ", *word);
   }
   return name;
 }
