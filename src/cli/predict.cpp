@@ -26,6 +26,14 @@ struct PredictFlags {
   CommonFlags common;  // --out: empty: nothing is written
 };
 
+// Where the prediction's inputs come from, as errors name them.
+const std::string& tensors_of(const PredictFlags& flags) {
+  return flags.model.empty() ? flags.tensors : flags.model;
+}
+const std::string& allreduce_of(const PredictFlags& flags) {
+  return flags.cluster.empty() ? flags.allreduce : flags.cluster;
+}
+
 // The one that is asked for, or the only one that was measured.
 int64_t world_size(const PredictFlags& flags, const AllReduceTable& table) {
   const std::vector<int64_t> worlds = world_sizes(table);
@@ -47,14 +55,6 @@ void set_forward(const PredictFlags& flags, TensorProfile& profile) {
     throw InputError(fmt::format("{}: expected at least the largest {}, {}", given, kTensorNeeded, format_seconds(profile.forward_s)));
   }
   profile.forward_s = flags.forward_s;
-}
-
-// Where the prediction's inputs come from, as errors name them.
-const std::string& tensors_of(const PredictFlags& flags) {
-  return flags.model.empty() ? flags.tensors : flags.model;
-}
-const std::string& allreduce_of(const PredictFlags& flags) {
-  return flags.cluster.empty() ? flags.allreduce : flags.cluster;
 }
 
 // Of --model, on --gpu or else the cluster's; `notes` says what was assumed.
@@ -104,6 +104,10 @@ PredictionInputs read_inputs(const PredictFlags& flags, std::vector<std::string>
   } else {
     notes.push_back(fmt::format("all-reduce times of {}, as others published them (data/README.md)", published.title));
     inputs.table = std::move(published.table);
+    if (published.world_size != 0 && (flags.given.world_size != 0 || flags.nodes != 0)) {
+      throw InputError(
+          fmt::format("--cluster {}: names {} ranks; leave them out beside --world and --nodes", flags.cluster, published.world_size));
+    }
     inputs.world_size = published.world_size != 0 ? published.world_size : world_size(flags, inputs.table);
   }
   if (!flags.stragglers.empty()) inputs.rank_times = read_rank_times(flags.stragglers);

@@ -35,6 +35,56 @@ class OfGpt2Large(InFolder):
         return ["--tensors", self.out / "tensors.csv", "--allreduce", self.out / "allreduce.csv"]
 
 
+class NamedModelOnAPublishedCluster(InFolder):
+    """Without a measurement: the map's own cells, by the program."""
+
+    def predicted(self, *arguments):
+        result = firkin("predict", *arguments, "--json")
+        self.assertEqual(result.returncode, 0, result.stderr)
+        return json.loads(result.stdout)
+
+    def test_it_is_the_cell_of_the_map(self):
+        cells = json.loads((DATA.parents[1] / "studies/worth/results.json").read_text())["cells"]
+        cell = next(cell for cell in cells if cell["cluster"].startswith("AWS") and cell["model"] == "gpt2-xl")
+        result = self.predicted("--model", "gpt2-xl", "--batch", "8", "--cluster", "aws-p4de-16", "--max-bucket", "16GiB")
+        self.assertEqual(result["model"]["world_size"], 16)
+        self.assertAlmostEqual(result["model"]["backward_s"], cell["backward_s"], delta=1e-6)
+        default = next(row["backward_s"] for row in result["baselines"] if row["name"] == "pytorch")
+        self.assertAlmostEqual((default + cell["forward_s"]) / cell["rules_s"]["pytorch"], 1, delta=2e-3)
+        self.assertIn("nothing was measured of gpt2-xl", " ".join(result["notes"]))
+        self.assertIn("AWS p4de", " ".join(result["notes"]))
+
+    def test_flags_reach_the_assumption(self):
+        one = self.predicted("--model", "small", "--gpu", "h100", "--cluster", "azure-nd-a100", "--world", "64", "--batch", "4", "--sequence", "256")
+        half = self.predicted("--model", "small", "--gpu", "h100", "--cluster", "azure-nd-a100-64", "--batch", "4", "--sequence", "256", "--utilization", "0.2")
+        self.assertAlmostEqual(half["model"]["backward_s"] / one["model"]["backward_s"], 2, delta=1e-6)
+
+    def test_a_log_may_stand_beside_a_named_model(self):
+        log = DATA.parents[1] / "data/cmsc828g/allreduce-times.csv"
+        self.assertEqual(self.predicted("--model", "gpt2", "--gpu", "a100", "--allreduce", log)["model"]["tensors"], 148)
+
+    def test_what_is_missing_or_unknown_is_one_line(self):
+        table = DATA / "allreduce-times.csv"
+        for arguments, expected in [
+            (["--model", "gpt2"], "expected --allreduce or --cluster"),
+            (["--cluster", "zaratan"], "expected --tensors or --model"),
+            (["--model", "gpt2", "--allreduce", table], "expected --gpu too"),
+            (["--model", "gpt2", "--cluster", "mine"], "unknown cluster 'mine'; expected one of alps-gh200"),
+            (["--model", "gpt5", "--cluster", "zaratan"], "unknown model 'gpt5'"),
+            (["--model", "gpt2", "--cluster", "zaratan", "--sequence", "2048"], "context_length 1024"),
+            (["--model", "gpt2", "--cluster", "azure-nd-a100"], "several world sizes"),
+            (["--model", "gpt2", "--cluster", "aws-p4de-16", "--world", "32"], "names 16 ranks"),
+            (["--model", "gpt2", "--gpu", "abacus", "--cluster", "zaratan"], "abacus"),
+            (["--model", "gpt2", "--tensors", "t.csv", "--cluster", "zaratan"], "excludes"),
+            (["--batch", "4", "--tensors", "t.csv", "--cluster", "zaratan"], "requires --model"),
+        ]:
+            with self.subTest(arguments=arguments):
+                result = firkin("predict", *arguments)
+                self.assertEqual(result.returncode, 2, result.stdout)
+                self.assertIn(expected, result.stderr)
+                self.assertEqual(len(result.stderr.strip().splitlines()), 1, result.stderr)
+
+
 class SuspiciousTables(OfGpt2Large):
     """Legal, but unable to say what is asked of them: one warning each, in words."""
 
