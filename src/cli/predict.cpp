@@ -124,15 +124,13 @@ PredictionInputs read_inputs(const PredictFlags& flags, std::vector<std::string>
 void add_assumption_flags(CLI::App& app, PredictFlags& flags) {
   CLI::Option* tensors = app.get_option("--tensors");
   CLI::Option* allreduce = app.get_option("--allreduce");
-  CLI::Option* model = app.add_option("--model", flags.model, "in place of --tensors: a named model (firkin buckets) or\na .json file");
+  CLI::Option* model = app.add_option("--model", flags.model, "in place of --tensors: a named model, or a .json file");
   model->type_name(kModelType)->excludes(tensors);
-  app.add_option("--cluster", flags.cluster, "in place of --allreduce: one of data/README.md, perhaps\nwith its ranks: aws-p4de-16")
+  app.add_option("--cluster", flags.cluster, "in place of --allreduce: one of data/README.md, with\nits ranks or without: aws-p4de-16")
       ->excludes(allreduce);
   const CLI::Range sizes(int64_t{1}, int64_t{1} << 20);
   add_value(app, "--batch", flags.local.batch, "with --model: sequences per rank")->check(sizes)->needs(model);
-  app.add_option("--sequence", flags.local.sequence, "with --model: tokens per sequence (default: its longest)")
-      ->check(sizes)
-      ->needs(model);
+  app.add_option("--sequence", flags.local.sequence, "with --model: tokens per sequence (default: longest)")->check(sizes)->needs(model);
   std::vector<std::string> gpus;
   for (const Accelerator& gpu : accelerators()) gpus.emplace_back(gpu.name);
   app.add_option("--gpu", flags.gpu, "with --model: what computes (default: the cluster's)")->check(CLI::IsMember(gpus))->needs(model);
