@@ -107,6 +107,9 @@ class DistributedDataParallel(torch.nn.Module):
         def settings() -> dict[str, Any]:
             load_engine()
             _check_of_pytorch(of_pytorch)
+            for name, tensor in (*module.named_parameters(), *module.named_buffers()):
+                if torch.nn.parameter.is_lazy(tensor):
+                    raise InputError(f"DataParallel: {name} of a lazy module has no shape yet; expected a forward pass before")
             self._device = _input_device(module, device_ids, output_device)
             if not gradient_as_bucket_view:
                 raise InputError("DataParallel: gradient_as_bucket_view=False; gradients are always views into the buckets: expected True")

@@ -212,6 +212,7 @@ def bad_input(rank):
     other_plan = firkin.Plan((("nobody",),), {"nobody": 8})
     cases = {
         "no parameters": lambda: firkin.DataParallel(nn.Tanh()),
+        "lazy": lambda: firkin.DataParallel(nn.LazyLinear(3)),
         "wrapped twice": lambda: firkin.DataParallel(wrapped),
         "different shapes": lambda: firkin.DataParallel(two_linear_layers(16 + rank)),
         "on one rank": lambda: firkin.DataParallel(good, cap_mib=-1 if rank == 1 else 1),
@@ -367,6 +368,7 @@ class Engine(unittest.TestCase):
     def test_bad_input_is_one_line_on_every_rank(self):
         expected = {
             "no parameters": "no trainable parameter",
+            "lazy": "weight of a lazy module has no shape yet",
             "wrapped twice": "0.weight is wrapped already",
             "different shapes": "rank 1 has",
             "on one rank": "rank 1: DataParallel: cap_mib -1",
