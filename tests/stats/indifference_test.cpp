@@ -54,21 +54,21 @@ INSTANTIATE_TEST_SUITE_P(Full, EqualSettings, testing::Values(30));
 TEST(SixEqualSettings, TwoOfThemAreToldApartInAtMostFivePercentAlthoughTheLuckiestIsCalledBest) {
   SyntheticNoise noise(2);
   int told_apart = 0;
-  for (int trial = 0; trial < 100; ++trial) {
+  for (int trial = 0; trial < 200; ++trial) {
     const IndifferenceSet set = indifference_set(measure(noise, std::vector<double>(6, 0.1), 10, 0.01));
     if (is_member(set, 0) != is_member(set, 1)) ++told_apart;
   }
-  EXPECT_LE(told_apart, 5);
+  EXPECT_LE(told_apart, 10);
 }
 
 TEST(AThreePercentDifference, IsFoundUnderOnePercentNoiseWithTwentyBlocks) {
   SyntheticNoise noise(3);
   int found = 0;
-  for (int trial = 0; trial < 100; ++trial) {
+  for (int trial = 0; trial < 300; ++trial) {
     const IndifferenceSet set = indifference_set(measure(noise, {0.103, 0.1}, 20, 0.01));
     if (set.best == 1 && set.members.size() == 1) ++found;
   }
-  EXPECT_GE(found, 95);
+  EXPECT_GE(found, 285);
 }
 
 TEST(AThreePercentDifference, IsFoundAmongEightSettingsWithThirtyBlocks) {
@@ -93,12 +93,12 @@ TEST(AThirdOfAPercentDifference, IsFoundUnderOnePercentNoiseInThousandsOfBlocks)
 TEST(ANoisyBest, IsNotLeftOutBecauseTheOthersNoiseIsSmall) {
   SyntheticNoise noise(5);
   int left_out = 0;
-  for (int trial = 0; trial < 40; ++trial) {
+  for (int trial = 0; trial < 100; ++trial) {
     auto measured = measure(noise, std::vector<double>(6, 0.1), 20, 0.005);
     measured[0] = measure(noise, {0.1}, 20, 0.02)[0];
     if (!is_member(indifference_set(measured), 0)) ++left_out;
   }
-  EXPECT_LE(left_out, 2);
+  EXPECT_LE(left_out, 5);
 }
 
 TEST(IndifferenceSet, TakesTheFitOfMoreSettingsWhereThereIsOne) {
