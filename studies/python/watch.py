@@ -81,7 +81,7 @@ def watched(net, cap_mib, steps, slow_in=None, slow_rank=None, page=None):
     outside, slow = Outside(ddp), dist.get_rank() == slow_rank
     x = torch.randn(8, net.layers[0].in_features)
     with firkin.watch(ddp, every=steps, warmup=3) as watch:
-        for _ in range(steps + 15):  # rank 0 looks every tenth step
+        for _ in range(steps + 10):  # rank 0 looks every tenth step
             if slow and slow_in == "before forward":
                 time.sleep(SLOW_S)
             if slow and slow_in == "forward":
@@ -115,11 +115,11 @@ def named(runs, page):
         for run in range(runs):
             where, rank = chosen.choice(PHASES), chosen.randrange(size)
             if case == "slow rank":
-                found = watched(Net(4, 64, 0.004, 0.004), 0.01, 20, where, rank)
+                found = watched(Net(4, 64, 0.004, 0.004), 0.01, 12, where, rank)
             elif case == "communication":
-                found = watched(Net(2, 1024, 0.004, 0.004), 1000, 20, page=page)  # one bucket of 8 MiB, behind backward
+                found = watched(Net(2, 1024, 0.004, 0.004), 1000, 12, page=page)  # one bucket of 8 MiB, behind backward
             else:
-                found = watched(Net(4, 128, 0.012, 0.012), 0.05, 20)
+                found = watched(Net(4, 128, 0.012, 0.012), 0.05, 12)
             if found is None:
                 continue
             summary, exposed_s, waited_s = found
