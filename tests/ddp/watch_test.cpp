@@ -49,7 +49,7 @@ TEST(Watch, NamesTheSlowRankOnRankZero) {
     EXPECT_THAT(summary.causes, testing::Contains(kSlowRankCause));
     EXPECT_EQ(summary.last_rank, 1);
     EXPECT_EQ(summary.last_in, "before backward");
-    EXPECT_THAT(said, testing::HasSubstr("firkin.watch, steps 5 to 24, 2 ranks: "));
+    EXPECT_THAT(said, testing::HasSubstr("firkin.watch, steps 4 to 23, 2 ranks: "));
     EXPECT_THAT(said, testing::HasSubstr("rank 1 is last in"));
   });
 }
