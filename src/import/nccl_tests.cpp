@@ -1,4 +1,4 @@
-// The tables of nccl-tests and rccl-tests, anywhere in a log.
+// The tables of nccl-tests and rccl-tests, anywhere in a log, and their JSON.
 //
 // A row is found by its shape: two whole numbers and the name of an element type (size, count, type), whatever stands
 // before them. What follows is read as the last header says. nccl-tests prints a row in pieces, between which other
@@ -8,13 +8,31 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <nlohmann/json.hpp>
 #include <set>
 #include <span>
 
-#include "nccl_tests.h"
+#include "benchmark_rows.h"
+#include "firkin/base/json_text.h"
 
 namespace firkin {
 namespace {
+
+constexpr std::string_view kAllReduceProgram = "all_reduce";  // without _perf
+
+// One result, as either format gives it.
+struct NcclResult {
+  Where where;
+  std::string program = {};  // without _perf; empty: not named
+  int64_t bytes = 0, count = 0;
+  std::string type = {}, operation = {};
+  int64_t root = -1;
+  double time_us = 0;
+  double algorithm_bandwidth = 0, bus_bandwidth = 0;  // GB/s
+  double wrong = 0;                                   // elements, or the largest error; 0 too if they were not checked
+  double most_wrong = 0;
+  int64_t world_size = 0;  // 0: not stated
+};
 
 constexpr const char* kExpectedRows = "the results of all_reduce_perf";
 
@@ -77,8 +95,8 @@ void check_bandwidths(const NcclResult& result, int64_t world_size) {
                                  result.bus_bandwidth / result.algorithm_bandwidth, factor, world_size));
 }
 
-}  // namespace
-
+// Adds the all-reduce to the rows, or the reason for which it is left out. Throws InputError for wrong elements, and
+// for bandwidths that contradict size and time, or the number of ranks.
 void add_result(BenchmarkRows& rows, const NcclResult& result, const ImportOptions& options) {
   if (result.bytes < 0) fail(result.where, fmt::format("size is {}; expected at least 0", result.bytes));
   if (const std::string other = other_collective(result); !other.empty()) return rows.skip("rows of " + other, result.where);
@@ -98,9 +116,7 @@ void add_result(BenchmarkRows& rows, const NcclResult& result, const ImportOptio
                        .operation = result.operation});
 }
 
-namespace {
-
-// The printed table.
+// ---- The printed table
 
 // The index at which a row starts; npos if there is none.
 size_t find_row(const Words& words) {
@@ -193,39 +209,31 @@ void continue_row(OpenRow& row, std::span<const std::string_view> words) {
   }
 }
 
-// The index of the column with that name on the wanted side: a table with both has the out-of-place columns first.
-std::optional<size_t> find_column(const OpenRow& row, bool (*is_it)(std::string_view), bool in_place) {
+// The word in the column of one of these names; a table with both sides has the out-of-place columns first.
+std::optional<std::string_view> value_in(const OpenRow& row, std::initializer_list<std::string_view> names, bool in_place) {
   std::optional<size_t> found;
   for (size_t i = 0; i < row.columns.size(); ++i) {
-    if (!is_it(row.columns[i])) continue;
-    if (!in_place || found) return i;
+    if (std::ranges::find(names, row.columns[i]) == names.end()) continue;
+    const bool is_second = found.has_value();
     found = i;
+    if (!in_place || is_second) break;
   }
-  return found;
+  return found && *found < row.values.size() ? std::optional(row.values[*found]) : std::nullopt;
 }
 
 void finish_row(BenchmarkRows& rows, std::optional<OpenRow>& open, const ImportOptions& options) {
   if (!open) return;
   OpenRow row = std::move(*open);
   open.reset();
-  const auto value = [&](bool (*is_it)(std::string_view)) -> std::optional<double> {
-    const std::optional<size_t> column = find_column(row, is_it, options.in_place);
-    if (!column || *column >= row.values.size()) return std::nullopt;
-    return row.values[*column] == "N/A" ? 0 : number_in(row.values[*column]);
-  };
-  const auto word = [&](bool (*is_it)(std::string_view)) -> std::string {
-    const std::optional<size_t> column = find_column(row, is_it, false);
-    return column && *column < row.values.size() ? std::string(row.values[*column]) : "";
+  const auto number = [&](std::initializer_list<std::string_view> names) -> std::optional<double> {
+    const std::optional<std::string_view> word = value_in(row, names, options.in_place);
+    return !word ? std::nullopt : *word == "N/A" ? 0 : number_in(*word);
   };
   NcclResult& result = row.result;
-  result.operation = word([](std::string_view name) { return name == "redop" || name == "op"; });
-  const std::string root = word([](std::string_view name) { return name == "root"; });
-  result.root = tagged_integer(root).value_or(-1);
+  result.operation = value_in(row, {"redop", "op"}, false).value_or("");
+  result.root = tagged_integer(value_in(row, {"root"}, false).value_or("")).value_or(-1);
   if (std::ranges::count(row.columns, "cputime") > 0) return rows.skip("rows of CPU times (-C)", result.where);
-  const auto time = value([](std::string_view name) { return name == "time"; });
-  const auto algorithm = value([](std::string_view name) { return name == "algbw"; });
-  const auto bus = value([](std::string_view name) { return name == "busbw"; });
-  const auto wrong = value(is_wrong_column);
+  const auto time = number({"time"}), algorithm = number({"algbw"}), bus = number({"busbw"}), wrong = number({"#wrong", "error", "res"});
   if (!time || !algorithm || !bus || !wrong) {
     const std::string other = row.values.empty() ? "" : other_collective(result);
     if (!other.empty()) return rows.skip("rows of " + other, result.where);
@@ -316,7 +324,109 @@ BenchmarkRows rows_of_table(std::string_view text, const std::string& file, cons
   return rows;
 }
 
+// ---- JSON
+
+constexpr const char* kExpectedOutput = "what nccl-tests prints, or writes with -J";
+
+double number_of(const nlohmann::json& object, const char* key, const Where& where) {
+  if (!object.contains(key) || !object[key].is_number()) fail(where, fmt::format("{} is missing or no number; expected a number", key));
+  return object[key].get<double>();
+}
+
+std::string text_of(const nlohmann::json& object, const char* key) {
+  return object.contains(key) && object[key].is_string() ? object[key].get<std::string>() : "";
+}
+
+int64_t whole_number_of(const nlohmann::json& row, const char* key, const Where& where) {
+  if (!row.is_object() || !row.contains(key) || !row[key].is_number_integer()) fail(where, fmt::format("no whole number '{}'", key));
+  if (row[key].is_number_unsigned() && row[key].get<uint64_t>() > INT64_MAX) fail(where, fmt::format("{} does not fit into 64 bits", key));
+  return row[key].get<int64_t>();
+}
+
+NcclResult result_of(const nlohmann::json& row, bool in_place, const Where& where) {
+  const char* side = in_place ? "in_place" : "out_of_place";
+  const int64_t bytes = whole_number_of(row, "size", where);
+  if (!row.contains(side) || !row[side].is_object()) fail(where, fmt::format("no object '{}'", side));
+  const nlohmann::json& values = row[side];
+  if (values.contains("cpu_time")) fail(where, "the time is CPU time (-C); expected a run without that option");
+  const std::string padded_root = text_of(row, "root");
+  const std::vector<std::string_view> root = words_of(padded_root);
+  NcclResult result{.where = where,
+                    .program = std::string(kAllReduceProgram),
+                    .bytes = bytes,
+                    .type = text_of(row, "type"),
+                    .operation = row.contains("redop") ? text_of(row, "redop") : "sum",
+                    .root = root.empty() ? -1 : tagged_integer(root[0]).value_or(-1),
+                    .time_us = number_of(values, "time", where),
+                    .algorithm_bandwidth = number_of(values, "alg_bw", where),
+                    .bus_bandwidth = number_of(values, "bus_bw", where)};
+  if (values.contains("nwrong") && !values["nwrong"].is_null()) result.wrong = number_of(values, "nwrong", where);
+  return result;
+}
+
+char first_character_of(std::string_view text) {
+  const size_t first = text.find_first_not_of(" \t\n");
+  return first == std::string_view::npos ? '\0' : text[first];
+}
+
+// The file that nccl-tests writes with -J, an object, and the records that rccl-tests writes, an array of objects, one
+// for each size and place.
+BenchmarkRows rows_of_json(std::string_view text, const std::string& file, const ImportOptions& options) {
+  const nlohmann::json json = parse_json(text, file, kExpectedOutput);
+  const auto at = [text, file](const std::string& path) -> Where {
+    return [=] { return fmt::format("{}:{}", file, json_line_of(text, path)); };
+  };
+  if (json.contains("args") && json["args"].is_array() && !json["args"].empty() && json["args"][0].is_string()) {
+    const auto program = json["args"][0].get<std::string>();
+    if (program.find("all_reduce_perf") == std::string::npos)
+      fail(at("args[0]"), fmt::format("args[0] is '{}'; expected all_reduce_perf", shown(program)));
+  }
+  if (!json.contains("results") || !json["results"].is_array()) {
+    fail(at("results"), fmt::format("no array 'results'; expected {}", kExpectedOutput));
+  }
+  BenchmarkRows rows;
+  for (size_t i = 0; i < json["results"].size(); ++i) {
+    const std::string path = fmt::format("results[{}]", i);
+    const Where where = [at, path] { return fmt::format("{}: {}", at(path)(), path); };
+    add_result(rows, result_of(json["results"][i], options.in_place, where), options);
+  }
+  return rows;
+}
+
+BenchmarkRows rows_of_records(std::string_view text, const std::string& file, const ImportOptions& options) {
+  const nlohmann::json json = parse_json(text, file, kExpectedOutput);
+  BenchmarkRows rows;
+  for (size_t i = 0; i < json.size(); ++i) {
+    const Where where = [text, file, i] { return fmt::format("{}:{}", file, json_line_of(text, fmt::format("[{}]", i))); };
+    const nlohmann::json& row = json[i];
+    if (!row.is_object()) fail(where, "a value that is no object; expected a record of rccl-tests");
+    if ((number_of(row, "inPlace", where) != 0) != options.in_place) continue;
+    const std::string wrong = text_of(row, "wrong");
+    add_result(rows,
+               {.where = where,
+                .program = text_of(row, "name") == "AllReduce" ? std::string(kAllReduceProgram) : shown(text_of(row, "name")),
+                .bytes = whole_number_of(row, "size", where),
+                .type = text_of(row, "type"),
+                .operation = text_of(row, "redop"),
+                .time_us = number_of(row, "time", where),
+                .algorithm_bandwidth = number_of(row, "algBw", where),
+                .bus_bandwidth = number_of(row, "busBw", where),
+                .wrong = number_in(wrong).value_or(0),
+                .world_size = whole_number_of(row, "ranks", where)},
+               options);
+  }
+  return rows;
+}
+
 }  // namespace
+
+bool begins_json_object(std::string_view text) {
+  return first_character_of(text) == '{';
+}
+
+bool begins_json_array(std::string_view text) {  // of objects: a log may begin with a tag, [1,0]<stdout>:
+  return first_character_of(text) == '[' && first_character_of(text.substr(text.find('[') + 1)) == '{';
+}
 
 bool belongs_to_nccl_tests(std::string_view line) {
   const Words words = words_in(line, false);

@@ -140,6 +140,11 @@ const Log kLogs[] = {
     {"no_header", kSmall + kLarge},
     {"no_header_old", replaced(kSmall + kLarge, "sum      -1", "sum")},
     {"timestamps_at_the_end", replaced(replaced(kTable, "#wrong\n", "#wrong timestamp\n"), "      0\n", "      0  2025-03-14 12:26:53\n")},
+    {"in_place_and_unchecked",
+     replaced(kHeader, "#wrong", "#wrong #bitdiff") + "1000000 250000 float sum -1 125.00 8.00 14.00 N/A 0 100.00 10.00 17.50 N/A 0\n"
+                                                      "4000000 1000000 float sum -1 250.00 16.00 28.00 N/A 0 200.00 20.00 35.00 N/A 0\n",
+     "",
+     {.world_size = 8, .in_place = true}},
     {"columns_as_csv", separated(kHeader.substr(kHeader.find("size")) + kSmall + kLarge, ',')},
     {"columns_as_csv_with_semicolons", separated(kHeader.substr(kHeader.find("size")) + kSmall + kLarge, ';')},
     {"columns_as_csv_that_name_the_side", kNamedSides + separated(kSmall + kLarge, ',')},

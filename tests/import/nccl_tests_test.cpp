@@ -9,7 +9,6 @@ namespace firkin {
 namespace {
 
 using testing::HasSubstr;
-using testing::IsEmpty;
 
 constexpr const char* kHeader =
     "# nThread 1 nGpus 8 minBytes 8 maxBytes 16 step: 2(factor) warmup iters: 5 iters: 20 agg iters: 1 validation: 1 graph: 0\n"
@@ -29,35 +28,6 @@ Imported parse(const std::string& text, bool in_place = false) {
 
 std::string parse_error(const std::string& text) {
   return error_of([&] { parse(text); });
-}
-
-// 8 bytes in 20 us; 1 GB in 10,000 us is 100 GB/s, and 2 (8 - 1) / 8 times that on the bus.
-const std::string kRows =
-    "           8             2     float     sum      -1    20.00    0.00    0.00      0    16.00    0.00    0.00      0\n"
-    "  1000000000     250000000     float     sum      -1    10000  100.00  175.00    N/A    12500   80.00  140.00    N/A\n";
-
-TEST(NcclTestsTable, HoldsOutOfPlaceTimesInSeconds) {
-  const Imported imported = parse(table_of(kRows));
-  ASSERT_EQ(imported.table.size(), 2u);
-  EXPECT_EQ(imported.table[0].bytes, 8);
-  EXPECT_EQ(imported.table[0].world_size, 8);
-  EXPECT_DOUBLE_EQ(imported.table[0].median_s, 20e-6);
-  EXPECT_EQ(imported.table[1].bytes, 1000000000);
-  EXPECT_DOUBLE_EQ(imported.table[1].median_s, 0.01);
-  EXPECT_THAT(imported.notes, IsEmpty());
-}
-
-TEST(NcclTestsTable, HoldsInPlaceTimesOnRequest) {
-  const Imported imported = parse(table_of(kRows), /*in_place=*/true);
-  EXPECT_DOUBLE_EQ(imported.table[0].median_s, 16e-6);
-  EXPECT_DOUBLE_EQ(imported.table[1].median_s, 0.0125);
-}
-
-TEST(NcclTestsTable, FindsColumnsByTheirNames) {
-  const std::string text =
-      "# size count type redop root time algbw busbw #wrong #bitdiff time algbw busbw #wrong #bitdiff timestamp\n"
-      "8 2 float sum -1 20 0 0 0 0 16 0 0 0 0 2026-01-01 10:00:00\n";
-  EXPECT_DOUBLE_EQ(parse(text, /*in_place=*/true).table[0].median_s, 16e-6);
 }
 
 TEST(NcclTestsTable, RejectsMalformedLinesByFileAndLine) {
