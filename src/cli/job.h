@@ -11,7 +11,6 @@
 #include "bench/step_bench.h"
 #include "firkin/comm/process_group.h"
 #include "flags.h"
-#include "model/memory_estimate.h"
 #include "workload/synthetic_workload.h"
 #include "workload/workload.h"
 

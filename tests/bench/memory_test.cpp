@@ -6,7 +6,7 @@
 #include "bench/step_memory.h"
 #include "bench/torch_peer.h"
 #include "firkin/ddp/data_parallel.h"
-#include "model/memory_estimate.h"
+#include "model/transformer_config.h"
 #include "workload/transformer.h"
 
 #include <torch/torch.h>

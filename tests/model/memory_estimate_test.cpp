@@ -1,11 +1,10 @@
-#include "model/memory_estimate.h"
+#include "model/transformer_config.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "firkin/base/error.h"
 #include "firkin/base/units.h"
-#include "model/transformer_config.h"
 
 namespace firkin {
 namespace {
