@@ -156,18 +156,18 @@ void run_rank(const ChunksFlags& flags, const ChunksInput& input, const ProcessG
 
 }  // namespace
 
-int measure(AllReduceFlags& flags) {
+int run(AllReduceFlags& flags) {
   const std::vector<int64_t> sizes = sizes_in(flags.sizes);
   return run_on_ranks(flags, [&](const ProcessGroup& group) { run_rank(flags, sizes, group); });
 }
 
-int measure(CollectivesFlags& flags) {
+int run(CollectivesFlags& flags) {
   const std::vector<int64_t> sizes = sizes_of(flags);
   const int64_t fitting = fitting_sizes(flags, sizes);
   return run_on_ranks(flags, [&](const ProcessGroup& group) { run_rank(flags, sizes, fitting, group); });
 }
 
-int measure(ChunksFlags& flags) {
+int run(ChunksFlags& flags) {
   const ChunksInput input = checked_input(flags);
   return run_on_ranks(flags, [&](const ProcessGroup& group) { run_rank(flags, input, group); });
 }

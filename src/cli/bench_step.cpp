@@ -223,7 +223,7 @@ void run_rank(const LayersFlags& flags, const ProcessGroup& group) {
 
 }  // namespace
 
-int measure(StepFlags& flags) {
+int run(StepFlags& flags) {
   settings_of(flags);
   make_configurations(flags);
   claim_output_folder(flags.common, writes_results());
@@ -232,7 +232,7 @@ int measure(StepFlags& flags) {
   return run_on_ranks(flags, [&](const ProcessGroup& group) { run_rank(flags, group); });
 }
 
-int measure(LayersFlags& flags) {
+int run(LayersFlags& flags) {
   check_job(flags.job, flags.ranks);
   return run_on_ranks(flags, [&](const ProcessGroup& group) { run_rank(flags, group); });
 }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <map>
+#include <variant>
 
 #include "command.h"
 #include "model/transformer_config.h"
@@ -150,14 +151,10 @@ struct TuneFlags : RunFlags {
 // Whether this program can measure: it has LibTorch, or firkin-measure is where it looks for it.
 bool can_measure();
 
-// What a command does once its flags are parsed; returns the exit code. In the program without LibTorch each starts firkin-measure with the
-// same words (start_measuring.cpp).
-int measure(AllReduceFlags& flags);
-int measure(ChunksFlags& flags);
-int measure(CollectivesFlags& flags);
-int measure(LayersFlags& flags);
-int measure(StepFlags& flags);
-int measure(TraceFlags& flags);
-int measure(TuneFlags& flags);
+// A command that measures, with its parsed flags.
+using Measurement = std::variant<AllReduceFlags*, ChunksFlags*, CollectivesFlags*, LayersFlags*, StepFlags*, TraceFlags*, TuneFlags*>;
+
+// Runs it and returns the exit code. The program without LibTorch becomes firkin-measure, which parses the same words anew.
+int measure(const Measurement& measurement);
 
 }  // namespace firkin::cli

@@ -42,6 +42,10 @@ bool can_measure() {
   return true;
 }
 
+int measure(const Measurement& measurement) {
+  return std::visit([](auto* flags) { return run(*flags); }, measurement);
+}
+
 int world_size(const RankFlags& flags) {
   const auto launched = rank_info_unless_alone();
   return launched ? launched->world_size : ranks_to_start(flags);

@@ -59,4 +59,14 @@ Workload make_job(const JobFlags& flags, const ProcessGroup& group, uint64_t see
 // One per strategy, or per strategy and cap where a strategy takes caps. Throws InputError.
 std::vector<StepSetting> make_settings(const std::vector<std::string>& strategies, const std::vector<int64_t>& caps, const RuleFlags& rule);
 
+// ---- the commands: what each does once its flags are parsed; the exit code
+
+int run(AllReduceFlags& flags);
+int run(ChunksFlags& flags);
+int run(CollectivesFlags& flags);
+int run(LayersFlags& flags);
+int run(StepFlags& flags);
+int run(TraceFlags& flags);
+int run(TuneFlags& flags);
+
 }  // namespace firkin::cli

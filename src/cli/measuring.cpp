@@ -1,4 +1,4 @@
-// The commands that measure: their flags and --help. What they do is measure().
+// The commands that measure: their flags, what may be wrong with these, and --help. What they do is measure().
 #include <cmath>
 
 #include "firkin/comm/rank_info.h"
@@ -235,7 +235,7 @@ Run declare_tune(CLI::App& app) {
     check_replay_alone(app);
     check_model(flags->job);
     check_budget("--allreduce-time", flags->allreduce_seconds);
-    return measure(*flags);
+    return measure(flags.get());
   };
 }
 
@@ -269,7 +269,7 @@ Run declare_bench_step(CLI::App& app) {
     check_list("--sequence", flags->sequence_lengths);
     check_list("--strategies", flags->strategies);
     for (const JobFlags& job : jobs_of(*flags)) check_model(job);
-    return measure(*flags);
+    return measure(flags.get());
   };
 }
 
@@ -293,7 +293,7 @@ Run declare_bench_allreduce(CLI::App& app) {
   return [flags] {
     check_ranks(flags->ranks);
     check_sizes(flags->sizes);
-    return measure(*flags);
+    return measure(flags.get());
   };
 }
 
@@ -318,7 +318,7 @@ Run declare_bench_chunks(CLI::App& app) {
   return [flags] {
     check_ranks(flags->ranks);
     check_sizes(flags->sizes);
-    return measure(*flags);
+    return measure(flags.get());
   };
 }
 
@@ -347,7 +347,7 @@ Run declare_bench_collectives(CLI::App& app) {
   return [flags] {
     check_ranks(flags->ranks);
     check_sizes(flags->sizes);
-    return measure(*flags);
+    return measure(flags.get());
   };
 }
 
@@ -373,7 +373,7 @@ Run declare_bench_layers(CLI::App& app) {
   return [flags] {
     check_ranks(flags->ranks);
     check_model(flags->job);
-    return measure(*flags);
+    return measure(flags.get());
   };
 }
 
@@ -407,7 +407,7 @@ Run declare_trace(CLI::App& app) {
     check_replay_alone(app);
     check_model(flags->job);
     check_list("--strategies", flags->strategies);
-    return measure(*flags);
+    return measure(flags.get());
   };
 }
 

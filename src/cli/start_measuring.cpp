@@ -1,4 +1,4 @@
-// The program without LibTorch: to measure, it becomes firkin-measure, which parses the same words anew.
+// The program without LibTorch: to measure, it becomes firkin-measure.
 #include <unistd.h>
 
 #include <cerrno>
@@ -18,7 +18,13 @@ std::filesystem::path measuring_program() {
   return {};
 }
 
-int become_measuring_program() {
+}  // namespace
+
+bool can_measure() {
+  return !measuring_program().empty();
+}
+
+int measure(const Measurement& /*measurement*/) {
   std::vector<std::string> words = command_line();
   words.insert(words.begin(), "firkin");
   std::vector<char*> arguments;
@@ -27,34 +33,6 @@ int become_measuring_program() {
   const std::filesystem::path program = measuring_program();
   execv(program.c_str(), arguments.data());
   throw RuntimeError(fmt::format("{}: {}", program.string(), std::strerror(errno)));
-}
-
-}  // namespace
-
-bool can_measure() {
-  return !measuring_program().empty();
-}
-
-int measure(AllReduceFlags& /*flags*/) {
-  return become_measuring_program();
-}
-int measure(ChunksFlags& /*flags*/) {
-  return become_measuring_program();
-}
-int measure(CollectivesFlags& /*flags*/) {
-  return become_measuring_program();
-}
-int measure(LayersFlags& /*flags*/) {
-  return become_measuring_program();
-}
-int measure(StepFlags& /*flags*/) {
-  return become_measuring_program();
-}
-int measure(TraceFlags& /*flags*/) {
-  return become_measuring_program();
-}
-int measure(TuneFlags& /*flags*/) {
-  return become_measuring_program();
 }
 
 }  // namespace firkin::cli

@@ -38,7 +38,7 @@ void run_rank(const TraceFlags& flags, const std::vector<StepSetting>& settings,
 
 }  // namespace
 
-int measure(TraceFlags& flags) {
+int run(TraceFlags& flags) {
   check_job(flags.job, flags.ranks);
   const std::vector<StepSetting> settings = make_settings(flags.strategies, flags.caps, flags.rule);
   return run_on_ranks(flags, [&](const ProcessGroup& group) { run_rank(flags, settings, group); });

@@ -51,7 +51,7 @@ void run_rank(const TuneFlags& flags, TuneOptions options, const ProcessGroup& g
 
 }  // namespace
 
-int measure(TuneFlags& flags) {
+int run(TuneFlags& flags) {
   const TuneOptions checked = checked_options(flags);
   check_job(flags.job, flags.ranks);
   return run_on_ranks(flags, [&](const ProcessGroup& group) { run_rank(flags, checked, group); });
