@@ -18,6 +18,7 @@ import statistics
 import time
 import weakref
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 from firkin import _core, _ddp
@@ -37,6 +38,7 @@ _MISSED = 3  # windows without a word from some rank, after which a line says so
 _STAMPS = ("forward_compute_time_start", "backward_compute_time_start", "backward_comm_time_start",
            "backward_compute_time_end", "backward_comm_time_end")  # fmt: skip
 
+_summing = ThreadPoolExecutor(1)  # beside training, without Python's lock: with many ranks it takes milliseconds
 _watches: weakref.WeakKeyDictionary[torch.nn.Module, Watch] = weakref.WeakKeyDictionary()
 
 
@@ -209,6 +211,7 @@ class Watch:
         self._buckets: list[tuple[int, list[int]]] = []
         self._wanted: str | None = None  # the window that rank 0 looks for
         self._texts: list[str] = []  # of it, by rank
+        self._sum: tuple[list[str], Future[str]] | None = None  # what is summed up, and the result
         self._told: list[str] = []  # the same of the last one that was told
         self._summary: dict[str, Any] = {}
         self._hooks: list[Any] = [model.register_forward_pre_hook(_before_forward)]
@@ -235,7 +238,7 @@ class Watch:
                 self._window = window
             if window >= 0:
                 self._steps.append(step)
-        if self._wanted is not None and self._passes % _LOOK_EVERY == 0:
+        if self._passes % _LOOK_EVERY == 0:
             self._look()
 
     def _place(self, rank: int, window: str) -> str:
@@ -270,7 +273,9 @@ class Watch:
 
     def _look(self) -> None:
         """Rank 0 takes what the others have left, some at a time, and waits for nobody."""
-        for _ in range(_READ_AT_ONCE):
+        if self._sum is not None and self._sum[1].done():
+            self._tell()
+        for _ in range(_READ_AT_ONCE if self._wanted is not None else 0):
             place = self._place(len(self._texts), str(self._wanted))
             if not self._store.check([place]):
                 return
@@ -279,14 +284,15 @@ class Watch:
                 return
             self._texts.append(text)
             if len(self._texts) == self._size:
-                self._tell()
+                self._wanted, self._sum = None, (self._texts, _summing.submit(_core.watched_summary, self._texts))
                 return
 
     def _tell(self) -> None:
-        before, self._wanted = self._summary.get("causes"), None
-        summary: dict[str, Any] = json.loads(_core.watched_summary(self._texts))
+        assert self._sum is not None
+        (texts, result), self._sum = self._sum, None
+        before, summary = self._summary.get("causes"), json.loads(result.result())
         if summary["steps"]:
-            self._summary, self._told = summary, self._texts
+            self._summary, self._told = summary, texts
             if self._table is not None:
                 self._add_best_cap(self._table)
             if self._writer is not None:
@@ -337,7 +343,7 @@ class Watch:
         for window in (None, "end"):  # what is on its way, and what is left
             if window and self._steps and self._window == 0:
                 self._publish(model, window)
-            while self._wanted is not None and time.monotonic() < deadline:
+            while (self._wanted is not None or self._sum is not None) and time.monotonic() < deadline:
                 self._look()
                 time.sleep(1e-3)
 

@@ -96,9 +96,8 @@ def seen(rank, engine, slow_in="", hook=None):
             if slow_in == "before forward" and rank == 1:
                 time.sleep(SLOW_S)
             step(ddp)
-        summary = dict(watch.summary())
         watch.close()
-    return summary, lines, values
+    return dict(watch.summary()), lines, values
 
 
 def programs(rank):
@@ -324,9 +323,9 @@ def trained(rank, program, engine, watched):
         step(model, optimizer, torch.randn(8, models.WIDTH, generator=generator))
         other(torch.randn(8, models.WIDTH, generator=generator)).sum().backward()
         kept += [p.grad.clone() for p in ddp.parameters()]
-    told = [bool(watch.summary()) for watch in watches]
     for watch in watches:
         watch.close()
+    told = [bool(watch.summary()) for watch in watches]
     return [*kept, *models.parameters_of(ddp)], told
 
 
