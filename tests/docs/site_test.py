@@ -15,7 +15,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "report"))
 from browser import CHROMIUM, open_page, requests_elsewhere  # noqa: E402
 
 SITE = pathlib.Path(os.environ["FIRKIN_SITE"]).resolve()
-PAGES = ["README", "docs/index", "docs/tutorial", "docs/tutorial_cpp", "docs/install", "docs/clusters", "docs/gpu", "docs/frameworks", "docs/emulated_links",
+PAGES = ["README", "docs/index", "docs/tutorial", "docs/tutorial_cpp", "docs/install", "docs/clusters", "docs/gpu", "docs/frameworks", "docs/emulated_links", "docs/watch", "examples/cmsc828g/README",
          "docs/data_parallel", "docs/command_line", "docs/results", "docs/python", "docs/where_it_matters", "docs/performance_model",
          "docs/ordered", "docs/validation", "docs/validation/1gbit-communication/report", "docs/experiments", "docs/decisions", "docs/reference/plan", "docs/reference/ddp", "examples/digits/README", "examples/python/README", "CONTRIBUTING"]  # fmt: skip
 LOADING = re.compile(r'<(?:script|img|source|iframe)\b[^>]*?\bsrc="([^"]+)"|'
