@@ -93,7 +93,9 @@ class FrontEnds(unittest.TestCase):
             words = ["tune", "--ranks", "2", "--out", folder, "--json", "--d-model", "32", "--d-ff", "64", "--num-layers", "3", "--batch", "1"]
             words += ["--sequence", "16", "--profile-steps", "6", "--allreduce-time", "0.2", "--race-blocks", "4", "--blocks", "6"]
             words += ["--rule", "close-when-full"]
-            said = json.loads(subprocess.run([sys.executable, "-m", "firkin", *words], check=True, capture_output=True).stdout)
+            ran = subprocess.run([sys.executable, "-m", "firkin", *words], capture_output=True, text=True)
+            self.assertEqual(ran.returncode, 0, ran.stderr)
+        said = json.loads(ran.stdout)
         tensors = said["profile"]["tensors"]
         profile = firkin.Profile(
             *([tensor[name] for tensor in tensors] for name in ("name", "bytes", "ready_s")),
