@@ -96,7 +96,7 @@ def error_row(regime, figures):
 def choice_row(regime, figures):
     chosen, best = (cap_text(cap) for cap in (figures.chosen["cap_mib"], figures.result["best_measured"]["cap_mib"]))
     measured = [share_text(share) for share in (figures.regrets["chosen cap"], figures.regrets.get("recommendation"), figures.over_default)]
-    return (chosen if figures.chosen_in_set else f"**{chosen}**", best, *measured, figures.outcome)
+    return (link_to(regime), chosen if figures.chosen_in_set else f"**{chosen}**", best, *measured, figures.outcome)
 
 
 def regret_summary(figures):
@@ -107,17 +107,17 @@ def regret_summary(figures):
 
 
 def overview_text(figures):
-    columns = ("configuration", "error: median", "worst", "small caps: median", "worst", "`ordered`, predicted", "measured",
-               "chosen", "best", "regret", "advised", "over default", "answer")
+    errors = ("configuration", "error: median", "worst", "small caps: median", "worst", "`ordered`, predicted", "measured")
+    choices = ("configuration", "chosen", "best", "regret", "advised", "over default", "answer")
     told = any(not these.chosen_in_set for _, these in figures)
     parts = ["## All configurations", "Regret of each rule over the configurations; in "
              f"{sum(these.keeps_default for _, these in figures)} of {len(figures)} `tune` recommends PyTorch's default:", table(("regret", *RULES), regret_summary(figures)),
-             "Per configuration: absolute errors of T(b), for caps of 1 MiB and more and for smaller ones; the step of `ordered` over the chosen cap's; the cap that "
-             "`tune` chose and the one measured best, in MiB "
+             "**Errors**: absolute errors of T(b), for caps of 1 MiB and more and for smaller ones; then the step of `ordered` over the chosen cap's. The linked "
+             "reports have every cap, interval and rule.", table(errors, [error_row(regime, these) for regime, these in figures]),
+             "**Choices**: the cap that `tune` chose and the one measured best, in MiB "
              f"({'bold where the measurement tells them apart' if told else 'the measurement tells them apart in none'}); the regret of the chosen cap and of the "
-             "recommendation (advised); the chosen cap's step over PyTorch's default; and [the answer](performance_model.md#the-decision) of `tune`. The linked "
-             "reports have every cap, interval and rule.",
-             table(columns, [error_row(regime, these) + choice_row(regime, these) for regime, these in figures])]  # fmt: skip
+             "recommendation (advised); the chosen cap's step over PyTorch's default; and [the answer](performance_model.md#the-decision) of `tune`.",
+             table(choices, [choice_row(regime, these) for regime, these in figures])]  # fmt: skip
     return "\n\n".join(parts)
 
 
