@@ -56,7 +56,7 @@ def _before_forward(module: torch.nn.Module, *_: Any) -> None:
 
 @torch.compiler.disable
 def _after_forward(module: torch.nn.Module, *_: Any) -> None:
-    if (watch := _watches.get(module)) is not None:
+    if torch.is_grad_enabled() and (watch := _watches.get(module)) is not None:  # not of an evaluation between steps
         watch._source.forward_ended_ns = time.perf_counter_ns()
 
 

@@ -25,10 +25,11 @@ std::vector<at::Tensor> train(const ProcessGroup& group, std::optional<WatchOpti
   std::optional<Watch> watch;
   if (watched) watch.emplace(ddp, group, *watched);
   torch::optim::SGD optimizer(model.module->parameters(), 0.1);
+  const int64_t share = kGlobalBatch / group.size;
   for (int step = 0; step < 60; ++step) {
     if (group.rank == 1) std::this_thread::sleep_for(std::chrono::milliseconds(10));
     optimizer.zero_grad();
-    model.loss(step, 6 * group.rank, 6).backward();
+    model.loss(step, share * group.rank, share).backward();
     optimizer.step();
   }
   if (summary != nullptr) *summary = watch->summary();
