@@ -1,5 +1,6 @@
-// The module firkin._engine: DataParallel over the parameters and the process group of a Python program. Built against one PyTorch, whose
-// C++ interfaces are not stable: firkin/_native.py lets no other one load it.
+// The module firkin._engine: DataParallel over the parameters and the process group of a Python program. It is built
+// for one version of PyTorch, because PyTorch's C++ interfaces are not stable; firkin/_native.py refuses to load it
+// beside any other.
 #include <pybind11/functional.h>
 
 #include <chrono>
@@ -29,7 +30,7 @@
 namespace firkin::python {
 namespace {
 
-// compression: a name. hook: None, or PyTorch's (state, hook, name), which takes its place.
+// compression: its name. hook: None, or PyTorch's (state, hook, name), which then takes the place of the compression.
 GradientHook gradient_hook(const std::string& compression, const py::object& hook) {
   if (!hook.is_none()) {
     auto [state, call, name] = py::cast<std::tuple<py::object, py::object, std::string>>(hook);
@@ -41,13 +42,14 @@ GradientHook gradient_hook(const std::string& compression, const py::object& hoo
   throw InputError("compression '" + compression + "'; expected none, bf16 or fp16");
 }
 
-// What firkin.DistributedDataParallel gives, by name.
+// Converts the arguments of firkin.DistributedDataParallel, by name.
 DataParallelOptions data_parallel_options(const py::kwargs& given) {
   DataParallelOptions result;
   result.strategy = find_strategy(py::cast<std::string>(given["strategy"]));
   result.cap.cap_bytes = py::cast<int64_t>(given["cap_bytes"]);
   result.cap.first_cap_bytes = py::cast<std::optional<int64_t>>(given["first_cap_bytes"]);
-  if (const auto counts = py::cast<std::optional<std::vector<int64_t>>>(given["counts"])) {  // tensors per bucket, over ready_order
+  // The number of tensors per bucket, in ready_order.
+  if (const auto counts = py::cast<std::optional<std::vector<int64_t>>>(given["counts"])) {
     result.plan = plan_of_counts(*counts);
   }
   result.ready_order = py::cast<std::vector<int64_t>>(given["ready_order"]);
@@ -63,8 +65,8 @@ DataParallelOptions data_parallel_options(const py::kwargs& given) {
   return result;
 }
 
-// Deletes without the GIL: the destructor of a group waits for its threads, and one of these may be about to let go of something of
-// Python's, for which it takes the GIL.
+// Deletes without the GIL. The destructor of a group waits for the group's threads, and one of them may be waiting for
+// the GIL, to release a Python object.
 struct DeleteWithoutGil {
   template <class T>
   void operator()(T* object) const {
@@ -75,38 +77,41 @@ struct DeleteWithoutGil {
 template <class T>
 using WithoutGil = std::unique_ptr<T, DeleteWithoutGil>;
 
-// The module of a DataParallel, made before it, and by path the modules in it.
+// The mirror of a DataParallel's module, which must exist before it, and the modules in it by path.
 struct Mirror {
   std::shared_ptr<MirroredModule> root;
   torch::OrderedDict<std::string, std::shared_ptr<torch::nn::Module>> parts = root->named_modules();
 };
 
-// Every method releases the GIL: collectives wait for other ranks, and a Python optimiser takes it again.
+// Every method releases the GIL, because collectives wait for other ranks. A Python optimiser acquires it again.
 class Engine : private Mirror, public DataParallel {
  public:
   Engine(const NamedTensors& parameters, const NamedTensors& buffers, ProcessGroup group, DataParallelOptions options)
       : Mirror{mirror_module(parameters, buffers)}, DataParallel(*root, std::move(group), std::move(options)) {}
 
-  // The Python module holds others now. Between steps, of which the next one notices; what awaited parameters is to be added anew.
+  // Follows a change of the Python module's parameters, between steps; the next step notices. Modules that await their
+  // parameters must be added again.
   void follow(const NamedTensors& parameters) {
     drain();
     awaiting_.clear();
     root->hold(parameters);
-    parts = root->named_modules();  // the old ones would keep dropped parameters in memory
+    parts = root->named_modules();  // the old modules would keep dropped parameters in memory
   }
 
-  // A Python module that will await its parameters, under all its names. Returns what await_module() takes.
+  // Adds a Python module, under all of its names, that is to wait for its parameters. Returns its index for
+  // await_module().
   size_t add_awaiting(const std::vector<std::string>& paths) {
     awaiting_.emplace_back();
     for (const std::string& path : paths) {
-      if (const auto* part = parts.find(path)) awaiting_.back().push_back(part->get());  // none: neither parameters nor buffers
+      // No such part: the module has neither parameters nor buffers.
+      if (const auto* part = parts.find(path)) awaiting_.back().push_back(part->get());
     }
     return awaiting_.size() - 1;
   }
   void await_module(size_t index) const {
     for (const torch::nn::Module* part : awaiting_[index]) await_parameters(*part);
   }
-  // The same for one who only reads them.
+  // Waits like await_module(), for a caller that only reads the parameters.
   void receive_module(size_t index) {
     for (const torch::nn::Module* part : awaiting_[index]) receive_parameters(*part);
   }
@@ -114,7 +119,7 @@ class Engine : private Mirror, public DataParallel {
   void watch(py::object look, const py::list& structure, const py::list& buffers, bool always_asks) {
     root->watch(std::move(look), structure, buffers, always_asks);
   }
-  // A bucket's parameters, by name, in order; a tensor in parts is in each of its buckets.
+  // The names of each bucket's parameters, in order. A tensor that is split is in several buckets.
   std::vector<std::vector<std::string>> bucket_names() const {
     const std::vector<std::string> names = stats().tensors;
     std::vector<std::vector<std::string>> result;
@@ -128,7 +133,8 @@ class Engine : private Mirror, public DataParallel {
   std::vector<std::vector<const torch::nn::Module*>> awaiting_;
 };
 
-// timeout_s: the one that the group was made with. What ranks do not agree on is wrong input on all of them.
+// timeout_s: the timeout that the group was made with. Arguments that differ between ranks are wrong input on every
+// rank.
 WithoutGil<Engine> make_engine(const NamedTensors& parameters, const NamedTensors& buffers,
                                const c10::intrusive_ptr<c10d::ProcessGroup>& group, double timeout_s,
                                const std::optional<std::string>& link, const py::kwargs& given) {
@@ -147,7 +153,7 @@ WithoutGil<Engine> make_engine(const NamedTensors& parameters, const NamedTensor
   }
 }
 
-// tensors: returns (name, tensor) pairs.
+// tensors: a function that returns (name, tensor) pairs.
 void audit_tensors(Engine& engine, py::object tensors) {
   engine.audit_tensors([held = hold(std::move(tensors))] {
     const py::gil_scoped_acquire gil;
@@ -167,7 +173,7 @@ class EngineOptimizer : private Wrapped, public OverlappedOptimizer {
       : Wrapped{wrap_optimizer(std::move(optimizer))}, OverlappedOptimizer(engine, *wrapped) {}
 };
 
-// make: of the (name, part) of every trained parameter, a Python optimiser of parts.
+// make: constructs a Python optimiser from the (name, part) pairs of all trained parameters.
 WithoutGil<ShardedOptimizer> make_sharded_optimizer(Engine& engine, const py::function& make, bool master_weights, bool whole_parameters) {
   const auto make_of_parts = [&make](const std::vector<NamedTensor>& parts) {
     py::list named;
@@ -224,7 +230,7 @@ void bind_engine(py::module_& module) {
           [](Engine& engine, const std::string& reason, bool is_another) {
             if (!is_another) return engine.abandon_step(reason);
             try {
-              throw std::runtime_error(reason);  // C++ sees no Python exception that is handled
+              throw std::runtime_error(reason);  // for C++, a Python exception that is being handled is none
             } catch (const std::runtime_error&) {
               engine.abandon_step(reason);
             }
@@ -263,7 +269,8 @@ void raise(const char* module, const char* type, const py::object& argument) {
   PyErr_SetObject(py::module_::import(module).attr(type).ptr(), argument.ptr());
 }
 
-// Sets Python's error. False for an error that is neither ours nor one of Python's. The GIL is held.
+// Sets Python's error indicator. Returns false if the error is neither one of ours nor one of Python's. The GIL must be
+// held.
 bool set_error(std::exception_ptr error) {
   try {
     std::rethrow_exception(std::move(error));
@@ -276,15 +283,16 @@ bool set_error(std::exception_ptr error) {
     raise("firkin._native", "GroupError", py::str(group.what()));
   } catch (const AuditError& audit) {
     raise("firkin._native", "AuditError", py::str(audit.what()));
-  } catch (py::error_already_set& python) {                      // of a communication hook, or of what the module holds
-    PyErr_SetObject(python.type().ptr(), python.value().ptr());  // not restore(): a failed step may throw it again
+  } catch (py::error_already_set& python) {  // raised by a communication hook, or by what the module contains
+    // Not restore(), since a failed step may throw the same exception again.
+    PyErr_SetObject(python.type().ptr(), python.value().ptr());
   } catch (...) {
     return false;
   }
   return true;
 }
 
-// Autograd passes on an error of Python's as it is.
+// Throws the current error as a Python error, which autograd passes on unchanged.
 void throw_as_pythons() {
   const py::gil_scoped_acquire gil;
   if (!set_error(std::current_exception())) return;
@@ -293,8 +301,8 @@ void throw_as_pythons() {
   throw error;
 }
 
-// firkin.InputError, firkin.StepError, firkin.GroupError and firkin.AuditError for the errors of those names, out of calls and out of
-// backward().
+// Makes firkin.InputError, StepError, GroupError and AuditError of the C++ errors with these names, both in calls and
+// in backward().
 void translate_errors() {
   set_autograd_error_translation(throw_as_pythons);
   py::register_exception_translator([](std::exception_ptr error) {

@@ -1,14 +1,15 @@
-"""Finds the fastest gradient bucket size for data-parallel training with PyTorch: measured, predicted, and checked with real steps.
+"""Finds the fastest gradient bucket size for data-parallel training with PyTorch, and checks it with real steps.
 
-    watch = firkin.watch(model)                    # in any running program: what does communication cost?
-    result = firkin.tune(model, step)              # collective, under torchrun; step(model) does forward, backward, optimiser
-    model = result.wrap(model)                     # stock DistributedDataParallel with the chosen buckets
-    result.check(model)                            # after a few steps: are these the buckets?
-    result.save("tune")                            # later: firkin.load("tune").wrap(model)
+    watch = firkin.watch(model)          # in any running program: what does communication cost?
+    result = firkin.tune(model, step)    # collective, under torchrun; step(model) does forward, backward, optimiser
+    model = result.wrap(model)           # PyTorch's DistributedDataParallel with the chosen buckets
+    result.check(model)                  # after a few steps: are these the buckets?
+    result.save("tune")                  # later: firkin.load("tune").wrap(model)
 
-Each part also works alone: profile() records when each gradient becomes ready, measure_all_reduce() times all-reduces, and predict()
-combines the two. predict() and assign_buckets() need no PyTorch. firkin.DistributedDataParallel replaces PyTorch's engine by Firkin's.
-Wrong input raises an InputError, a ValueError of one line, on every rank.
+Each part also works alone: profile() records when each gradient becomes ready, measure_all_reduce() times all-reduces,
+and predict() combines the two. predict() and assign_buckets() need no PyTorch. firkin.DistributedDataParallel replaces
+PyTorch's engine with Firkin's. Wrong input raises an InputError, a ValueError with a message of one line, on every
+rank.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ __all__ = [
     "__version__", "assign_buckets", "load", "measure_all_reduce", "predict", "profile", "tune", "watch",
 ]  # fmt: skip
 
-# What needs PyTorch is imported at its first use, and with it what it uses: planning alone works without.
+# These modules need PyTorch, so they are imported at their first use: planning works without PyTorch.
 _NEED_TORCH = ("_native", "_plan", "_profile", "_allreduce", "_result", "_tune", "_ordered", "_sharded", "_data_parallel", "_watch")
 
 

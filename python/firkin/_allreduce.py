@@ -13,13 +13,13 @@ from firkin._ranks import Ranks
 from firkin._torch import dist, torch
 
 _FLOAT_BYTES = 4
-_LARGEST_QUEUE_BYTES = 256 * MIB  # for all queued buffers together
-_BUFFER_ALIGNMENT = 4096  # bytes: no two buffers share a cache line
-_PERIOD = 127  # a prime, so that chunks of a power of two never begin alike
+_LARGEST_QUEUE_BYTES = 256 * MIB  # the limit for all queued buffers together
+_BUFFER_ALIGNMENT = 4096  # in bytes; so that no two buffers share a cache line
+_PERIOD = 127  # a prime, so that chunks whose size is a power of two all begin with other values
 
 
 def _known_sums(buffer: torch.Tensor) -> Iterator[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]:
-    """By pieces of the buffer: the piece, the indices of its elements, and what their sums over the ranks are to be."""
+    """Yields pieces of the buffer, each with the indices of its elements and their expected sums over the ranks."""
     piece = _PERIOD << 14
     for first in range(0, len(buffer), piece):
         part = buffer[first : first + piece]
@@ -28,18 +28,24 @@ def _known_sums(buffer: torch.Tensor) -> Iterator[tuple[torch.Tensor, torch.Tens
 
 
 def fill_with_known_values(buffer: torch.Tensor, rank: int, ranks: int) -> None:
-    """Element i becomes i mod 127 + 1 on rank i mod `ranks`, and 0 on the others: exact in every dtype, and no two neighbours are alike."""
+    """Sets element i to i mod 127 + 1 on rank i mod `ranks`, and to 0 on the others.
+
+    These are exact in every dtype, and neighbours differ.
+    """
     for part, index, sums in _known_sums(buffer):
         part.copy_(sums * (index % ranks == rank))
 
 
 def count_wrong(buffer: torch.Tensor) -> int:
-    """How many elements are not the sum of what fill_with_known_values() gives the ranks."""
+    """The number of elements that are not the sum of what fill_with_known_values() wrote on the ranks."""
     return sum(int((part != sums).sum()) for part, _, sums in _known_sums(buffer))
 
 
 class AllReduceBench:
-    """As measure_all_reduce(), on `device`. dtypes: of the gradients, whose bytes `sizes` are, and what they travel as."""
+    """Runs measure_all_reduce() on `device`.
+
+    sizes: bytes of gradients. dtypes: that of the gradients, and the one in which they travel.
+    """
 
     def __init__(
         self, ranks: Ranks, device: torch.device, sizes: Sequence[int], seconds: float, seed: int,
@@ -47,14 +53,15 @@ class AllReduceBench:
     ) -> None:  # fmt: skip
         self._ranks, self._synchronize = ranks, Clock(device).synchronize
         self._started = time.perf_counter()
-        most_bytes = min(2 * max(sizes), _LARGEST_QUEUE_BYTES)  # no more than gradients and buckets take in training
+        most_bytes = min(2 * max(sizes), _LARGEST_QUEUE_BYTES)  # training needs as much, for gradients and buckets
         self._schedule = AllReduceSchedule(list(sizes), seconds, seed, most_bytes)
         gradient, travels = dtypes
         aligned = _BUFFER_ALIGNMENT // travels.itemsize
         counts = [size // gradient.itemsize for size in sizes]
         strides = [math.ceil(count / aligned) * aligned for count in counts]
         queues = [self._schedule.queue(i) for i in range(len(sizes))]
-        memory = torch.zeros(max(queue * stride for queue, stride in zip(queues, strides)), dtype=travels, device=device)  # shared by all sizes
+        # All sizes share this memory.
+        memory = torch.zeros(max(queue * stride for queue, stride in zip(queues, strides)), dtype=travels, device=device)
         self._buffers = [
             [memory.narrow(0, i * stride, count) for i in range(queue)] for count, stride, queue in zip(counts, strides, queues)
         ]
@@ -82,7 +89,7 @@ class AllReduceBench:
         self._schedule.tell(self._ranks.max([*seconds, isolated_s, queued_s, time.perf_counter() - self._started]), wrong)
 
     def _time_calls(self, buffer: torch.Tensor, calls: int) -> float:
-        """Seconds per call, one after another."""
+        """Seconds per call, with calls one after another."""
         started = time.perf_counter()
         for _ in range(calls):
             dist.all_reduce(buffer, group=self._ranks.group)
@@ -90,7 +97,7 @@ class AllReduceBench:
         return (time.perf_counter() - started) / calls
 
     def _time_queue(self, buffers: Sequence[torch.Tensor]) -> float:
-        """Seconds of all of them, under way together."""
+        """Seconds for one call per buffer, all in flight together."""
         self._ranks.barrier()
         started = time.perf_counter()
         for work in [dist.all_reduce(buffer, group=self._ranks.group, async_op=True) for buffer in buffers]:
@@ -99,7 +106,10 @@ class AllReduceBench:
         return time.perf_counter() - started
 
     def _check(self, buffers: Sequence[torch.Tensor]) -> int:
-        """How many elements of a queue's results are wrong, over all ranks. Leaves zeros, which stay finite however often they are summed."""
+        """The number of wrong elements in a queue's results, over all ranks.
+
+        Leaves zeros in the buffers, which stay finite however often they are summed.
+        """
         for buffer in buffers:
             fill_with_known_values(buffer, self._ranks.rank, self._ranks.size)
         self._time_queue(buffers)
@@ -118,10 +128,13 @@ def measure_all_reduce(
 ) -> AllReduceTable:
     """Times all-reduces by size: a(x), one call at a time, and g(x), up to 4 queued back to back. Collective.
 
-    process_group: None is the default group. sizes: bytes, multiples of 4; by default 4 B to 64 MiB by factors of 4. time_budget_s: total,
-    exceeded only if two rounds of single calls take longer. Sizes take turns in an order shuffled by `seed`; a sample is the slowest rank's;
-    results are checked element by element. Every rank gets the same table. Memory: twice the largest size up to 256 MiB, above
-    that the size.
+    process_group: None is the default group. sizes: in bytes, multiples of 4; by default 4 B to 64 MiB by factors of 4.
+    time_budget_s: the time in all, exceeded only if two rounds of single calls take longer.
+
+    Sizes take turns, in an order shuffled by `seed`. A sample is the time of the slowest rank. Results are checked
+    element by element. Every rank gets the same table. Memory per rank: twice the largest size, at most 256 MiB; but
+    the largest size itself if that is more.
+
     Raises InputError without a process group, with one rank, and for an invalid size or time_budget_s.
     """
     ranks = Ranks(process_group)

@@ -329,7 +329,10 @@ class DistributedDataParallel(torch.nn.Module):
 
     @property
     def require_backward_grad_sync(self) -> bool:
-        """False from one assignment to the next is no_sync(): programs assign to PyTorch's attribute of this name."""
+        """Whether backward() synchronises gradients. Setting it to False has the effect of no_sync().
+
+        It exists because programs assign to PyTorch's attribute of this name.
+        """
         now: bool = self._engine.set_gradient_synchronization(True)
         self._engine.set_gradient_synchronization(now)
         return now

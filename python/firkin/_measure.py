@@ -1,4 +1,4 @@
-"""Training steps under several settings of DistributedDataParallel, in blocks: each runs every setting once, in an order shuffled anew."""
+"""Times training steps under several settings of DistributedDataParallel, in blocks that run every setting once."""
 
 from __future__ import annotations
 
@@ -23,27 +23,31 @@ from firkin._tuner import Setting
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.nn.parallel import DistributedDataParallel as DDP
 
-Samples = list[list[float]]  # seconds a step, [setting][block]
+Samples = list[list[float]]  # seconds per step, [setting][block]
 
 
 def warmup_steps(options: dict[str, Any]) -> int:
-    """Buckets are rebuilt in the second step, of a static graph in the third; after that they are what is measured."""
+    """The number of steps after which PyTorch has rebuilt the buckets.
+
+    It rebuilds them in the second step, with a static graph in the third.
+    """
     return 3 if options.get("static_graph") else 2
 
 
 class Wrapping:
-    """How the user wraps the model: wrap(model, **kwargs), with what DistributedDataParallel is to get."""
+    """Wraps the model as the user does: wrap(model, **kwargs), with the arguments for DistributedDataParallel."""
 
     def __init__(self, ranks: Ranks, model: torch.nn.Module, options: dict[str, Any], wrap: Callable[..., torch.nn.Module]) -> None:
         self.model, self.options, self._wrap = model, options, wrap
         self.graphs = Graphs()
         self._group = {} if "device_mesh" in options else {"process_group": ranks.group}
-        self._hooks: list[tuple[dict[int, Any], set[int]]] = []  # that wrapping added to the model
+        self._hooks: list[tuple[dict[int, Any], set[int]]] = []  # hooks that wrapping has added to the model
 
     def alike(self, dtype: torch.dtype) -> tuple[torch.dtype | None, torch.nn.Module]:
-        """Puts rank 0's parameters and buffers on every rank, as DistributedDataParallel does it.
+        """Gives every rank the parameters and buffers of rank 0, as DistributedDataParallel does.
 
-        Returns what gradients travel as (None: a communication hook's affair), and the module compiled as the wrapped one is.
+        Returns the dtype in which gradients travel (None if a communication hook decides that), and the module,
+        compiled if the wrapped one is.
         """
         wrapped = self._wrapped(self.options)
         ddp = _ddp.ddp_in(wrapped, "wrap")
@@ -63,16 +67,16 @@ class Wrapping:
 
     def unhook(self, ddp: DDP) -> None:
         _ddp.remove_hooks(ddp)
-        for hooks, added in self._hooks:  # PyTorch adds some for a mesh that is cut out of another
+        for hooks, added in self._hooks:  # PyTorch adds some for a submesh of a device mesh
             for key in added:
                 hooks.pop(key, None)
         for parameter in self.model.parameters():
-            parameter.grad = None  # it may be a view of a bucket
+            parameter.grad = None  # it may be a view into a bucket
 
 
 @dataclass(frozen=True)
 class _Compiler:
-    """Stands for a backend of torch.compile's while a setting is measured."""
+    """Stands in for a backend of torch.compile while a setting is measured."""
 
     setting: str
     backend: type
@@ -82,8 +86,10 @@ class _Compiler:
 
 
 class Graphs:
-    """Those that torch.compile makes, for each setting anew. PyTorch cuts them by the bucket cap, of which its guards know nothing: else
-    the graphs of one setting would run in the next, and in the training afterwards.
+    """Keeps the graphs of torch.compile apart by setting.
+
+    PyTorch cuts graphs by the bucket cap, but its guards do not check the cap: the graphs of one setting would be used
+    for the next, and for training afterwards.
     """
 
     def __init__(self) -> None:
@@ -97,11 +103,11 @@ class Graphs:
         from torch._dynamo import config, eval_frame
 
         backends: list[Any] = [backend for backend in eval_frame.cached_backends.values() if callable(backend)]
-        if not hasattr(eval_frame, "innermost_backend"):  # another PyTorch than was read: slower
+        if not hasattr(eval_frame, "innermost_backend"):  # an unknown version of PyTorch: slower, but correct
             self.reset()
             backends = []
         for backend in backends:
-            backend._torchdynamo_orig_backend = _Compiler(setting, type(backend))  # by which Dynamo finds what it compiled before
+            backend._torchdynamo_orig_backend = _Compiler(setting, type(backend))  # Dynamo's key for graphs that it has
         try:
             limits = {"recompile_limit": 1000, "accumulated_recompile_limit": 10000}
             with config.patch({name: value for name, value in limits.items() if hasattr(config, name)}):
@@ -122,14 +128,14 @@ class Graphs:
 
 
 class Habits(NamedTuple):
-    keeps_gradients: bool  # or their memory, longer than a step does
-    accumulates: bool  # under no_sync()
+    keeps_gradients: bool  # whether the program holds gradients, or their memory, after a step
+    accumulates: bool  # whether it uses no_sync()
 
 
 class StepBench:
-    """One DistributedDataParallel at a time, so that gradients are in memory twice at most. Everything is collective.
+    """Measures with one DistributedDataParallel at a time, so that at most two copies of gradients are in memory.
 
-    timed_steps: per visit of a setting.
+    All methods are collective. timed_steps: the number of timed steps in a visit to a setting.
     """
 
     def __init__(
@@ -138,7 +144,7 @@ class StepBench:
         self._ranks, self._wrapping, self._step, self._profile = ranks, wrapping, step, profile
         self._state, self.timed_steps = state, timed_steps
         self._clock = Clock(state.parameters[0].device)
-        self.live: dict[str, _ddp.LiveBuckets] = {}  # by the setting's name: what PyTorch made of it
+        self.live: dict[str, _ddp.LiveBuckets] = {}  # by the setting's name: the buckets that PyTorch made
         self.options: dict[str, dict[str, bool]] = {}  # by the setting's name: further arguments
 
     def kwargs(self, setting: Setting) -> dict[str, Any]:
@@ -153,13 +159,13 @@ class StepBench:
         return {} if setting.cap_mib is None else {"bucket_cap_mb": setting.cap_mib}
 
     def steps(self, setting: Setting | None) -> tuple[int, int]:
-        """Of a visit: warm-up, and timed."""
+        """The number of warm-up steps and of timed steps in a visit."""
         if setting is None:
             return 1, self.timed_steps
         return warmup_steps(self._wrapping.options | self.options.get(setting.name, {})), self.timed_steps
 
     def visit(self, setting: Setting | None, warmup: int, timed: int) -> float:
-        """Seconds of a step, of the slowest rank; None: without communication."""
+        """Seconds of a step on the slowest rank. setting: None is a step without communication."""
         self._state.put_back(schedules_only=True)
         # A static graph's first step would communicate.
         model = self._wrapping(**({"static_graph": False} if setting is None else self.kwargs(setting)))
@@ -184,7 +190,7 @@ class StepBench:
                 gc.collect()
 
     def habits(self, setting: Setting) -> Habits:
-        """Of the program, by one step. Collective."""
+        """Finds out the program's habits by running one step. Collective."""
         model = self._wrapping(**self.kwargs(setting))
         ddp, memory = _ddp.ddp_in(model), []
         unsynced, no_sync = [], ddp.no_sync
@@ -203,7 +209,7 @@ class StepBench:
         return Habits(keeps > 0, accumulates > 0)
 
     def refusal(self, setting: Setting) -> str | None:
-        """What the program's step raises with this setting, on every rank alike. Collective."""
+        """The error of the program's step with this setting, the same on every rank; None if it works. Collective."""
         try:
             self._ranks.attempt(lambda: self.visit(setting, *self.steps(setting)))
         except RuntimeError as error:
@@ -211,7 +217,7 @@ class StepBench:
         return None
 
     def _timed(self, model: torch.nn.Module) -> float:
-        """Seconds of one step on this rank, with all that it put onto the device."""
+        """Seconds of one step on this rank, including what it has queued on the device."""
         self._clock.synchronize()
         started = time.perf_counter()
         self._step(model)
@@ -226,7 +232,10 @@ class StepBench:
         self, settings: Sequence[Setting | None], *, fewest: int, most: int, seconds: float, seed: int,
         on_block: Callable[[int], None], is_enough: Callable[[Samples], bool] = lambda _: False,
     ) -> Samples:  # fmt: skip
-        """As a StepSchedule says, until they are enough; None: no communication. Of several `seconds`, the least on any rank."""
+        """Runs blocks by a StepSchedule until they are enough. The smallest `seconds` of all ranks counts.
+
+        settings: None is a step without communication.
+        """
         samples: Samples = [[] for _ in settings]
         least_s = -self._ranks.max([-seconds])[0]
         schedule = StepSchedule([self.steps(setting) for setting in settings], fewest, most, least_s, seed)
@@ -243,7 +252,7 @@ class StepBench:
 
 
 def check_ddp_options(options: dict[str, Any]) -> None:
-    """Raises InputError for what the tuner sets itself, and for what DistributedDataParallel does not know."""
+    """Raises InputError for arguments that the tuner sets itself, and for those that PyTorch does not know."""
     known = inspect.signature(DDP.__init__).parameters
     for name in options:
         if name in ("bucket_cap_mb", "bucket_cap_mb_list", "module", "init_sync"):

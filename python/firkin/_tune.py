@@ -254,7 +254,7 @@ class _Seen(NamedTuple):
 
 
 def _seen_by(watched: Watch | None, job: _Job) -> _Seen | None:
-    """What rank 0's watch has seen of this model on as many ranks; None: nothing. Collective."""
+    """What rank 0's watch knows of this model on this number of ranks; None if nothing. Collective."""
 
     def look() -> tuple[list[str], list[int], list[float], float] | None:
         profile = watched.profile() if watched is not None else None

@@ -1,8 +1,8 @@
-"""firkin.watch: where the time of a running data-parallel program goes, without touching its steps.
+"""firkin.watch: shows where the time of a running data-parallel program goes, without touching its steps.
 
-No gradient hook, no communication hook, no collective. PyTorch's reducer takes the times itself, in C++; a forward pre-hook reads them once
-a pass, and ranks tell each other through the process group's store, where nobody waits. include/firkin/plan/watched_steps.h says what follows
-from the times.
+It uses no gradient hook, no communication hook and no collective. PyTorch's reducer takes the times itself, in C++. A
+forward pre-hook reads them once per pass, and ranks exchange them through the process group's store, where nobody
+waits. include/firkin/plan/watched_steps.h says what follows from the times.
 """
 
 from __future__ import annotations
@@ -29,12 +29,13 @@ from torch.nn.parallel import DistributedDataParallel as DDP
 
 _log = logging.getLogger("firkin")
 
-_USUAL_RATE = 100  # of PyTorch's own times; it has a setter and no getter (kDDPRuntimeLoggingSampleRate in reducer.hpp)
-_RATE_ON_GPU = 10  # passes from one look to the next: each waits for the events of its pass
-_LOOK_EVERY = 10  # passes between looks at the store
-_READ_AT_ONCE = 8  # ranks
-_STALE_PASSES = 2  # before the reducer's times are those of the rate that was set
-_MISSED = 3  # windows without a word from some rank, after which a line says so
+# How often PyTorch takes times by default. There is no getter (kDDPRuntimeLoggingSampleRate in reducer.hpp).
+_USUAL_RATE = 100
+_RATE_ON_GPU = 10  # how often times are read on a GPU, in passes: reading waits for the events of the pass
+_LOOK_EVERY = 10  # how often rank 0 looks at the store, in passes
+_READ_AT_ONCE = 8  # how many ranks' steps are read in one look
+_STALE_PASSES = 2  # passes after which the reducer's times are from the new rate
+_MISSED = 3  # windows without the steps of some rank, after which a line says so
 _STAMPS = ("forward_compute_time_start", "backward_compute_time_start", "backward_comm_time_start",
            "backward_compute_time_end", "backward_comm_time_end")  # fmt: skip
 
@@ -44,12 +45,12 @@ _watches: weakref.WeakKeyDictionary[torch.nn.Module, Watch] = weakref.WeakKeyDic
 
 @torch.compiler.disable
 def _before_forward(module: torch.nn.Module, *_: Any) -> None:
-    # A function of the module's, for modules are pickled with their hooks; a copy of the model is not watched.
+    # A plain function, because modules are pickled with their hooks. A copy of the model is not watched.
     if (watch := _watches.get(module)) is None:
         return
     try:
         watch._pass(module)
-    except Exception as error:  # noqa: BLE001: a training goes on without its watch, if the store or the writer fails
+    except Exception as error:  # noqa: BLE001: training goes on without the watch if the store or the writer fails
         watch._take_off(module)
         _log.warning("firkin.watch ends: %s: %s", type(error).__name__, error)
 
@@ -67,13 +68,13 @@ class _Step(NamedTuple):
     phases: list[int]
     exposed: int
     gradients: int = 0
-    backward: int = 0  # from its start to the end of the step
-    ready: list[int] = []  # per parameter, since the start of backward
+    backward: int = 0  # from the start of backward to the end of the step
+    ready: list[int] = []  # per parameter, from the start of backward
     sent: list[int] = []  # per bucket
 
 
 class _Stock:
-    """PyTorch's DistributedDataParallel on CPUs: five time stamps a pass, and when each parameter's gradient was ready."""
+    """Reads PyTorch's DistributedDataParallel on CPUs: five time stamps per pass, and each gradient's ready time."""
 
     phases = ("before forward", "forward", "loss and backward")
     hooks_forward_end, forward_ended_ns = False, 0
@@ -89,13 +90,13 @@ class _Stock:
         return bool(ddp.require_backward_grad_sync)
 
     def read(self, ddp: DDP) -> _Step | None:
-        """The last step but one: PyTorch keeps a step's stamps from its next forward on."""
+        """The step before the last: PyTorch stores the stamps of a step during the next forward."""
         self._passes += 1
         ready, self._ready = self._ready, ddp.reducer.get_backward_stats()
         logged = ddp.logger._get_ddp_logging_data().ints_map
         forward, backward, launch, last, end = (logged.get(name, 0) for name in _STAMPS)
         if self._passes <= _STALE_PASSES or not 0 < forward <= backward <= launch <= end or not backward <= last <= end:
-            return None  # another rate's, or a pass without backward
+            return None  # from the old rate, or from a pass without backward
         before, self._end = self._end, end
         if not 0 < before <= forward or not ready:
             return None
@@ -104,7 +105,7 @@ class _Stock:
         return _Step(logged["iteration"], phases, end - last, end - backward - first, end - backward, ready)
 
     def buckets(self, ddp: DDP) -> list[tuple[int, list[int]]]:
-        """Bytes, and indices of parameters; empty where PyTorch has not made the final ones yet."""
+        """The size of each bucket and the indices of its parameters; empty until PyTorch has rebuilt its buckets."""
         try:
             live = _ddp.live_buckets(ddp)
         except InputError:
@@ -113,7 +114,7 @@ class _Stock:
         return [(size, [index[name] for name in names]) for size, names in zip(live.bytes, live.names or [])]
 
     def last_bytes(self, steps: Sequence[_Step]) -> int:
-        """Of the tensor whose gradient was the last."""
+        """The size of the tensor whose gradient was the last."""
         ready = steps[-1].ready if steps else []
         return self.parameters[max(range(len(ready)), key=ready.__getitem__)][1].nbytes if ready else 0
 
@@ -122,13 +123,16 @@ class _Stock:
 
 
 class _StockOnGpu(_Stock):
-    """The same on GPUs, where stamps are the host's: only durations, which are from events, of every tenth pass. Not run on a GPU."""
+    """The same on GPUs (not run on one). Time stamps are the host's there, so it reads only durations between events.
+
+    It reads them in every tenth pass.
+    """
 
     phases = ("forward and backward",)
 
     def __init__(self, ddp: DDP) -> None:
         super().__init__(ddp)
-        self.broadcasts_in_forward = False  # there is one phase
+        self.broadcasts_in_forward = False  # does not matter with a single phase
         ddp._set_ddp_runtime_logging_sample_rate(_RATE_ON_GPU)  # type: ignore[no-untyped-call]
         self._number = 0
 
@@ -150,11 +154,11 @@ class _StockOnGpu(_Stock):
 
 
 class _Engine:
-    """Firkin's engine, by stats()."""
+    """Reads stats() of Firkin's engine."""
 
     phases = _Stock.phases
     hooks_forward_end, forward_ended_ns = True, 0
-    broadcasts_in_forward = False  # with the last bucket
+    broadcasts_in_forward = False  # the engine broadcasts buffers with the last bucket
     parameters: list[tuple[str, torch.nn.Parameter]] = []
 
     def __init__(self, model: Ours) -> None:
@@ -163,7 +167,7 @@ class _Engine:
         self._sizes = {name: p.nbytes for name, p in model._parameters_then}
 
     def synchronises(self, model: Ours) -> bool:
-        return True  # a step that has ended was synchronised
+        return True  # read() only sees steps that have ended, and these were synchronised
 
     def read(self, model: Ours) -> _Step | None:
         now, forward, stats = time.perf_counter_ns(), self._forward_ns, model.stats()
@@ -174,7 +178,7 @@ class _Engine:
         before, self._end = self._end, stats.ended_ns
         if not is_next or not 0 < before <= forward <= self.forward_ended_ns <= stats.began_ns:
             return None
-        waits = round(1e9 * stats.forward_wait_s)  # of the strategies whose communication goes on in forward
+        waits = round(1e9 * stats.forward_wait_s)  # for strategies that communicate during forward
         exposed = round(1e9 * stats.exposed_wait_s)
         phases = [forward - before, self.forward_ended_ns - forward - waits, stats.ended_ns - self.forward_ended_ns - exposed]
         gradients = stats.ended_ns - stats.began_ns
@@ -193,7 +197,7 @@ class _Engine:
 
 
 class Watch:
-    """What watch() returns. What concerns all ranks is on rank 0. Not thread-safe."""
+    """A running watch, as watch() returns it. Only rank 0 has results on all ranks. Not thread-safe."""
 
     def __init__(
         self, model: torch.nn.Module, source: Any, every: int, warmup: int, writer: Callable[..., Any] | None, table: AllReduceTable | None
@@ -202,17 +206,17 @@ class Watch:
         self._every, self._warmup, self._writer, self._table = every, warmup, writer, table
         self._rank, self._size = dist.get_rank(source.group), dist.get_world_size(source.group)
         self._store = dist.distributed_c10d._world.pg_map[source.group][1]
-        # Each rank counts its own: the same number on all, where all watch at the same places.
+        # Each rank counts its own watches. All get the same number, since they call watch() at the same places.
         self._key = f"firkin/watch/{self._store.add(f'firkin/watches/{self._rank}', 1)}"
         self._passes = self._window = self._missed = 0
-        self._first: int | None = None  # number of the first step
-        self._steps: list[_Step] = []  # of the window
-        self._ready: list[list[int]] = []  # of the window before
+        self._first: int | None = None  # the number of the first step
+        self._steps: list[_Step] = []  # the current window's
+        self._ready: list[list[int]] = []  # the previous window's
         self._buckets: list[tuple[int, list[int]]] = []
-        self._wanted: str | None = None  # the window that rank 0 looks for
-        self._texts: list[str] = []  # of it, by rank
+        self._wanted: str | None = None  # the window that rank 0 is collecting
+        self._texts: list[str] = []  # what it has collected, by rank
         self._sum: tuple[list[str], Future[str]] | None = None  # what is summed up, and the result
-        self._told: list[str] = []  # the same of the last one that was told
+        self._told: list[str] = []  # the same for the last window that was reported
         self._summary: dict[str, Any] = {}
         self._hooks: list[Any] = [model.register_forward_pre_hook(_before_forward)]
         if source.hooks_forward_end:
@@ -227,7 +231,7 @@ class Watch:
 
     def _pass(self, model: torch.nn.Module) -> None:
         if not (torch.is_grad_enabled() and self._source.synchronises(model)):
-            return  # evaluation, or a pass that only accumulates
+            return  # an evaluation, or a pass that only accumulates gradients
         self._passes += 1
         if (step := self._source.read(model)) is not None:
             if self._first is None:
@@ -242,7 +246,10 @@ class Watch:
             self._look()
 
     def _place(self, rank: int, window: str) -> str:
-        """Two for each rank, in turn, so that the store does not grow; and one for the end."""
+        """The key for a rank's window.
+
+        Each rank uses two keys in turn, so that the store does not grow, and one for the end.
+        """
         return f"{self._key}/{rank}/{window if window == 'end' else int(window) % 2}"
 
     def _publish(self, model: torch.nn.Module, window: str) -> None:
@@ -252,7 +259,7 @@ class Watch:
         rows = []
         for step in steps:
             sent = step.sent
-            if step.ready:  # buckets are launched in order, each with its last gradient
+            if step.ready:  # a bucket is launched with its last gradient, and after the bucket before it
                 last = itertools.accumulate((max((step.ready[i] for i in part), default=0) for _, part in buckets), max)
                 sent = [step.backward - each for each in last]
             if len(sent) == len(buckets):
@@ -272,7 +279,7 @@ class Watch:
         self._wanted, self._texts = window, []
 
     def _look(self) -> None:
-        """Rank 0 takes what the others have left, some at a time, and waits for nobody."""
+        """Rank 0 collects what the others have put into the store, a few at a time, without waiting."""
         if self._sum is not None and self._sum[1].done():
             self._tell()
         for _ in range(_READ_AT_ONCE if self._wanted is not None else 0):
@@ -298,7 +305,8 @@ class Watch:
             if self._writer is not None:
                 values = {name: summary[name] for name in ("step_s", "exposed_s", "waiting_s", "gain_at_most_s", "last_rank", "last_share")}
                 self._writer({f"firkin/{name}": value for name, value in values.items()}, summary["last_step"])
-        # A warning is shown where logging is not set up: the first lines, and those that name something else than the ones before.
+        # Warnings are shown even if the program has not set up logging, so the first lines are one, and those that name
+        # another cause than before.
         level = logging.INFO if summary.get("causes") == before else logging.WARNING
         _log.log(level, "firkin.watch, %s", summary["lines"].rstrip())
 
@@ -314,16 +322,19 @@ class Watch:
         summary["lines"] += f"  predicted best: bucket_cap_mb={cap:.6g}, {says}; those in use: {in_use_s * 1e3:.4g} ms\n"
 
     def summary(self) -> dict[str, Any]:
-        """The last window that was told: seconds, and "lines". On rank 0; empty on the others, and before a window has ended.
+        """The last window that was reported, in seconds, and "lines".
 
+        Empty before the first window ends, and on other ranks than 0.
         The fields are those of WatchSummary in include/firkin/plan/watched_steps.h; with a table also "best_cap".
         """
         return self._summary
 
     def profile(self) -> Profile | None:
-        """When gradients were ready on this rank, medians of the last window: as of firkin.profile(), but with communication beside it.
+        """A profile like firkin.profile()'s, from this rank's last window: medians, measured while gradients were sent.
 
-        None where the times of single gradients are not known: before the end of a window, with Firkin's engine, and on GPUs."""
+        None if the times of single gradients are not known: before the first window ends, with Firkin's engine, and on
+        GPUs.
+        """
         if not self._ready:
             return None
         named = [(name, p.nbytes) for name, p in self._source.parameters]
@@ -332,15 +343,16 @@ class Watch:
         return Profile([named[i][0] for i in order], [named[i][1] for i in order], [ready_s[i] for i in order])
 
     def close(self, timeout_s: float = 10.0) -> None:
-        """Takes the watch off, and tells what is on its way; of a program that ends within its first window, the steps that there were.
+        """Ends the watch and reports the window that is being collected.
 
-        For that rank 0 waits for the other ranks, which wait for nobody.
+        If the program ends within its first window, it reports the steps so far. Rank 0 waits for the others' steps;
+        the other ranks do not wait.
         """
         if not self._hooks or (model := self._model()) is None:
             return
         self._take_off(model)
         deadline = time.monotonic() + timeout_s
-        for window in (None, "end"):  # what is on its way, and what is left
+        for window in (None, "end"):  # the window that is being collected, then the rest
             if window and self._steps and self._window == 0:
                 self._publish(model, window)
             while (self._wanted is not None or self._sum is not None) and time.monotonic() < deadline:
@@ -355,8 +367,11 @@ class Watch:
         self._source.stop(model)
 
     def events(self) -> list[dict[str, Any]]:
-        """The last step that all ranks have, as events of a Chrome trace: phases, and buckets from launch to end, in microseconds since the
-        first rank began it. The last bucket's end is known; those of the others are estimated by the link's rate. Empty as summary() is."""
+        """The last step that all ranks have seen, as events of a Chrome trace. Empty when summary() is.
+
+        They are phases, and buckets from launch to end, in microseconds since the first rank began the step. The end is
+        known for the last bucket only; for the others it is estimated from the link's rate.
+        """
         found: list[dict[str, Any]] = []
         rows = [{row["step"]: row for row in json.loads(text)["steps"]} for text in self._told]
         last = [of_rank[self._summary["last_step"]] for of_rank in rows]
@@ -379,12 +394,15 @@ class Watch:
         return found
 
     def trace(self, path: str | os.PathLike[str]) -> None:
-        """Writes events(), for https://ui.perfetto.dev. On rank 0, after a window; elsewhere it writes nothing."""
+        """Writes events() as a Chrome trace, for https://ui.perfetto.dev; nothing if there are no events."""
         if self._told:
             pathlib.Path(path).write_text(json.dumps({"traceEvents": self.events()}))
 
     def report(self, path: str | os.PathLike[str]) -> None:
-        """Writes a page with the lines, and that step as `firkin trace` draws it; it opens without a network. Where trace() writes."""
+        """Writes an HTML page with the lines, and with the step of events() as `firkin trace` draws it.
+
+        Viewing it needs no network. Writes nothing if there are no events.
+        """
         timelines: list[list[dict[str, Any]]] = [[] for _ in self._told]
         for each in self.events():
             period = {"start_s": 1e-6 * each["ts"], "end_s": 1e-6 * (each["ts"] + each["dur"])}
@@ -405,18 +423,21 @@ def watch(
     table: AllReduceTable | None = None,
     writer: Callable[[dict[str, float], int], Any] | None = None,
 ) -> Watch:
-    """Says where the time of a data-parallel training goes while it runs: work, waiting for slower ranks, communication that nothing hides.
+    """Shows where the time of a running training goes: work, waiting for slower ranks, exposed communication.
 
         watch = firkin.watch(model)      # anywhere before the loop, at the same place on every rank; not collective
 
-    model: PyTorch's DistributedDataParallel, Firkin's, or what holds one. Rank 0 logs four lines (logger "firkin") after `every` steps,
-    again and again: as a warning at first and where they name another cause, else as information. The first `warmup` steps do not count.
-    table: from measure_all_reduce(); then the best cap is predicted as well. writer(values, step): called on rank 0 with each window's
-    figures, such as wandb.log or accelerator.log. Steps stay as they are, bit for bit; docs/watch.md says what they cost, what the figures
-    cannot see, and what is not known on GPUs.
+    model: PyTorch's DistributedDataParallel, Firkin's, or a module that contains one. After every `every` steps rank 0
+    logs four lines (logger "firkin"): as a warning at first and when they name another cause, otherwise as information.
+    The first `warmup` steps do not count. table: from measure_all_reduce(), to predict the best cap too.
+    writer(values, step): called on rank 0 with the figures of each window, such as wandb.log or accelerator.log.
 
-    Raises InputError for a model without a DistributedDataParallel, one that is watched already or uses optimize_ddp="python_reducer",
-    arguments out of range, and a table for other ranks or where the times of single gradients are not known.
+    Results of steps stay the same, bit for bit. docs/watch.md says what watching costs, what the figures do not show,
+    and what is not known on GPUs.
+
+    Raises InputError for a model without a DistributedDataParallel, for one that is watched already or uses
+    optimize_ddp="python_reducer", for arguments out of range, and for a table if it is for other ranks or if the times
+    of single gradients are not known.
     """
     ours = next((part for part in model.modules() if isinstance(part, Ours)), None) if isinstance(model, torch.nn.Module) else None
     wrapped: Any = ours if ours is not None else _ddp.ddp_in(model, "watch")

@@ -71,7 +71,7 @@ def _wrapped(what: str, model: Any) -> DDP | None:
 
 
 def for_transformers(trainer: Any, *, watch: bool = False, **arguments: Any) -> Any:
-    """A TrainerCallback for trainer.add_callback(). watch: instead of tuning."""
+    """A TrainerCallback for trainer.add_callback(). watch: watch the training instead of tuning."""
     from transformers import TrainerCallback  # type: ignore[import-not-found]
 
     class Callback(TrainerCallback):  # type: ignore[misc]
@@ -104,7 +104,7 @@ def for_transformers(trainer: Any, *, watch: bool = False, **arguments: Any) -> 
 
 
 def for_lightning(*, watch: bool = False, **arguments: Any) -> Any:
-    """A Callback for Trainer(callbacks=[...]). watch: instead of tuning."""
+    """A Callback for Trainer(callbacks=[...]). watch: watch the training instead of tuning."""
     from lightning.pytorch import Callback as LightningCallback  # type: ignore[import-not-found]
 
     class Callback(LightningCallback):  # type: ignore[misc]

@@ -23,7 +23,8 @@ from unittest import mock
 import firkin
 
 if __name__ != "__main__":
-    sys.modules[__name__] = firkin.tune  # type: ignore[assignment]  # `import firkin.tune` leaves firkin.tune the function
+    # So that firkin.tune remains the function after `import firkin.tune`.
+    sys.modules[__name__] = firkin.tune  # type: ignore[assignment]
 
 
 def load_builder(target: str) -> Callable[[], Any]:

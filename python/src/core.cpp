@@ -1,5 +1,5 @@
-// The module firkin._core: planning, tuning, statistics and reports, without LibTorch. Docstrings say units; errors are firkin.InputError
-// unless they say otherwise.
+// The module firkin._core: planning, tuning, statistics and reports, without LibTorch. Docstrings say units; errors are
+// firkin.InputError unless they say otherwise.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <nanobind/nanobind.h>
@@ -134,7 +134,7 @@ void bind_allreduce(nb::module_& module) {
   module.def("allreduce_sizes", &allreduce_sizes, "largest_bytes"_a, "4 B, 16 B, ... up to `largest_bytes`, which is always the last.");
 }
 
-// ---- What to time next.
+// ---- Schedules.
 
 void bind_schedules(nb::module_& module) {
   nb::class_<AllReduceVisit>(module, "AllReduceVisit", "One turn of one size, in this order, after a barrier.")
@@ -328,11 +328,13 @@ void bind_prediction(nb::module_& module) {
              "reached) or 'at-most' (a tensor that would exceed the cap starts a new bucket). Raises InputError.");
 }
 
-// ---- Tuning: one step of measuring/tuning.h after another, for firkin/_tuner.py.
+// ---- Tuning: the functions of measuring/tuning.h, for firkin/_tuner.py.
 
-using Counts = std::vector<int64_t>;                                           // tensors per bucket, in gradient-ready order
-using Steps = std::vector<std::vector<double>>;                                // seconds, [setting][block]
-using Setting = std::tuple<std::string, Counts, std::optional<double>, bool>;  // Setting of _tuner.py: name, counts, ...
+// Tensors per bucket, in gradient-ready order.
+using Counts = std::vector<int64_t>;
+using Steps = std::vector<std::vector<double>>;  // seconds, [setting][block]
+// Setting of _tuner.py: name, counts, ...
+using Setting = std::tuple<std::string, Counts, std::optional<double>, bool>;
 
 Counts counts_of(const BucketPlan& plan) {
   Counts counts;
@@ -431,8 +433,8 @@ void bind_tuning(nb::module_& module) {
 
 // ---- Watching, for firkin/_watch.py.
 
-// The cap that is predicted to be best where steps were only watched: MiB, seconds of a step and the ends of their interval, seconds with
-// the buckets in use, and whether these are its own.
+// The cap with the best prediction for watched steps. Returns the cap in MiB, seconds of a step and the ends of their
+// interval, seconds with the buckets in use, and whether the cap makes those buckets.
 std::tuple<double, double, double, double, double, bool> best_watched_cap(const MeasuredProfile& profile, const MeasuredAllReduce& table,
                                                                           int64_t world_size, double none_step_s,
                                                                           const std::vector<int64_t>& counts_in_use) {

@@ -69,7 +69,7 @@ class Scanner : public Json::json_sax_t {
  private:
   struct Level {
     bool array = false;
-    int64_t index = -1;  // of the element read last
+    int64_t index = -1;  // the index of the last element read
     std::string key = {};
     std::set<std::string> keys = {};
   };
@@ -126,7 +126,7 @@ class LineFinder : public Scanner {
 
  private:
   std::string_view wanted_;
-  std::optional<size_t> length_;  // of the path of the innermost value found so far
+  std::optional<size_t> length_;  // the length of the path to the innermost value found so far
   int64_t line_ = 1;
 };
 

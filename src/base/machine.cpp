@@ -30,7 +30,7 @@ namespace fs = std::filesystem;
 
 // A control group (Linux; containers, job schedulers): where its limits can be read.
 struct ControlGroupFolder {
-  int version = 2;  // of the interface; determines the names of its files
+  int version = 2;  // the interface's version, on which the names of its files depend
   fs::path path;
 };
 

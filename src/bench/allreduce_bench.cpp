@@ -26,7 +26,7 @@
 namespace firkin {
 namespace {
 
-// The sums, a piece of memory at a time: body(piece of the buffer, its sums).
+// Calls body(piece of the buffer, index of its first element, its known sums), one piece of memory after another.
 template <typename Body>
 void for_known_sums(const at::Tensor& buffer, int64_t first_index, Body body) {
   constexpr int64_t kPeriod = 127;                 // a prime, so that chunks of a power of two never begin alike
@@ -73,7 +73,7 @@ struct Operation {
   int64_t (*wrong)(const ProcessGroup& group, const at::Tensor& buffer);
 };
 
-// By Collective.
+// Indexed by Collective.
 constexpr std::array<Operation, kCollectives.size()> kOperations = {{
     {[](const ProcessGroup& group, const at::Tensor& buffer) { fill_with_known_values(buffer, group.rank, group.size); }, start_summing,
      [](const ProcessGroup&, const at::Tensor& buffer) { return count_wrong(buffer); }},
@@ -89,8 +89,8 @@ const Operation& operation_of(Collective collective) {
   return kOperations[static_cast<size_t>(collective)];
 }
 
-constexpr int64_t kQueueBytes = 256 * kMiB;  // for all buffers of a queue together
-constexpr int64_t kColdBytes = 64 * kMiB;    // over which buffers are spread when caches are to be cold
+constexpr int64_t kQueueBytes = 256 * kMiB;  // the limit for all buffers of a queue together
+constexpr int64_t kColdBytes = 64 * kMiB;    // buffers are spread over this much memory if caches are to be cold
 constexpr int64_t kMostColdBuffers = 1024;
 constexpr int64_t kBufferAlignment = 4096;  // bytes; no two buffers share a cache line
 
@@ -122,7 +122,8 @@ std::vector<TimedSize> sizes_of(const AllReduceBenchOptions& options) {
   return sizes;
 }
 
-// After a sweep of the caches many a call waits for the scheduler: the median of single calls leaves those out, that of averages would not.
+// With cold caches a sample is one call. After a sweep of the caches some calls wait for the scheduler: the median of
+// single calls leaves them out, a median of averages would not.
 AllReduceScheduleOptions schedule_options(const AllReduceBenchOptions& options) {
   return {.seconds = options.seconds,
           .seed = options.seed,
@@ -130,7 +131,7 @@ AllReduceScheduleOptions schedule_options(const AllReduceBenchOptions& options) 
           .most_calls = options.cold ? 1 : AllReduceScheduleOptions().most_calls};
 }
 
-// Runs what a schedule asks for.
+// Runs the visits of a schedule.
 class AllReduceBench {
  public:
   AllReduceBench(const ProcessGroup& group, const AllReduceBenchOptions& options)
@@ -168,7 +169,7 @@ class AllReduceBench {
   struct Size {
     Collective collective;
     std::vector<at::Tensor> buffers = {};  // slices of the one allocation that all sizes share
-    size_t next = 0;                       // the first buffer that was not used since the caches were emptied
+    size_t next = 0;                       // the first buffer that has not been used since the caches were emptied
   };
 
   void run(const AllReduceVisit& visit) {
@@ -196,8 +197,8 @@ class AllReduceBench {
     barrier(group_);
   }
 
-  // How many elements of a whole queue's results are wrong, over all ranks: calls that disturb each other show as well. Leaves zeros, which
-  // stay finite when summed again and again.
+  // The number of wrong elements in the results of a whole queue, over all ranks; a queue also shows calls that disturb
+  // each other. Leaves zeros, which stay finite however often they are summed.
   int64_t check(const Size& size, size_t queue) {
     const Operation& operation = operation_of(size.collective);
     const std::span<const at::Tensor> buffers = std::span(size.buffers).first(queue);
@@ -219,7 +220,7 @@ class AllReduceBench {
 };
 
 constexpr size_t kCalls = 4;
-constexpr int64_t kSmallestBytes = 16 * kKiB, kLargestBytes = 16 * kMiB;  // of buckets, about
+constexpr int64_t kSmallestBytes = 16 * kKiB, kLargestBytes = 16 * kMiB;  // about the range of buckets
 
 std::vector<int64_t> sizes_to_mix(const AllReduceTable& table, int64_t world_size, double seconds) {
   const double longest_s = seconds / static_cast<double>(kCalls * kFewestSamples);

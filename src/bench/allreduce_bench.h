@@ -1,10 +1,10 @@
-// The time of a collective by size: of an all-reduce the curves a(x), one call at a time, and g(x), queued back to back; beside it of the
-// reduce-scatter and the all-gather that take its place under the strategy sharded.
+// Measures the time of collectives by size: for an all-reduce the curves a(x), one call at a time, and g(x), queued
+// back to back; also for the reduce-scatter and the all-gather that take its place under the strategy sharded.
 //
 //   const auto series = measure_allreduce(group, {.sizes = sizes_between(4, 64 * kMiB, 4), .seconds = 10});
 //   write_allreduce_csv("allreduce.csv", allreduce_table(series, group.size));
 //
-// With it what is measured beside it: whether results are the exact sums, and whether calls of different sizes queued together take what
+// Also checks that results are the exact sums, and measures whether calls of different sizes queued together take what
 // the curves say.
 #pragma once
 
@@ -24,34 +24,37 @@ namespace firkin {
 
 struct AllReduceBenchOptions {
   std::vector<int64_t> sizes;  // bytes, positive multiples of 4 and of an element; with slices of an element a rank
-  std::vector<Collective> collectives = {Collective::kAllReduce};  // all of them in each size; slices: on CPUs, for two ranks and more
-  at::ScalarType dtype = at::kFloat;                               // of the elements: a sum of other types takes other time
-  double seconds = 10;                                             // budget of AllReduceSchedule
-  bool cold = false;                                               // whether every call has a buffer that is in no cache
-  uint64_t seed = 0;                                               // for the order of sizes; the same on every rank
-  // Called after each of AllReduceSchedule::kMostRounds rounds, or fewer; may be empty.
+  // Each is measured in every size. Those over slices need CPUs and at least two ranks.
+  std::vector<Collective> collectives = {Collective::kAllReduce};
+  at::ScalarType dtype = at::kFloat;  // the elements' type, on which the time of a sum depends
+  double seconds = 10;                // the budget of AllReduceSchedule
+  bool cold = false;                  // whether every call gets a buffer that is in no cache
+  uint64_t seed = 0;                  // for the order of sizes; the same on every rank
+  // Called after each round, at most AllReduceSchedule::kMostRounds times; may be empty.
   std::function<void(const std::string& done)> on_progress = {};
 };
 
-// Runs an AllReduceSchedule. Collective: every rank gets the same result, in the order of options.sizes, and for each in that of
-// options.collectives. Results are checked element by element, outside of any timing. Memory per rank: the largest size, at least 256 MiB
-// or what 16 buffers of it take; of several collectives kBuffersOfACollective of the largest size, or as much.
-// Throws InputError for no sizes, a size that is no positive multiple of 4 and of an element, or has other slices, seconds that are not
-// positive, and for slices on one rank.
+// Runs an AllReduceSchedule. Collective: every rank gets the same result, in the order of options.sizes, and for each
+// size in that of options.collectives. Results are checked element by element, outside of any timing. Memory per rank:
+// the largest size, at least 256 MiB or what 16 buffers of it take; of several collectives kBuffersOfACollective of the
+// largest size, or as much. Throws InputError if there are no sizes, for a size that is no positive multiple of 4 and
+// of an element or has other slices, for seconds that are not positive, and for slices on one rank.
 std::vector<AllReduceSeries> measure_allreduce(const ProcessGroup& group, const AllReduceBenchOptions& options);
 
-// `sizes`, ascending, rounded up to whole elements in every rank's slice, as the strategy sharded fills its buckets; equal ones once.
+// `sizes`, ascending, rounded up to whole elements in every rank's slice, as the strategy sharded fills its buckets;
+// equal ones once.
 std::vector<int64_t> sliced_sizes(std::vector<int64_t> sizes, int64_t ranks, at::ScalarType dtype = at::kFloat);
 
 inline constexpr int64_t kBuffersOfACollective = 3;  // itself, what is received, and the transport's copy
 
-// An isolated sample: `calls` of the collective, one after another. Seconds per call on this rank. Collective.
+// Takes an isolated sample: `calls` calls, one after another. Returns the seconds per call on this rank. Collective.
 double time_calls(const ProcessGroup& group, Collective collective, const at::Tensor& buffer, int calls);
 
-// A queued sample: one call for each buffer, queued together after a barrier. Seconds of all on this rank. Collective.
+// Takes a queued sample: one call for each buffer, queued together after a barrier. Returns the seconds of all calls
+// together on this rank. Collective.
 double time_queue(const ProcessGroup& group, Collective collective, std::span<const at::Tensor> buffers);
 
-AllReduceSamples samples_of(const std::vector<AllReduceSeries>& series);  // of a result
+AllReduceSamples samples_of(const std::vector<AllReduceSeries>& series);  // for a results.json
 
 // ---- Sums that are known
 
@@ -61,8 +64,8 @@ AllReduceSamples samples_of(const std::vector<AllReduceSeries>& series);  // of 
 //   all_reduce(group, buffer);
 //   count_wrong(buffer);  // 0
 
-// Element i becomes (i mod 127) + 1 on rank i mod world_size, and 0 on all others. Whole numbers that all types of gradients hold exactly,
-// as their sums; a rank that is left out or counted twice shows, and so does shifted data.
+// Element i becomes (i mod 127) + 1 on rank i mod world_size, and 0 on all others. Whole numbers that all types of
+// gradients hold exactly, as their sums; a rank that is left out or counted twice shows, and so does shifted data.
 void fill_with_known_values(const at::Tensor& buffer, int rank, int world_size);  // buffer: of one dimension
 
 // How many elements differ from the sum over all ranks, (i mod 127) + 1; `first`: the i of the first one.
@@ -71,21 +74,22 @@ int64_t count_wrong(const at::Tensor& buffer, int64_t first = 0);
 // ---- Queues of different sizes, as a training step queues them
 
 struct MixedQueues {
-  std::vector<std::vector<int64_t>> bytes;  // of each queue: its calls, in the order of their launch
-  std::vector<double> seconds;              // of each queue, from a barrier to its last result on the slowest rank
+  std::vector<std::vector<int64_t>> bytes;  // for each queue those of its calls, in launch order
+  std::vector<double> seconds;              // for each queue, from a barrier to its last result on the slowest rank
 };
 
 struct MixedQueuesOptions {
   double seconds = 1;  // for everything; more only where kFewestSamples queues take more
   bool cold = false;   // whether caches are emptied before each queue
-  uint64_t seed = 0;   // of the sizes; the same on every rank
+  uint64_t seed = 0;   // for the sizes; the same on every rank
 };
 
-// Queues of four calls, each of a size of `table` drawn at random: a row of this world size and with a gap, of 16 KiB to 16 MiB, small
-// enough that the time is enough for some queues. None where there are fewer than two such sizes. Collective: every rank gets the same.
+// Queues of four calls, each of a size of `table` drawn at random: a row of this world size and with a gap, of 16 KiB
+// to 16 MiB, small enough that the time is enough for some queues. None if there are fewer than two such sizes.
+// Collective: every rank gets the same.
 MixedQueues measure_mixed_queues(const ProcessGroup& group, const AllReduceTable& table, const MixedQueuesOptions& options);
 
-// Of each queue, its seconds over those that simulate() gives buckets that are all ready at once.
+// Per queue: its seconds over those that simulate() gives for buckets that are all ready at once.
 std::vector<double> ratios_to(const MixedQueues& queues, const CommCosts& costs);
 
 }  // namespace firkin

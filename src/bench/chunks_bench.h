@@ -20,7 +20,7 @@ struct ChunksBenchOptions {
   int64_t elements = 60'000'000;     // float32, of all chunks together
   std::vector<int64_t> chunk_bytes;  // positive multiples of 4, distinct; a last chunk may be smaller
   double seconds = 60;               // for everything; more only where checking and measuring each size once take more
-  uint64_t seed = 0;                 // of the order; the same on every rank
+  uint64_t seed = 0;                 // for the order; the same on every rank
   // Called after every sample; may be empty.
   std::function<void(const std::string& done, double seconds_spent)> on_progress;
 };

@@ -24,7 +24,7 @@ struct Mark {
 // One step on this rank.
 struct WatchedStep {
   ProfiledStep times;
-  std::vector<Mark> marks;  // of forward
+  std::vector<Mark> marks;  // in forward
 };
 
 WatchedStep run_watched_step(const ProcessGroup& group, Workload& workload, int64_t step, const std::vector<NamedTensor>& parameters,

@@ -23,8 +23,8 @@ using ForwardObserver = std::function<void(const std::string& layer)>;
 
 struct LayerBenchOptions {
   int warmup_steps = 3;
-  int steps = 20;     // of each kind: watched, and bare; in pairs whose order is random
-  uint64_t seed = 0;  // of that order; the same on every rank
+  int steps = 20;     // for each kind, watched and bare, in pairs whose order is random
+  uint64_t seed = 0;  // for that order; the same on every rank
   // Makes the model call an observer, until it is given an empty one. If this is empty, forward is measured as a whole
   // only.
   std::function<void(ForwardObserver)> observe_forward = {};

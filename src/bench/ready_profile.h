@@ -27,10 +27,10 @@ struct ReadyProfileOptions {
 inline constexpr int kFewestProfileSteps = 4;
 
 struct ReadyProfile {
-  // Ready means: the gradient is in its bucket and could be sent. The names are the module's, in gradient-ready order. Times are the median
-  // over steps of the slowest rank's, made non-decreasing. The forward pass is known where modules await their parameters; what the
-  // optimiser takes is shared out by bytes.
-  MeasuredProfile profile;           // looking on: hooks, and writing gradients into buckets
+  // Ready means: the gradient is in its bucket and could be sent. The names are the module's, in gradient-ready order.
+  // Times are the median over steps of the slowest rank's, made non-decreasing. The forward pass is known if modules
+  // await their parameters; the optimiser's time is shared out by bytes.
+  MeasuredProfile profile;           // its hook_perturbation is the cost of hooks and of writing gradients into buckets
   std::vector<int64_t> ready_order;  // the same order, as DataParallelOptions::ready_order takes it
 };
 

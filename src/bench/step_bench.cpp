@@ -40,10 +40,11 @@ std::vector<std::vector<double>> transposed(const std::vector<std::vector<double
   return result;
 }
 
-// The collectives of a step and nothing else, as its strategy sends them: one blocking call after another, or all under way together.
+// Seconds for the collectives of a step and nothing else, as its strategy sends them: one blocking call after another,
+// or all in flight together.
 double time_communication(const ProcessGroup& group, const std::vector<BucketStats>& buckets, const Strategy& strategy) {
   std::vector<at::Tensor> tensors;
-  std::vector<at::Tensor> received;  // of strategy sharded
+  std::vector<at::Tensor> received;  // for strategy sharded
   const at::TensorOptions options = at::TensorOptions(at::kFloat).device(group.device);
   for (const BucketStats& bucket : buckets) {
     // Only an all-reduce computes. A rank's part of a sharded bucket need not be a whole number of floats.
@@ -70,8 +71,8 @@ double time_communication(const ProcessGroup& group, const std::vector<BucketSta
   return seconds_between(started, device_now(group.device));
 }
 
-// Steps that reach into one another, as those of `ordered`, have a period only: the slower rank of one step may be the faster of the next,
-// and the slowest of every step adds up to more than they take. So their time is the mean over several.
+// Steps that overlap, like those of `ordered`, only have a period: the slower rank in one step may be the faster in the
+// next, so the slowest rank's times add up to more than the steps take. Their time is the mean over several steps.
 constexpr int kStepsOfAPeriod = 4;
 
 bool steps_overlap(const StepSetting& setting) {
@@ -134,7 +135,8 @@ double rank_spread(const std::vector<std::vector<double>>& by_step) {
   return median(spreads);
 }
 
-// The share of the communication that backward hid, in percent (OSU's definition): max(0, 100 (1 - exposed / communication)).
+// The share of the communication that backward hid, in percent (OSU's definition): max(0, 100 (1 - exposed /
+// communication)).
 void add_overlap(const StepSetting& setting, double communication_s, StrategyRow& row) {
   if (setting.options.strategy.launch != Launch::kWhenReady || communication_s <= 0) return;
   row.communication_s = communication_s;
@@ -159,7 +161,7 @@ StrategyRow row_of(const StepSetting& setting, const StepBenchResult& result, co
   return row;
 }
 
-// `bucketed` beside `torch` under the same cap.
+// Compares `bucketed` with `torch` under the same cap.
 void add_ratio_to_torch(const std::vector<StepSetting>& settings, const StepBenchResult& result, size_t i, StrategyRow& row) {
   if (settings[i].options.strategy.name != "bucketed") return;
   const auto peer = std::ranges::find_if(
@@ -182,7 +184,8 @@ StepRunner::StepRunner(const ProcessGroup& group, Workload& workload, DataParall
     return;
   }
   options.finish_with_backward = static_cast<bool>(workload.whole_step);
-  if (!options.broadcast_parameters) options.audit_every = 0;  // settings without communication have left the ranks different
+  // Settings without communication have left the ranks different.
+  if (!options.broadcast_parameters) options.audit_every = 0;
   const bool shards = options.strategy.shards;
   ddp_.emplace(*workload.module, group, std::move(options));
   if (shards) {
@@ -227,7 +230,7 @@ StepTimes StepRunner::step(int64_t step) {
     if (sharded_) sharded_->step();
     if (peer_) workload_.optimizer->step();
   }
-  loss.reset();  // and the graph with it: training loops hold both until the next step
+  loss.reset();  // frees the graph too: training loops keep both until the next step
   const auto ended = now();
   return {.step_s = seconds_between(started, ended), .comm_s = seconds_between(backward_ended, synchronized)};
 }

@@ -24,7 +24,7 @@ struct StepTraceOptions {
 
 struct StepTrace {
   std::vector<std::vector<Span>> ranks;  // what lies in a step, in order of start
-  std::vector<BucketStats> buckets;      // of the last step, on this rank
+  std::vector<BucketStats> buckets;      // from the last step, on this rank
 };
 
 // Steps the workload under these options (StepRunner) and records the steps, a barrier before each. Every rank gets the

@@ -63,7 +63,7 @@ std::shared_ptr<c10d::Reducer> make_reducer(const ProcessGroup& group, const std
 
 struct TorchPeer::State {
   ProcessGroup group;
-  std::vector<at::Tensor> buffers;  // that are sent before every step
+  std::vector<at::Tensor> buffers;  // those that are sent before every step
   std::shared_ptr<c10d::Reducer> reducer;
   std::shared_ptr<c10d::Logger> logger;  // the Reducer expects one
 };

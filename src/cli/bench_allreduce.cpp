@@ -1,4 +1,5 @@
-// firkin bench allreduce, bench chunks and bench collectives: a(x) and g(x), and what takes an all-reduce's place under `sharded`.
+// Firkin bench allreduce, bench chunks and bench collectives: a(x) and g(x), and the collectives that replace an
+// all-reduce under `sharded`.
 #include "bench/allreduce_bench.h"
 #include "bench/chunks_bench.h"
 #include "comm/across_ranks.h"
@@ -9,7 +10,7 @@
 namespace firkin::cli {
 namespace {
 
-// In bytes, ascending, multiples of 4.
+// The sizes in bytes, ascending, multiples of 4.
 std::vector<int64_t> sizes_in(const SizeFlags& flags) {
   return sizes_between(parse_bytes(flags.begin, "--begin"), parse_bytes(flags.end, "--end"), flags.factor);
 }
@@ -20,7 +21,7 @@ std::vector<AllReduceSeries> measure(const char* what, AllReduceBenchOptions opt
   return measure_allreduce(group, options);
 }
 
-// Ends the run. Throws RuntimeError if any result was wrong. `where`: what shows which.
+// Ends the run. Throws RuntimeError if any result was wrong. `where`: the file that shows which.
 template <class Measured>
 void finish(const CommonFlags& common, Results& results, const std::vector<OutputFile>& files, const std::vector<Measured>& sizes,
             const char* where = "; see #wrong") {
@@ -33,7 +34,7 @@ void finish(const CommonFlags& common, Results& results, const std::vector<Outpu
 
 // ---- firkin bench allreduce: a(x) and g(x).
 
-constexpr double kMixedShare = 0.1;  // of the time, for queues of mixed sizes
+constexpr double kMixedShare = 0.1;  // share of the time for queues of mixed sizes
 
 void add_mixed_queues(const AllReduceFlags& flags, const ProcessGroup& group, double seconds, Results& results) {
   const MixedQueues queues =
@@ -58,7 +59,7 @@ void run_rank(const AllReduceFlags& flags, const std::vector<int64_t>& sizes, co
   finish(flags.common, results, {{"allreduce.csv", allreduce_csv(results.allreduce)}}, series);
 }
 
-// ---- firkin bench collectives: all-reduces beside what takes their place under the strategy sharded.
+// ---- firkin bench collectives: all-reduces, and the collectives that replace them under the strategy sharded.
 
 std::vector<int64_t> sizes_of(const CollectivesFlags& flags) {
   const std::vector<int64_t> sizes = sizes_in(flags.sizes);
@@ -67,7 +68,7 @@ std::vector<int64_t> sizes_of(const CollectivesFlags& flags) {
   return sliced_sizes(sizes, ranks);
 }
 
-// How many of them, the smallest first, fit into this rank's memory. Throws InputError if none does.
+// How many of the sizes, the smallest first, fit into this rank's memory. Throws InputError if none does.
 int64_t fitting_sizes(const CollectivesFlags& flags, const std::vector<int64_t>& sizes) {
   const int64_t limit = available_memory(flags.memory_limit_bytes, flags.ranks) / local_ranks(flags.ranks);
   const auto fits = [limit](int64_t bytes) { return bytes <= limit / kBuffersOfACollective; };
@@ -76,10 +77,11 @@ int64_t fitting_sizes(const CollectivesFlags& flags, const std::vector<int64_t>&
                                format_bytes(limit / kBuffersOfACollective)));
 }
 
-// fitting: of the sizes, on this rank.
+// fitting: how many of the sizes fit into this rank's memory.
 void run_rank(const CollectivesFlags& flags, std::vector<int64_t> sizes, int64_t fitting, const ProcessGroup& group) {
   Results results = begin_run("bench-collectives", flags.common, group);
-  const auto count = static_cast<size_t>(-max_over_ranks(group, {-static_cast<double>(fitting)})[0]);  // the least
+  // The least over the ranks.
+  const auto count = static_cast<size_t>(-max_over_ranks(group, {-static_cast<double>(fitting)})[0]);
   if (count < sizes.size()) {
     results.notes.push_back(fmt::format("{} and above did not fit into memory ({} a rank) and were skipped.", format_bytes(sizes[count]),
                                         format_bytes(kBuffersOfACollective * sizes[count])));
@@ -99,10 +101,10 @@ void run_rank(const CollectivesFlags& flags, std::vector<int64_t> sizes, int64_t
 
 // ---- firkin bench chunks: a fixed amount of data in chunks of varying size, and g(x).
 
-// What is known before any rank starts.
+// The input that is read before any rank starts.
 struct ChunksInput {
   std::vector<int64_t> chunk_bytes;
-  AllReduceTable table;  // of --allreduce
+  AllReduceTable table;  // from --allreduce
 };
 
 ChunksInput checked_input(const ChunksFlags& flags) {

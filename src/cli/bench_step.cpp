@@ -1,5 +1,5 @@
-// firkin bench step and bench layers: training steps under strategies and caps, for several models and shapes; and what of a step each
-// layer takes.
+// Firkin bench step and bench layers: training steps under strategies and caps, for several models and shapes; and the
+// share of each layer in a step.
 #include <c10/core/CachingDeviceAllocator.h>
 
 #include <tuple>
@@ -18,7 +18,7 @@ namespace {
 
 // ---- firkin bench step
 
-// What is trained: by itself one row of the matrix.
+// What is trained: one row of the matrix.
 struct Configuration {
   std::optional<JobFlags> job;  // none: the synthetic tensors
   ModelDescription description;
@@ -34,7 +34,7 @@ Configuration synthetic_configuration(const StepFlags& flags) {
   return {.job = std::nullopt, .description = std::move(model)};
 }
 
-// `none` is always there, and first: the others are compared with it.
+// `none` always comes first, since the others are compared with it.
 std::vector<StepSetting> settings_of(const StepFlags& flags) {
   std::vector<std::string> strategies = flags.strategies;
   std::erase(strategies, "none");
@@ -42,7 +42,7 @@ std::vector<StepSetting> settings_of(const StepFlags& flags) {
   return make_settings(strategies, flags.caps, flags.rule);
 }
 
-// In the order in which they are measured. Throws InputError.
+// The configurations in the order in which they are measured. Throws InputError.
 std::vector<Configuration> make_configurations(const StepFlags& flags) {
   if (flags.synthetic_tensors > 0) return {synthetic_configuration(flags)};
   std::vector<Configuration> configurations;
@@ -53,7 +53,8 @@ std::vector<Configuration> make_configurations(const StepFlags& flags) {
   return configurations;
 }
 
-// What differs between an earlier run and one that these flags would start here: "batch 4, now 2", "host a, now b"; empty: nothing.
+// What differs between an earlier run and one that these flags would start here: "batch 4, now 2", "host a, now b".
+// Empty if nothing does.
 std::string difference_from(const RunHead& earlier, const StepFlags& flags) {
   const Host here = this_host();
   const std::vector<Host>& hosts = earlier.environment.hosts;
@@ -65,7 +66,7 @@ std::string difference_from(const RunHead& earlier, const StepFlags& flags) {
       {"world size", fmt::format("{}", earlier.environment.world_size.value_or(0)), fmt::format("{}", world_size(flags.ranks))}};
   const RunHead now = start_run("", flags.common);
   for (const auto& [name, value] : now.settings) {
-    if (name == "memory-limit") continue;  // what fitted was measured in the same way
+    if (name == "memory-limit") continue;  // the limit does not affect the times of what fits
     const auto before = earlier.settings.find(name);
     facts.emplace_back("--" + name, before == earlier.settings.end() ? "" : before->second, value);
   }
@@ -76,8 +77,9 @@ std::string difference_from(const RunHead& earlier, const StepFlags& flags) {
   return "";
 }
 
-// The configurations that an earlier, interrupted run with the same settings left in --out; none when there is no results.json.
-// Throws InputError when that is no result of bench step, or was measured with other settings, on another machine or by another version.
+// The configurations that an earlier, interrupted run with the same settings left in --out; none if it has no
+// results.json. Throws InputError if that is no result of bench step, or was measured with other settings, on another
+// machine or by another version.
 std::vector<StepConfiguration> resumable_configurations(const StepFlags& flags) {
   const std::filesystem::path file = std::filesystem::path(flags.common.out) / "results.json";
   if (!flags.resume || !std::filesystem::exists(file)) return {};
@@ -103,7 +105,8 @@ struct MatrixRun {
 int64_t memory_limit_of(const StepFlags& flags, c10::Device device) {
   if (device.is_cpu() || flags.job.memory_limit_bytes)
     return available_memory(flags.job.memory_limit_bytes, flags.ranks) / local_ranks(flags.ranks);
-  return static_cast<int64_t>(c10::getDeviceAllocator(device.type())->getMemoryInfo(device.index()).second);  // of all ranks that share it
+  // Free memory, shared by all ranks on this device.
+  return static_cast<int64_t>(c10::getDeviceAllocator(device.type())->getMemoryInfo(device.index()).second);
 }
 
 StepConfiguration measure_configuration(MatrixRun& run, const Configuration& configuration) {
@@ -132,15 +135,16 @@ StepConfiguration measure_configuration(MatrixRun& run, const Configuration& con
   return measured_configuration(configuration.description, run.settings, result, memory, run.group.size);
 }
 
-// What an earlier run measured of each configuration; nothing: it is to be measured. Rank 0's word counts, and it alone has the figures:
-// other machines may not have the file.
+// What an earlier run measured of each configuration; none if it is yet to be measured. Rank 0 decides, and only it has
+// the figures: other machines may not have the file.
 std::vector<std::optional<StepConfiguration>> measured_before(const StepFlags& flags, const ProcessGroup& group,
                                                               const std::vector<Configuration>& configurations) {
   const std::vector<StepConfiguration> earlier = resumable_configurations(flags);
   std::vector<std::optional<StepConfiguration>> before;
   for (const Configuration& configuration : configurations) {
     const auto found = std::ranges::find(earlier, configuration.description, &StepConfiguration::model);
-    // One that did not fit is tried again: another limit, or a machine with less beside it, may have enough now.
+    // A configuration that did not fit is tried again: the limit may have changed, or the machine may have more free
+    // memory.
     const bool is_here = found != earlier.end() && !found->strategies.empty();
     before.emplace_back();
     if (of_rank_0(group, is_here ? 1 : 0) == 1) before.back() = is_here ? *found : StepConfiguration();
@@ -181,7 +185,7 @@ void run_rank(const StepFlags& flags, const ProcessGroup& group) {
 
 // ---- firkin bench layers: forward and backward time of every layer, and when each gradient is ready.
 
-constexpr double kMostPerturbation = 0.03;  // of a step, by what is watching it
+constexpr double kMostPerturbation = 0.03;  // share of a step that observing it may cost
 
 std::string perturbation_text(const PairedRatio& ratio) {
   return fmt::format("{:+.1f} % (95 % interval {:+.1f} to {:+.1f} %)", 100 * (ratio.ratio - 1), 100 * (ratio.interval.low - 1),

@@ -1,4 +1,5 @@
-// firkin buckets: the named models, and the bucket assignment or the memory of a model, without allocating it, or of a tensors.csv.
+// Firkin buckets: the named models, and the bucket assignment or the memory of a model, without allocating it, or of a
+// tensors.csv.
 #include <ranges>
 
 #include "firkin/plan/sharded_plan.h"
@@ -23,7 +24,7 @@ const std::string& source_of(const BucketsFlags& flags) {
   return flags.tensors_file.empty() ? flags.model.model : flags.tensors_file;
 }
 
-// In gradient-ready order; of a model without times.
+// Gradients in gradient-ready order; a model's have no times.
 TensorProfile gradients_of(const BucketsFlags& flags) {
   if (!flags.tensors_file.empty()) return read_tensors_csv(flags.tensors_file);
   TensorProfile gradients;
@@ -162,7 +163,7 @@ void print_memories(const nlohmann::json& models) {
   }
 }
 
-// Of one model or file, in parts; of all named models, the totals.
+// Shows the memory of one model or file in parts, or the totals of all named models.
 int show_memory(const BucketsFlags& flags, bool all_models) {
   nlohmann::json models = nlohmann::json::array();
   if (all_models) {
@@ -214,7 +215,7 @@ Run declare_buckets(CLI::App& app) {
   add_json_flag(app, flags->json);
   return [flags, &app] {
     std::vector<std::string> replaced = model_flag_names();
-    if (flags->memory) std::erase(replaced, "--dtype");  // of the file's bytes
+    if (flags->memory) std::erase(replaced, "--dtype");  // --dtype then says what the file's bytes are
     check_alone(app, "--tensors", replaced);
     check_alone(app, "--memory", {"--cap", "--list", "--rule", "--first-cap"}, "which is the same for all buckets");
     if (flags->no_master_weights && element_bytes(flags->model) == kFloatBytes) {

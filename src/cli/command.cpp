@@ -61,7 +61,7 @@ std::string short_time(double seconds) {
   return text;
 }
 
-// Every flag by its name, as it is in force; not those that say where the result goes.
+// Every flag's name and its value in force, except for flags that say where the result goes.
 std::map<std::string, std::string> settings_of(const CLI::App& app) {
   std::map<std::string, std::string> settings;
   for (const CLI::Option* option : app.get_options()) {

@@ -1,6 +1,6 @@
-// Shell completions. What may come next is known to the program alone: `firkin __complete WORD...`, hidden, prints what the last word,
-// which is perhaps empty, may become, one a line with a tab and a summary behind it; ":files" stands for any file. `firkin completions
-// SHELL` prints the few lines with which a shell asks.
+// Shell completions. Only the program knows what may come next: the hidden command `firkin __complete WORD...` prints
+// what the last word, which may be empty, can become, one per line, followed by a tab and a summary; ":files" stands
+// for any file. `firkin completions SHELL` prints the few lines by which a shell asks.
 #include "command.h"
 #include "model/transformer_config.h"
 
@@ -9,7 +9,7 @@ namespace {
 
 constexpr const char* kFiles = ":files\n";
 
-// Called as the user called the program. bash tells --flag=value as three words.
+// Calls the program as the user called it. bash passes --flag=value as three words.
 constexpr const char* kBash = R"(# Made by: firkin completions bash
 _firkin() {
   local current=${COMP_WORDS[COMP_CWORD]} line
@@ -27,7 +27,8 @@ _firkin() {
 complete -F _firkin firkin
 )";
 
-// Loaded by compinit, the file is the function itself, and runs at the first use; read by `source`, it only defines and registers.
+// Loaded by compinit, the file is the function itself, and runs at the first use; read by `source`, it only defines and
+// registers.
 constexpr const char* kZsh = R"(#compdef firkin
 # Made by: firkin completions zsh
 _firkin() {
@@ -73,7 +74,7 @@ std::vector<std::string> listed_words(const std::string& type) {
   return CLI::detail::split(type.substr(open + 1, type.find('}', open) - open - 1), ',');
 }
 
-// What may follow a flag, or stand for an argument: its words, or a file where it is any other text. Nothing for numbers.
+// The values to offer for a flag or an argument: its words, or files if it takes any text. None for numbers.
 std::string offered_values(const CLI::Option& option, const std::string& begun) {
   const std::string type = option.get_type_name();
   std::vector<std::string> words = listed_words(type);
@@ -88,7 +89,7 @@ std::string offered_values(const CLI::Option& option, const std::string& begun) 
   return takes_files ? offers + kFiles : offers;
 }
 
-// Of a command, and of those above it that it accepts too.
+// The options of a command, and those of the commands above it that it accepts too.
 std::vector<const CLI::Option*> visible_options(const CLI::App* app) {
   std::vector<const CLI::Option*> options;
   for (bool accepts = true; app != nullptr && accepts; accepts = app->get_fallthrough(), app = app->get_parent()) {
@@ -133,7 +134,7 @@ std::string completions_of(const CLI::App& program, std::vector<std::string> wor
   const std::string begun = words.back();
   words.pop_back();
   const CLI::App* app = &program;
-  const CLI::Option* flag = nullptr;  // that the word before has left without its value
+  const CLI::Option* flag = nullptr;  // a flag before the last word that still lacks its value
   for (const std::string& word : words) {
     const bool is_value = takes_value(flag);
     flag = is_value ? nullptr : flag_named(visible_options(app), word);

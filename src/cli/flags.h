@@ -1,4 +1,4 @@
-// The flags of what measures: ranks, a model, what is stepped, under which strategies; and the commands that have them. Without LibTorch.
+// The flags of the commands that measure: ranks, a model, a job, strategies; and these commands. Needs no LibTorch.
 #pragma once
 
 #include <map>
@@ -12,19 +12,19 @@ namespace firkin::cli {
 // ---- ranks
 
 struct RankFlags {
-  std::optional<int> ranks;  // to start here; without: 2, or 1 that stands for `world`
+  std::optional<int> ranks;  // to start here; default: 2, or 1 that stands for `world`
   double timeout_s = 1800;
-  std::string backend = "auto";     // of GroupOptions
-  std::string device = "auto";      // of device_for_rank()
+  std::string backend = "auto";     // as in GroupOptions
+  std::string device = "auto";      // as for device_for_rank()
   int threads = 0;                  // per rank; 0: the machine's cores shared among its ranks
-  std::optional<std::string> link;  // of parse_link()
-  std::optional<int64_t> world;     // that the link is timed for; without: as many as there are ranks
+  std::optional<std::string> link;  // as for parse_link()
+  std::optional<int64_t> world;     // the link's time is that of so many ranks; default: as many as there are
 };
 
 // How many ranks start here without a launcher.
 int ranks_to_start(const RankFlags& flags);
 
-// What every subcommand that runs on ranks takes: also --seed.
+// The flags of every subcommand that runs on ranks, --seed included.
 struct RunFlags {
   CommonFlags common;
   RankFlags ranks;
@@ -35,14 +35,14 @@ struct RunFlags {
 struct ModelFlags {
   std::string model = "demo";
   std::map<std::string, int64_t> sizes;  // by their name in kConfigSizes: those that the user changed
-  std::string dtype = "fp32";            // of parameters, gradients and activations
+  std::string dtype = "fp32";            // for parameters, gradients and activations
 };
 
-// --model, --dtype, and a flag for every size; or only the last two.
+// Add --model, --dtype and a flag for every size; the second without --model.
 void add_model_flags(CLI::App& app, ModelFlags& flags);
 void add_model_detail_flags(CLI::App& app, ModelFlags& flags);
 
-// The names of all of them, with their dashes.
+// The names of all flags of a model, with their dashes.
 std::vector<std::string> model_flag_names();
 
 int64_t element_bytes(const ModelFlags& flags);
@@ -56,7 +56,7 @@ ModelDescription describe_model(const ModelFlags& flags);
 // A cap as it was typed: 0.05 for 52429 bytes.
 double cap_in_mib(int64_t bytes);
 
-// ---- what is stepped
+// ---- the job
 
 struct JobFlags {
   ModelFlags model;
@@ -64,10 +64,10 @@ struct JobFlags {
   int64_t sequence_length = 128;  // tokens
   std::string data;               // file; empty: the text that Firkin ships
   double learning_rate = 0.01;
-  std::optional<int64_t> memory_limit_bytes;  // per rank; without: what is available
+  std::optional<int64_t> memory_limit_bytes;  // per rank; default: what is available
   std::string replay;                         // a tensors.csv instead of the model
-  double scale_bytes = 1;                     // of its gradients
-  double scale_time = 1;                      // of its times
+  double scale_bytes = 1;                     // factor for the replay's gradient sizes
+  double scale_time = 1;                      // factor for the replay's times
 };
 
 struct BlockFlags {
@@ -78,7 +78,7 @@ struct BlockFlags {
 
 // ---- the commands
 
-// Sizes that are measured, named as in nccl-tests, and for how long in all.
+// The sizes to measure, with the names of nccl-tests, and the time for all of them.
 struct SizeFlags {
   std::string begin, end;
   int64_t factor = 4;
@@ -108,14 +108,14 @@ struct LayersFlags : RunFlags {
 };
 
 struct StepFlags : RunFlags {
-  JobFlags job;  // what all configurations share
+  JobFlags job;  // common to all configurations
   RuleFlags rule;
   std::vector<std::string> models = {"demo"};
   std::vector<int64_t> batch_sizes = {2, 4};
   std::vector<int64_t> sequence_lengths = {128, 256, 512};
   std::vector<std::string> strategies = {"none", "naive", "flat", "overlap", "bucketed", "torch"};
   std::vector<int64_t> caps = {kMiB, 10 * kMiB, 100 * kMiB, 1000 * kMiB};
-  int64_t synthetic_tensors = 0;  // instead of models, when positive
+  int64_t synthetic_tensors = 0;  // if positive, these take the place of models
   int64_t synthetic_bytes = 10240;
   BlockFlags steps;
   bool resume = false;
@@ -138,7 +138,7 @@ struct TuneFlags : RunFlags {
   JobFlags job;
   RuleFlags rule;
   BlockFlags steps;
-  std::optional<double> seconds;  // for all of it
+  std::optional<double> seconds;  // in all
   std::vector<int64_t> caps;
   std::vector<std::string> hooks;
   bool sharded = false;
@@ -148,13 +148,14 @@ struct TuneFlags : RunFlags {
   double allreduce_seconds = 10;
 };
 
-// Whether this program can measure: it has LibTorch, or firkin-measure is where it looks for it.
+// Whether this program can measure: it has LibTorch, or finds firkin-measure.
 bool can_measure();
 
 // A command that measures, with its parsed flags.
 using Measurement = std::variant<AllReduceFlags*, ChunksFlags*, CollectivesFlags*, LayersFlags*, StepFlags*, TraceFlags*, TuneFlags*>;
 
-// Runs it and returns the exit code. The program without LibTorch becomes firkin-measure, which parses the same words anew.
+// Runs the command and returns the exit code. The program without LibTorch becomes firkin-measure, which parses the
+// same arguments again.
 int measure(const Measurement& measurement);
 
 }  // namespace firkin::cli

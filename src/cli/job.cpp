@@ -24,7 +24,7 @@ namespace firkin::cli {
 
 namespace {
 
-// ranks: as many as there are.
+// ranks: their real number.
 std::optional<ModelledLink> link_of(const RankFlags& flags, int ranks) {
   if (!flags.link) {
     if (flags.world) throw InputError(fmt::format("--world {}: expected --link as well", *flags.world));
@@ -71,7 +71,7 @@ int run_on_ranks(RunFlags& run, const std::function<void(const ProcessGroup&)>& 
                              .device = device_for_rank(flags.device, info ? info->local_rank : 0),
                              .timeout = std::chrono::milliseconds(static_cast<int64_t>(flags.timeout_s * 1000)),
                              .link = link};
-  choose_backend(options, *options.device);  // what is wrong with it is said once, and before any rank starts
+  choose_backend(options, *options.device);  // reports what is wrong once, before any rank starts
   check_link(link, ranks, *options.device);
   if (!info) return launch_local_ranks(ranks, command_line());
   if (flags.ranks && *flags.ranks != info->world_size) {

@@ -11,7 +11,7 @@
 
 namespace firkin::cli {
 
-// One line per command; a command is a file of this folder, or a part of one.
+// One line per command. Its file is in this folder; some files have several commands.
 Run declare_bench_allreduce(CLI::App& app);
 Run declare_bench_chunks(CLI::App& app);
 Run declare_bench_collectives(CLI::App& app);
@@ -36,7 +36,7 @@ constexpr std::array kExperiments = {
     Command{"layers", "time every layer, and when each gradient is ready", declare_bench_layers},
 };
 
-// In the order in which --help lists them. The first three measure.
+// The commands, in the order of --help. The first three measure.
 constexpr std::array kCommands = {
     Command{"tune", "find the fastest bucket size: measure, predict, verify", declare_tune},
     Command{"bench", "run one experiment: step, allreduce, collectives, ...",
@@ -50,7 +50,7 @@ constexpr std::array kCommands = {
     Command{"completions", "print the completion script for bash, zsh or fish", declare_completions},
 };
 
-// Those that can run here.
+// The commands that this program can run.
 std::span<const Command> commands() {
   return std::span(kCommands).subspan(can_measure() ? 0 : 3);
 }
@@ -60,7 +60,7 @@ constexpr int kFailure = 1;
 
 std::vector<std::string> stored_command_line;
 
-// Messages are one line, and harmless on a terminal, whatever a library or a file put into them.
+// Prints a message as one line, harmless on a terminal, whatever a library or a file put into it.
 int report_error(const std::string& message, int exit_code) {
   std::string line = message.substr(0, message.find('\n'));
   std::ranges::replace_if(
@@ -69,7 +69,7 @@ int report_error(const std::string& message, int exit_code) {
   return exit_code;
 }
 
-// CLI11 would say that a subcommand is missing.
+// Names an unknown subcommand, where CLI11 would say that one is missing.
 void check_subcommand(const std::vector<std::string>& words) {
   if (words.empty() || words[0].starts_with('-')) return;
   std::vector<std::string_view> names;
@@ -87,7 +87,7 @@ int run(int argc, char** argv) {
                            can_measure() ? "tune --ranks 2" : "predict --help (this build is without LibTorch)"));
   app.name("firkin");
   app.set_version_flag("--version", FIRKIN_VERSION);
-  const auto show_licenses = [] {  // printed as the version is, which ends the line
+  const auto show_licenses = [] {  // printed like the version, after which CLI11 ends the line
     const std::string_view notices = third_party_notices();
     throw CLI::CallForVersion(std::string(notices.substr(0, notices.find_last_not_of('\n') + 1)), 0);
   };
@@ -126,7 +126,7 @@ int main(int argc, char** argv) {
   using namespace firkin;
   occupy_standard_descriptors();
   cli::stored_command_line.assign(argv + 1, argv + argc);
-  std::signal(SIGXFSZ, SIG_IGN);  // a file that may not grow is an error of write(), with a message
+  std::signal(SIGXFSZ, SIG_IGN);  // so that write() fails, with a message, if a file may not grow
   try {
     return cli::run(argc, argv);
   } catch (const InputError& error) {

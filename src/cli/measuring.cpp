@@ -1,4 +1,4 @@
-// The commands that measure: their flags, what may be wrong with these, and --help. What they do is measure().
+// The flags of the commands that measure, the checks of these, and --help. measure() then runs the commands.
 #include <cmath>
 
 #include "firkin/comm/rank_info.h"
@@ -115,7 +115,7 @@ void add_time_flag(CLI::App& app, SizeFlags& flags) {
   add_time(app, "--time", flags.seconds, "budget for the whole measurement");
 }
 
-// What is wrong with flags is said at once, before anything is loaded or read.
+// These check flags as soon as they are parsed, before anything is loaded or read.
 
 void check_ranks(const RankFlags& flags) {
   if (const int ranks = ranks_to_start(flags); ranks < 1 || ranks > kMostLocalRanks) {
@@ -159,7 +159,7 @@ void check_model(const JobFlags& flags) {
   }
 }
 
-// Throws InputError when a list's flag has no value, or one twice.
+// Throws InputError if a list's flag has no value, or has one twice.
 template <class T>
 void check_list(const char* flag, const std::vector<T>& values) {
   if (values.empty()) throw InputError(fmt::format("{}: expected at least one value", flag));

@@ -1,5 +1,5 @@
-// firkin predict: T(b), the best uniform cap and the best plan, from tensors.csv and allreduce.csv, or for a named model on a cluster whose
-// all-reduce others have measured.
+// Firkin predict: T(b), the best uniform cap and the best plan, from tensors.csv and allreduce.csv, or for a named
+// model on a cluster whose all-reduce was published by others.
 #include <fmt/ranges.h>
 
 #include "command.h"
@@ -11,22 +11,23 @@ namespace firkin::cli {
 namespace {
 
 struct PredictFlags {
-  PredictionInputs given;  // what needs no file; world_size: 0: the only one in the table
+  PredictionInputs given;  // what needs no file; a world_size of 0 means the only one in the table
   std::string tensors, allreduce, stragglers, collectives;
-  std::string model, gpu, cluster;  // model in place of tensors, cluster in place of allreduce; gpu: empty: the cluster's
-  LocalBatch local = {.batch = 8};  // of the model; sequence 0: its longest
+  // Model takes the place of tensors, cluster that of allreduce. An empty gpu is the cluster's.
+  std::string model, gpu, cluster;
+  LocalBatch local = {.batch = 8};  // for the model; sequence 0: its longest
   std::optional<double> utilization;
   int64_t nodes = 0;  // 0: not given
   RuleFlags rule;
   std::optional<int64_t> largest_bucket_bytes;
   double forward_s = 0;  // 0: not given
   std::vector<std::string> hooks;
-  ImportOptions reading;  // of --allreduce
+  ImportOptions reading;  // for --allreduce
   double conversion_s_per_gib = 0;
-  CommonFlags common;  // --out: empty: nothing is written
+  CommonFlags common;  // an empty --out writes nothing
 };
 
-// Where the prediction's inputs come from, as errors name them.
+// The sources of the prediction's inputs, as errors name them.
 const std::string& tensors_of(const PredictFlags& flags) {
   return flags.model.empty() ? flags.tensors : flags.model;
 }
@@ -34,7 +35,7 @@ const std::string& allreduce_of(const PredictFlags& flags) {
   return flags.cluster.empty() ? flags.allreduce : flags.cluster;
 }
 
-// The one that is asked for, or the only one that was measured.
+// The world size that is asked for, or the only one that was measured.
 int64_t world_size(const PredictFlags& flags, const AllReduceTable& table) {
   const std::vector<int64_t> worlds = world_sizes(table);
   if (flags.given.world_size != 0) return flags.given.world_size;
@@ -44,7 +45,7 @@ int64_t world_size(const PredictFlags& flags, const AllReduceTable& table) {
                                allreduce_of(flags), fmt::join(worlds, ", ")));
 }
 
-// tensors.csv does not say when forward ends.
+// Sets the end of forward, which tensors.csv does not say.
 void set_forward(const PredictFlags& flags, TensorProfile& profile) {
   if (flags.forward_s == 0 && !flags.given.sharded) return;
   const std::string given = flags.forward_s == 0 ? "--sharded" : "--forward " + format_seconds(flags.forward_s);
@@ -57,7 +58,7 @@ void set_forward(const PredictFlags& flags, TensorProfile& profile) {
   profile.forward_s = flags.forward_s;
 }
 
-// Of --model, on --gpu or else the cluster's; `notes` says what was assumed.
+// The profile of --model on --gpu, or else on the cluster's GPU. `notes` says what was assumed.
 TensorProfile assume_profile(const PredictFlags& flags, const std::string& cluster_gpu, std::vector<std::string>& notes) {
   if (flags.gpu.empty() && cluster_gpu.empty()) throw InputError("--model: expected --gpu too, or --cluster, which says what it has");
   Accelerator gpu = find_accelerator(flags.gpu.empty() ? cluster_gpu : flags.gpu);
@@ -77,7 +78,8 @@ TensorProfile assume_profile(const PredictFlags& flags, const std::string& clust
   return profile;
 }
 
-// Firkin's own table or another's; what was left out of it goes to `notes`. Ranks that it does not state are those asked for.
+// Reads Firkin's own table or another's; `notes` gets what was left out. A table that does not state its ranks has
+// those asked for.
 AllReduceTable read_allreduce(const PredictFlags& flags, std::vector<std::string>& notes) {
   ImportOptions options = flags.reading;
   options.world_size = flags.given.world_size;
@@ -120,7 +122,7 @@ PredictionInputs read_inputs(const PredictFlags& flags, std::vector<std::string>
   return inputs;
 }
 
-// What stands in for measurements.
+// Adds the flags that stand in for measurements.
 void add_assumption_flags(CLI::App& app, PredictFlags& flags) {
   CLI::Option* tensors = app.get_option("--tensors");
   CLI::Option* allreduce = app.get_option("--allreduce");

@@ -1,4 +1,4 @@
-// The program without LibTorch: to measure, it becomes firkin-measure.
+// The program without LibTorch. To measure it becomes firkin-measure.
 #include <unistd.h>
 
 #include <cerrno>
@@ -9,7 +9,7 @@
 namespace firkin::cli {
 namespace {
 
-// In a build folder it lies beside this program; where it is installed, a script finds LibTorch for it.
+// In a build folder it is beside this program; an installed one is started by a script that finds LibTorch.
 std::filesystem::path measuring_program() {
   const std::filesystem::path folder = std::filesystem::read_symlink("/proc/self/exe").parent_path();
   for (const char* place : {"firkin-measure", FIRKIN_INSTALLED_MEASURE}) {

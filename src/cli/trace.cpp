@@ -1,4 +1,5 @@
-// firkin trace: what ran when in a few training steps, per strategy, as Chrome traces, beside what the performance model says.
+// Firkin trace: what ran when in a few training steps, per strategy, as Chrome traces, beside what the performance
+// model says.
 #include "bench/step_trace.h"
 #include "firkin/base/json_text.h"
 #include "firkin/base/progress.h"

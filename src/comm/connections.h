@@ -64,8 +64,8 @@ class LosableGroup final : public c10d::ProcessGroup {
   OrRounds& or_rounds();
 
   bool owns_nccl = false;                                          // whether its NCCL backend is not another group's
-  std::map<int64_t, c10::intrusive_ptr<LosableGroup>> companions;  // of companion(), kept as long as this group
-  std::vector<std::shared_ptr<ConnectionPlace>> places;            // of take_connections()
+  std::map<int64_t, c10::intrusive_ptr<LosableGroup>> companions;  // made by companion(), kept as long as this group
+  std::vector<std::shared_ptr<ConnectionPlace>> places;            // for take_connections()
 
  private:
   void shut_nccl_down();

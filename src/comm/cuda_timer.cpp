@@ -16,7 +16,7 @@
 namespace firkin {
 namespace {
 
-#if CUDART_VERSION >= 12080  // which loads kernels from text
+#if CUDART_VERSION >= 12080  // these versions load kernels from text
 
 // In CUDA C++ these are
 //

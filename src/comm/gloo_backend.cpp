@@ -63,7 +63,7 @@ struct OwnSocket {
 };
 
 std::mutex own_sockets_mutex;
-std::vector<OwnSocket> own_sockets;  // of all groups; some may be closed by now
+std::vector<OwnSocket> own_sockets;  // the sockets of all groups, of which some may be closed by now
 int null_descriptor = -1;
 
 bool is_still_open(const OwnSocket& socket) {

@@ -29,7 +29,7 @@ constexpr const char* kSomeoneFailed = "failed/any";
 constexpr const char* kCause = "failed/cause";
 constexpr size_t kMostNames = 8;  // in one message
 
-// What is behind prefixes. Null for one that is not on the network.
+// The store behind all prefixes; null if it is not on the network.
 c10::intrusive_ptr<c10d::TCPStore> network_store(const c10::intrusive_ptr<c10d::Store>& store) {
   if (auto* prefixed = dynamic_cast<c10d::PrefixStore*>(store.get())) return network_store(prefixed->getUnderlyingNonPrefixStore());
   return c10::dynamic_intrusive_pointer_cast<c10d::TCPStore>(store);
@@ -44,7 +44,7 @@ uint64_t random_number() {
   return uint64_t{device()} << 32 | device();
 }
 
-// "PROCESS.ATTEMPT": one process may form several groups, and fail to.
+// A token is "PROCESS.ATTEMPT": one process may form several groups, and fail to.
 std::string new_token(uint64_t process) {
   return fmt::format("{:016x}.{:016x}", process, random_number());
 }
@@ -73,7 +73,7 @@ Roster parse_roster(const std::string& text) {
   return roster;
 }
 
-// Arrivals as texts, by rank, each of lines: token, GPU, its name, host.
+// arrivals: by rank, each a text of four lines: token, GPU, its name, host.
 Roster make_roster(const std::vector<std::vector<uint8_t>>& arrivals) {
   Roster roster;
   std::set<std::string> gpus;
@@ -95,16 +95,17 @@ Roster make_roster(const std::vector<std::vector<uint8_t>>& arrivals) {
   return roster;
 }
 
-// The value, or nothing: get() alone would wait for the key.
+// The key's value, or an empty text: get() alone would wait for the key.
 std::string value_of(c10d::Store& store, const std::string& key) {
   return store.check({key}) ? store.get_to_str(key) : "";
 }
 
 struct RankRange {
-  int first, last;  // the last one excluded
+  int first, last;  // without the last
 };
 
-// Appends those of the ranks that have no key of this kind. By halves: a few of many ranks are found with few questions.
+// Appends the ranks that have no key of this kind. Searches by halves, which finds a few of many ranks with few
+// queries.
 void find_missing(c10d::Store& store, const char* kind, RankRange ranks, std::vector<NamedRank>& missing) {
   std::vector<std::string> keys;
   for (int rank = ranks.first; rank < ranks.last; ++rank) keys.push_back(key_of(kind, rank));
@@ -128,7 +129,8 @@ class Gatherer {
         arrival_(arrival),
         token_(new_token(arrival.process)),
         until_(until),
-        longest_pause_(kLongestPause + std::chrono::milliseconds(arrival.size / 4)) {}  // of many ranks, each asks the less often
+        // The more ranks there are, the less often each asks.
+        longest_pause_(kLongestPause + std::chrono::milliseconds(arrival.size / 4)) {}
 
   Gathering open() {
     const int64_t number = all_->add(kGenerations, 1);
@@ -150,14 +152,15 @@ class Gatherer {
     all_->set(key_of("waiting", arrival_.rank), token_);
     Gathering result = await_roster();
     if (!result.store) result.absent = find_absent();
-    if (result.complete) all_->deleteKey(key_of("waiting", arrival_.rank));  // a rank that gives up was here: others may still ask
+    // If this rank gives up, others may still look for it.
+    if (result.complete) all_->deleteKey(key_of("waiting", arrival_.rank));
     return result;
   }
 
  private:
   Gathering await_roster() {
-    int64_t over = 0;    // up to this one, generations are not for this rank
-    int64_t joined = 0;  // this rank has arrived in it
+    int64_t over = 0;    // this generation and those before it are over for this rank
+    int64_t joined = 0;  // the generation in which this rank has arrived
     for (;; pause(joined > over ? part(joined) : nullptr)) {
       const int64_t number = all_->add(kGenerations, 0);
       const Store group = part(number);
@@ -168,7 +171,7 @@ class Gatherer {
         over = number;
       } else if (number > over && someone_failed(*group)) {
         if (joined == number) return {.store = group};
-        over = number;  // before this rank came: of an earlier attempt
+        over = number;  // it failed before this rank came: an earlier attempt
       } else if (number > over && joined != number) {
         arrive(*group);
         joined = number;
@@ -182,7 +185,7 @@ class Gatherer {
     group.set(key_of("arrival", arrival_.rank), fmt::format("{}\n{}\n{}\n{}", token_, arrival_.gpu, arrival_.gpu_name, host_name()));
   }
 
-  // Where another life of this rank is in the roster, the others may still be waiting for it.
+  // If another life of this rank is in the roster, the others may still be waiting for that one: tells them.
   void overtake(c10d::Store& group) {
     if (!group.check({kRoster})) return;
     const std::string token = token_of_this_rank(parse_roster(group.get_to_str(kRoster)));
@@ -204,7 +207,7 @@ class Gatherer {
 
   Store part(int64_t number) const { return c10::make_intrusive<c10d::PrefixStore>(std::to_string(number), all_); }
   bool is_late() const { return Clock::now() >= until_; }
-  // group: in which this rank has arrived; null: rank 0 has opened none.
+  // group: the one in which this rank has arrived; null if rank 0 has opened none.
   void pause(const Store& group) {
     std::this_thread::sleep_for(pause_);
     pause_ = std::min(2 * pause_, longest_pause_);
@@ -250,7 +253,7 @@ Survey look(c10d::Store& store, const SurveyOptions& options) {
 
 Survey survey_store(c10d::Store& store, const SurveyOptions& options) {
   const auto until = Clock::now() + options.window;
-  const std::chrono::milliseconds pause(50 + options.size);  // many ranks ask at once: each the less often, the more they are
+  const std::chrono::milliseconds pause(50 + options.size);  // the more ranks ask at once, the less often each does
   set_mark(store, options.rank, options.where);
   Survey survey = look(store, options);
   while (!survey.missing.empty() && Clock::now() < until) {
@@ -258,13 +261,13 @@ Survey survey_store(c10d::Store& store, const SurveyOptions& options) {
     try {
       survey = look(store, options);
     } catch (const std::exception&) {
-      return survey;  // the store's host has seen enough and is gone
+      return survey;  // the store's host has finished its survey and is gone
     }
   }
   return survey;
 }
 
-// Numbers of processes mean the same for all with equal values. Empty where /proc does not say.
+// Process numbers mean the same to all processes with equal texts. Empty if /proc does not tell.
 const std::string& kernel_and_namespace() {
   static const std::string value = [] {
     std::string boot;
@@ -276,14 +279,15 @@ const std::string& kernel_and_namespace() {
   return value;
 }
 
-// The value of process/R in parts.
+// The parts of the value of process/R.
 struct ProcessText {
   explicit ProcessText(const std::string& text) { std::istringstream(text) >> place >> number >> started; }
   bool is_of_this_machine() const { return place == kernel_and_namespace(); }
   std::string place, number, started;
 };
 
-// When the process with this number started, in the kernel's ticks; "0" for one that has ended, also if nobody has waited for it yet.
+// When the process with this number started, in the kernel's ticks; "0" for one that has ended, also if nobody has
+// waited for it yet.
 std::string start_time(const std::string& number) {
   std::ifstream in("/proc/" + number + "/stat");
   std::string line;
@@ -312,7 +316,7 @@ void WaitReport::wait_goes_on(c10::function_ref<std::string()> for_whom) {
 
 uint64_t this_process() {
   static const uint64_t number = random_number();
-  return number ^ static_cast<uint64_t>(getpid());  // a fork's is another
+  return number ^ static_cast<uint64_t>(getpid());  // a forked process gets another number
 }
 
 Gathering gather_ranks(const c10::intrusive_ptr<c10d::Store>& store, const Arrival& arrival, std::chrono::steady_clock::time_point until) {

@@ -20,8 +20,8 @@
 
 namespace firkin {
 
-// Runs `call` on a thread of its own and returns its result-to-be. Nobody waits for the thread: a call that never returns leaks it, so
-// `call` must own everything that it uses.
+// Runs `call` on a thread of its own and returns its result-to-be. Nobody waits for the thread: a call that never
+// returns leaks it, so `call` must own everything that it uses.
 template <typename Call>
 std::future<std::invoke_result_t<Call&>> start_detached(Call call) {
   std::packaged_task<std::invoke_result_t<Call&>()> task(std::move(call));
@@ -30,7 +30,7 @@ std::future<std::invoke_result_t<Call&>> start_detached(Call call) {
   return result;
 }
 
-// The result of `call`, or nothing when it takes longer than `limit`; then it goes on by itself, see start_detached().
+// The result of `call`, or nothing if it takes longer than `limit`; it then goes on by itself, see start_detached().
 // Throws what `call` throws.
 template <typename Call>
 std::optional<std::invoke_result_t<Call&>> call_within(std::chrono::milliseconds limit, Call call) {
@@ -44,13 +44,14 @@ std::optional<std::invoke_result_t<Call&>> call_within(std::chrono::milliseconds
 //   BoundedStore store(group.store);
 //   std::optional<bool> failed = store.ask(kPatience, [](c10d::Store& s) { return s.check({"failed/any"}); });
 
-// Thread-safe. Once the store has not answered in time, or its connection is broken, it is not asked again: a call that hangs in it
-// holds its lock.
+// Thread-safe. Once the store has not answered in time, or its connection is broken, it is not asked again: a call that
+// hangs in it holds its lock.
 class BoundedStore {
  public:
   explicit BoundedStore(c10::intrusive_ptr<c10d::Store> store) : store_(std::move(store)) {}
 
-  // What question(store) returns, or nothing when the store does not answer. `question` runs on another thread and must own what it uses.
+  // What question(store) returns, or nothing if the store does not answer. `question` runs on another thread and must
+  // own what it uses.
   template <typename Question>
   std::optional<std::invoke_result_t<Question&, c10d::Store&>> ask(std::chrono::milliseconds limit, Question question) {
     if (!answers_) return std::nullopt;
@@ -69,12 +70,13 @@ class BoundedStore {
   std::atomic<bool> answers_ = true;
 };
 
-// Says on standard error for whom a rank waits at the meeting, once that takes long, and then every minute. Not thread-safe.
+// Says on standard error which ranks this one waits for at the meeting point, first after a while, then every minute.
+// Not thread-safe.
 class WaitReport {
  public:
   // who: "rank 1 of 4 at 127.0.0.1:29500".
   WaitReport(std::string who, std::chrono::milliseconds after);
-  // To be called again and again. for_whom: "rank 0"; called only where a line is due.
+  // Call it repeatedly during the wait. for_whom returns "rank 0", say; it is called only if a line is due.
   void wait_goes_on(c10::function_ref<std::string()> for_whom);
 
  private:
@@ -85,15 +87,17 @@ class WaitReport {
   Clock::time_point due_;
 };
 
-// How ranks find each other in a store, so that groups never meet what others, or an earlier life of their own ranks, have left there.
+// How ranks find each other in a store, so that groups never meet what others, or an earlier life of their own ranks,
+// have left there.
 //
-// A store may outlive ranks: torchrun's agent keeps it over restarts, and a rank that is started again may find the others still in the old
-// group. So every group is a generation, with a part of the store of its own:
+// A store may outlive ranks: torchrun's agent keeps it over restarts, and a rank that is started again may find the
+// others still in the old group. So every group is a generation, with a part of the store of its own:
 //   1. Rank 0 opens it, under a number that none had before.
 //   2. Every waiting rank arrives there, with a token. Only a rank that is alive now can: the generation is new.
 //   3. When all have arrived, rank 0 writes the roster: their tokens.
-//   4. A rank that finds its token in the roster connects. One that does not (another life of this rank arrived and died) waits for the
-//      next generation, and tells the connecting ranks that this one has failed: they begin again too.
+//   4. A rank that finds its token in the roster connects. One that does not (another life of this rank arrived and
+//      died) waits for the next generation, and tells the connecting ranks that this one has failed: they begin again
+//      too.
 //
 // Keys, below the store's own prefix; G is the number of a generation:
 //   firkin/generations     how many were opened
@@ -103,7 +107,7 @@ class WaitReport {
 //   firkin/G/superseded    a rank of the roster was started again before all had connected
 //   firkin/G/...           the group's own keys
 
-// Tells the lives of a rank apart.
+// A number that tells the lives of a rank apart.
 uint64_t this_process();
 
 struct NamedRank {
@@ -114,35 +118,35 @@ struct NamedRank {
 struct Arrival {
   int rank = 0;
   int size = 1;
-  std::string gpu = {};       // what tells the GPU that this rank has for NCCL from all others; empty: none
-  std::string gpu_name = {};  // for people, "cuda:0"
+  std::string gpu = {};       // tells this rank's GPU for NCCL from all others; empty: none
+  std::string gpu_name = {};  // for messages: "cuda:0"
   uint64_t process = this_process();
-  std::shared_ptr<WaitReport> report = nullptr;  // if anybody is to hear of a long wait
+  std::shared_ptr<WaitReport> report = nullptr;  // null: long waits are not reported
 };
 
 struct Gathering {
   bool complete = false;                            // all ranks are there
   c10::intrusive_ptr<c10d::Store> store = nullptr;  // the group's part; null: rank 0 has opened none
-  std::string why_not_nccl = {};                    // of a complete one, the same on all ranks; empty: every rank has a GPU of its own
+  std::string why_not_nccl = {};                    // the same on all ranks; empty if every rank has a GPU of its own
   std::vector<NamedRank> absent = {};               // without a store: the ranks that are not here, rank 0 among them
 };
 
-// Waits for the next generation that this rank is in; for an incomplete one until then, or until another rank gives up. Asks the store
-// again and again: LibTorch prints a warning for every wait() of a store that ends without the key. Ranks form their groups in the same
-// order. Throws c10::Error.
+// Waits for a complete generation that this rank is in, or until `until`, or until another rank gives up. Polls the
+// store, because LibTorch prints a warning for every wait() of a store that ends without the key. Ranks form their
+// groups in the same order. Throws c10::Error.
 Gathering gather_ranks(const c10::intrusive_ptr<c10d::Store>& store, const Arrival& arrival, std::chrono::steady_clock::time_point until);
 
-// Whether the roster of the group with this part of the store was overtaken. Throws c10::Error.
+// Whether the roster of the group with this part of the store was superseded. Throws c10::Error.
 bool is_superseded(c10d::Store& group_store);
 
 // "the store at 127.0.0.1:29500"; "the store" for one that is not on the network.
 std::string store_name(const c10::intrusive_ptr<c10d::Store>& store);
 
-// Its host; 127.0.0.1 for one that is not on the network.
+// The store's host; 127.0.0.1 for one that is not on the network.
 std::string store_address(const c10::intrusive_ptr<c10d::Store>& store);
 
-// Which ranks are missing when a collective or a rendezvous has failed: every rank that fails leaves a mark in the group's store, and
-// looks which ranks have left none.
+// Which ranks are missing when a collective or a rendezvous has failed: every rank that fails leaves a mark in the
+// group's store, and looks for ranks that have left none.
 //
 // Keys, below the group's prefix:
 //   host/R      the host of rank R, from its arrival on
@@ -157,10 +161,11 @@ std::string host_name();
 // Sets host/R and process/R. Throws c10::Error.
 void announce_rank(c10d::Store& store, int rank);
 
-// The ranks whose processes run on this machine, this one's own left out: rank -> process/R. Throws c10::Error.
+// The ranks whose processes run on this machine, except this one: rank -> process/R. Throws c10::Error.
 std::map<int, std::string> processes_nearby(c10d::Store& store, int size);
 
-// Whether a process of this machine has ended. Unlike a broken connection this does not depend on what its children hold open.
+// Whether a process of this machine has ended. Unlike a broken connection this does not depend on what its children
+// hold open.
 bool has_ended(const std::string& process);
 
 inline constexpr std::chrono::milliseconds kSurveyGrace{800};
@@ -168,7 +173,7 @@ inline constexpr std::chrono::milliseconds kSurveyGrace{800};
 // Sets failed/R and failed/any. Throws c10::Error.
 void set_mark(c10d::Store& store, int rank, const std::string& where);
 
-// The same, where the store answers within kSurveyGrace.
+// The same, if the store answers within kSurveyGrace.
 void leave_mark(BoundedStore& store, int rank, const std::string& where);
 
 // A rank that has failed as well.
@@ -179,7 +184,7 @@ struct FailedRank {
 
 struct Survey {
   std::vector<NamedRank> missing;   // ranks without a mark, ascending
-  std::optional<FailedRank> other;  // the first other rank with a mark that differs from this rank's; without one: any with a mark
+  std::optional<FailedRank> other;  // the first other rank whose mark differs from this rank's, else any with a mark
 };
 
 struct SurveyOptions {
@@ -189,8 +194,8 @@ struct SurveyOptions {
   std::chrono::milliseconds window;  // how long the other ranks have to leave theirs
 };
 
-// Leaves this rank's mark and looks for the others' until all are there or the window has passed. Returns nothing when the store does
-// not answer; in any case within the window and kSurveyGrace.
+// Leaves this rank's mark and looks for the others' until all are there or the window has passed. Returns nothing when
+// the store does not answer; in any case within the window and kSurveyGrace.
 std::optional<Survey> survey_ranks(BoundedStore& store, const SurveyOptions& options);
 
 // Whether a rank has left a mark. Throws c10::Error.

@@ -37,7 +37,7 @@ constexpr double kLongestLatency = 60;  // seconds
 
 constexpr double kPayload = 1448.0 / 1514;  // see all_reduce_time()
 
-// "200mbit" -> 2e8. Nothing when it is no number followed by one of the units.
+// "200mbit" -> 2e8. None unless the text is a number followed by one of the units.
 std::optional<double> parse_with_unit(std::string_view text, const Units& units) {
   double number = 0;
   const char* const begin = text.data();
@@ -118,7 +118,7 @@ class LinkedBackend final : public c10d::Backend {
 
   Work barrier(const c10d::BarrierOptions& options) override { return inner_->barrier(options); }
 
-  // start_or() knows how long its messages are, and pays itself.
+  // Not timed here: start_or() knows how long its messages are, and waits for the link itself.
   Work send(std::vector<at::Tensor>& tensors, int rank, int tag) override { return inner_->send(tensors, rank, tag); }
   Work recv(std::vector<at::Tensor>& tensors, int rank, int tag) override { return inner_->recv(tensors, rank, tag); }
 
@@ -127,7 +127,8 @@ class LinkedBackend final : public c10d::Backend {
   Work start(const c10::intrusive_ptr<OwnWork>& work, const LinkTime& time, std::chrono::milliseconds timeout, Launch launch) {
     auto transfer = std::make_shared<LinkTransfer>(
         LinkTransfer{.time = time, .complete = [work](std::exception_ptr error) { work->complete(std::move(error)); }});
-    const at::DisableRecordFunctionGuard unrecorded;  // the trace shows the link's times, not those of the data's own move
+    // The trace shows the link's times, not those of the data's own move.
+    const at::DisableRecordFunctionGuard unrecorded;
     std::vector<at::Tensor> roll_call{at::zeros({1})};
     c10d::AllreduceOptions options;
     options.timeout = timeout;
@@ -153,7 +154,7 @@ class LinkedBackend final : public c10d::Backend {
 
   ModelledLink link_;
   std::shared_ptr<LinkQueue> queue_;
-  c10::intrusive_ptr<c10d::Backend> inner_;  // goes first: it ends what is under way, and so the queue can
+  c10::intrusive_ptr<c10d::Backend> inner_;  // destroyed first: it ends what is in flight, so that the queue can end
 };
 
 }  // namespace
@@ -165,7 +166,7 @@ struct LinkQueue::Line {
   std::mutex mutex;
   std::condition_variable changed;
   std::deque<std::shared_ptr<LinkTransfer>> transfers;
-  Clock::time_point last_end = Clock::time_point::min();  // of the transfer before, by the model
+  Clock::time_point last_end = Clock::time_point::min();  // the modelled end of the previous transfer
   bool closing = false;
 };
 
@@ -178,7 +179,7 @@ LinkQueue::~LinkQueue() {
   }
   line_->changed.notify_one();
   if (timer_.get_id() == std::this_thread::get_id()) {
-    timer_.detach();  // it ends by itself; to wait for it here would be for ever
+    timer_.detach();  // the timer itself runs this destructor: waiting here would take for ever
   } else {
     timer_.join();
   }
@@ -224,7 +225,7 @@ LinkQueue::Clock::time_point LinkQueue::Line::end_of(const LinkTransfer& transfe
 }
 
 void LinkQueue::Line::run() {
-  prctl(PR_SET_TIMERSLACK, 1UL);  // nanoseconds: the kernel's own 50 us are a small collective's time
+  prctl(PR_SET_TIMERSLACK, 1UL);  // nanoseconds: the default, 50 us, is the time of a small collective
   std::unique_lock lock(mutex);
   for (;;) {
     if (transfers.empty() && closing) return;
@@ -234,7 +235,7 @@ void LinkQueue::Line::run() {
     }
     const auto end = end_of(*transfers.front());
     if (Clock::now() < end) {
-      changed.wait_until(lock, end);  // the queue may be another when it returns: a transfer has failed
+      changed.wait_until(lock, end);  // the queue may be another afterwards: a transfer may have failed
       continue;
     }
     std::shared_ptr<LinkTransfer> transfer = std::move(transfers.front());
@@ -242,7 +243,7 @@ void LinkQueue::Line::run() {
     last_end = end;
     lock.unlock();
     transfer->complete(nullptr);
-    transfer = nullptr;  // and what it holds, without the lock
+    transfer = nullptr;  // frees what it holds, without the lock
     lock.lock();
   }
 }
@@ -294,7 +295,7 @@ LinkTime broadcast_time(const ModelledLink& link, int64_t bytes) {
 }
 
 double agreement_time(const ModelledLink& link, int64_t bytes) {
-  return broadcast_time(link, bytes).alone_s;  // as many steps, of as many bytes
+  return broadcast_time(link, bytes).alone_s;  // it has as many steps of as many bytes
 }
 
 }  // namespace firkin

@@ -1,4 +1,4 @@
-// Collectives that are completed by us and not by a backend of c10d: over a modelled link.
+// Collectives over a modelled link, which Firkin completes itself instead of a backend of c10d.
 #pragma once
 
 #include <ATen/core/ivalue.h>
@@ -19,7 +19,7 @@
 
 namespace firkin {
 
-// Its base class keeps the trace: a collective from its launch until complete().
+// A collective that complete() ends. The base class keeps the trace: from the launch until complete().
 class OwnWork final : public c10d::Work {
  public:
   OwnWork(int rank, c10d::OpType type, const char* name, const std::vector<at::Tensor>& tensors)
@@ -30,8 +30,9 @@ class OwnWork final : public c10d::Work {
   c10::intrusive_ptr<c10::ivalue::Future> getFuture() override { return future_; }
   std::vector<at::Tensor> result() override { return tensors_; }
 
-  // Once. In Gloo's order: a thread that has waited for the work finds the future complete. A callback of the future that throws
-  // does so on a thread where nobody would catch it, so that becomes the work's error.
+  // Call it once. Completes in Gloo's order: a thread that has waited for the work finds the future complete. A
+  // callback of the future that throws does so on a thread where nobody would catch it, so that becomes the work's
+  // error.
   void complete(std::exception_ptr error) noexcept {
     try {
       if (error) {
@@ -65,24 +66,26 @@ struct LinkTransfer {
   bool data_ready = false;
 };
 
-// First in, first out. Thread-safe. A timer thread sleeps until the next completion; it calls `complete`, for a failure the thread that
-// tells of it does.
+// A link's transfers, first in, first out. Thread-safe. A timer thread sleeps until the next completion and calls
+// `complete`; for a failure, the thread that reports it does.
 class LinkQueue {
  public:
   using Clock = std::chrono::steady_clock;
 
   LinkQueue();
-  // Waits for what is in the queue, unless the last owner is a `complete` on the timer thread itself. All data there must be going to
-  // come, or to fail.
+  // Waits for the transfers in the queue, unless the last owner is a `complete` on the timer thread itself. All of
+  // their data must still arrive or fail.
   ~LinkQueue();
   LinkQueue(const LinkQueue&) = delete;
   LinkQueue& operator=(const LinkQueue&) = delete;
 
-  // Behind those before it. From then on the rest may be called, once each; after fail() nothing happens.
+  // Puts a transfer behind those before it. From then on the functions below may be called, once each; after fail()
+  // they do nothing.
   void add(const std::shared_ptr<LinkTransfer>& transfer);
-  void note_arrival(LinkTransfer& transfer);  // of the last rank
+  void note_arrival(LinkTransfer& transfer);  // the last rank has arrived
   void note_data(LinkTransfer& transfer);
-  void fail(const std::shared_ptr<LinkTransfer>& transfer, const std::exception_ptr& error);  // at once, wherever it is in the queue
+  // Completes at once, wherever in the queue.
+  void fail(const std::shared_ptr<LinkTransfer>& transfer, const std::exception_ptr& error);
 
  private:
   struct Line;
@@ -90,17 +93,20 @@ class LinkQueue {
   std::thread timer_;
 };
 
-// A backend whose collectives take the time of a modelled link: all-reduce, broadcast, all-to-all, all-gather and barrier of `inner`, which
-// moves the data, and its send and recv, which pass free; other collectives are refused. Errors of `inner` come through at once.
+// A backend whose all-reduces, broadcasts, all-to-alls and all-gathers take the time of a modelled link, while `inner`
+// moves the data. Barriers, send and recv of `inner` take no link time; other collectives are refused. Errors of
+// `inner` come through at once.
 //
-// When the last rank has joined a collective, nobody says; each is therefore accompanied by a one-element all-reduce of `inner`, which is
-// over when all ranks have come. The link's time counts from there: from this rank's own start it would be too short when another rank is
-// late, and from the end of the data's own move it would be too long by that.
+// Nothing says when the last rank has joined a collective. So each is accompanied by a one-element all-reduce of
+// `inner`, which is over when all ranks have come. The link's time counts from there: counted from this rank's own
+// start it would be too short when another rank is late, and counted from the end of the data's own move it would be
+// too long by that.
 c10::intrusive_ptr<c10d::Backend> make_linked_backend(c10::intrusive_ptr<c10d::Backend> inner, const ModelledLink& link);
 
-// The same for tensors on a device, for one rank, which stands for one of link.world: nothing is sent, sums are what the rank has, and each
-// collective is a wait on a stream of this backend, which begins behind the current one. wait() on a work lets the current stream wait. The
-// last rank to join is the only one. Of multiprocessors a wait takes one thread, and no traffic. Thread-safe.
+// The same for tensors on a device, for one rank, which stands for one of link.world: nothing is sent, sums are what
+// the rank has, and each collective is a wait on a stream of this backend, which begins behind the current one. wait()
+// on a work makes the current stream wait. The last rank to join is the only one. A wait takes one thread of a
+// multiprocessor, and no memory traffic. Thread-safe.
 c10::intrusive_ptr<c10d::Backend> make_linked_device(const ModelledLink& link, c10::Device device, std::unique_ptr<DeviceTimer> timer);
 
 }  // namespace firkin

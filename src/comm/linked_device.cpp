@@ -17,7 +17,7 @@ using c10::impl::VirtualGuardImpl;
 // Complete for the CPU at once, and for a stream when that has waited for it.
 class LinkedDeviceWork final : public c10d::Work {
  public:
-  // The current stream is the link's.
+  // The current stream must be the link's.
   LinkedDeviceWork(c10d::OpType type, std::vector<at::Tensor> tensors, const c10::Stream& link)
       : c10d::Work(0, type),
         tensors_(std::move(tensors)),
@@ -83,7 +83,7 @@ class LinkedDevice final : public c10d::Backend {
     order_.block(later);
   }
 
-  // input: what the only tensor gets; undefined, or the same memory: it has it already.
+  // input: copied into the only tensor, unless it is undefined or has the same memory.
   Work start(c10d::OpType type, const std::vector<at::Tensor>& tensors, const LinkTime& time, const at::Tensor& input = {}) {
     const std::lock_guard lock(mutex_);
     const c10::DeviceGuard device(device_);

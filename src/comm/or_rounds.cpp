@@ -224,7 +224,7 @@ class OrRounds::Rounds {
   const int size_;
 
   // Used by the thread alone.
-  uint64_t number_ = 0;  // of the call
+  uint64_t number_ = 0;  // the call's number
   std::exception_ptr error_;
   std::vector<at::Tensor> sent_;  // by round
   std::array<Expected, 2> expected_;

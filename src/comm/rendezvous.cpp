@@ -24,8 +24,9 @@
 
 namespace firkin {
 
-// connect(), make_process_group() and adopt_process_group(): the store, everybody's arrival there, and then the connections between the
-// ranks. Each step runs with a deadline on a thread of its own, because a store whose host is stopped answers nothing, for ever.
+// connect(), make_process_group() and adopt_process_group(): the store, everybody's arrival there, and then the
+// connections between the ranks. Each step runs with a deadline on a thread of its own, because a store whose host is
+// stopped answers nothing, for ever.
 
 namespace {
 
@@ -33,27 +34,28 @@ using std::chrono::milliseconds;
 using Store = c10::intrusive_ptr<c10d::Store>;
 
 constexpr milliseconds kStoreGrace{500};    // for an answer of the store after the timeout
-constexpr milliseconds kConnectSlice{250};  // of waiting, between two looks whether another rank has given up
+constexpr milliseconds kConnectSlice{250};  // how long to wait between two looks whether another rank has given up
 constexpr milliseconds kConnectGrace{500};  // for the connections, when the last rank arrived just in time
 constexpr milliseconds kListenerPatience{400};
-constexpr milliseconds kLongestTimeout = std::chrono::hours(24 * 365);  // later points in time overflow clocks here and in LibTorch
-constexpr milliseconds kNamePatience{10'000};  // a name server may take a moment to know a host that has just started
+constexpr milliseconds kLongestTimeout = std::chrono::hours(24 * 365);  // longer ones overflow clocks
+// A host that has just started may not be known yet.
+constexpr milliseconds kNamePatience{10'000};
 constexpr milliseconds kReconnectPause{100};
 constexpr milliseconds kSurveyWindow{400};  // with kSurveyGrace, kConnectGrace and kConnectSlice: two seconds
 
-// What this rank wants to be part of.
+// The group that this rank is to be part of.
 struct Meeting {
   using Clock = std::chrono::steady_clock;
 
   int rank = 0;
   int size = 1;
-  std::string address;  // of the meeting point, for the choice of the network interface
+  std::string address;  // the meeting point's, for the choice of the network interface
   std::string place;    // " at 127.0.0.1:29500", or nothing
   StoreHost store_host = StoreHost::kElsewhere;
   GroupOptions options;
   c10::Device device = c10::kCPU;
   DeviceBackend wanted = DeviceBackend::kGloo;
-  c10::intrusive_ptr<c10d::ProcessGroup> connected = nullptr;  // one whose connections are used
+  c10::intrusive_ptr<c10d::ProcessGroup> connected = nullptr;  // a group whose connections are used
   Clock::time_point started = Clock::now();
   std::shared_ptr<WaitReport> report =
       std::make_shared<WaitReport>(fmt::format("rank {} of {}{}", rank, size, place), options.report_after);
@@ -66,7 +68,7 @@ struct Meeting {
   std::string limit() const { return format_seconds(static_cast<double>(timeout().count()) / 1000); }
 };
 
-// The store has failed; not for being late.
+// The store has failed, not just been late.
 class StoreError : public RuntimeError {
  public:
   using RuntimeError::RuntimeError;
@@ -76,8 +78,8 @@ std::string cannot_meet(const Meeting& meeting, std::string_view why) {
   return fmt::format("rank {} cannot meet the others{}: {}", meeting.rank, meeting.place, why);
 }
 
-// call() within the meeting's timeout. for_whom: what a long wait for it is reported as; null: the call reports by itself. Throws
-// StoreError when the store, of which the call makes use, fails; RuntimeError when it does not answer.
+// Runs call(), which uses the store, within the meeting's timeout. for_whom: whom a report of a long wait names; null
+// if the call reports by itself. Throws StoreError if the store fails, RuntimeError if it does not answer.
 template <typename Call>
 auto meet(const Meeting& meeting, Call call, const char* for_whom = nullptr) {
   auto result = start_detached(std::move(call));
@@ -125,8 +127,8 @@ std::string find_reason(const std::optional<Survey>& survey) {
   return "connecting failed";
 }
 
-// Names the ranks that have not arrived, or have arrived and not connected, by the marks in the group's store. backend_text: Gloo's error,
-// if any.
+// Names the ranks that have not arrived, or have arrived and not connected, by the marks in the group's store.
+// backend_text: Gloo's error, if any.
 [[noreturn]] void fail_to_form(const Meeting& meeting, BoundedStore& store, const std::string& backend_text) {
   const auto survey = survey_ranks(store, {.rank = meeting.rank, .size = meeting.size, .where = "the rendezvous", .window = kSurveyWindow});
   std::string reason = find_reason(survey);
@@ -142,15 +144,16 @@ std::string find_reason(const std::optional<Survey>& survey) {
   fail_to_form(meeting, have_not_arrived(gathering.absent));
 }
 
-// A Gloo for this rank, connected to those of the other ranks, over the meeting's link if it has one. Null when a rank of the roster was
-// started again meanwhile. Throws RuntimeError that names the ranks that have not arrived, or have arrived and not connected.
+// A Gloo for this rank, connected to those of the other ranks, over the meeting's link if it has one. Null when a rank
+// of the roster was started again meanwhile. Throws RuntimeError that names the ranks that have not arrived, or have
+// arrived and not connected.
 c10::intrusive_ptr<c10d::Backend> connect_gloo(const Meeting& meeting, const c10::intrusive_ptr<c10d::Store>& group_store) {
   auto connecting = start_detached([store = group_store, rank = meeting.rank, size = meeting.size, address = meeting.address,
                                     timeout = meeting.options.timeout] { return make_gloo_backend(store, rank, size, address, timeout); });
   const auto until = Meeting::Clock::now() + meeting.time_left(kConnectGrace);
   std::optional<BoundedStore> listener;
   while (connecting.wait_for(kConnectSlice) != std::future_status::ready) {
-    // A connection of its own: Gloo may be waiting on ours, and holds it meanwhile.
+    // A connection of its own, because Gloo may be waiting on ours, and holds it meanwhile.
     if (!listener) {
       auto clone = BoundedStore(group_store).ask(kListenerPatience, [](c10d::Store& store) { return store.clone(); });
       listener.emplace(clone.value_or(group_store));
@@ -174,19 +177,19 @@ c10::intrusive_ptr<c10d::Backend> connect_gloo(const Meeting& meeting, const c10
 bool has_gloo(c10d::ProcessGroup& group) {
   try {
     return group.getBackend(c10::kCPU)->getBackendName() == "gloo";
-  } catch (const std::exception&) {  // of a group for GPUs alone
+  } catch (const std::exception&) {  // the group is for GPUs alone
     return false;
   }
 }
 
-// What carries the CPU's tensors: that of a group of another maker, or one of our own. Null when the group has to be gathered again.
+// The Gloo that carries CPU tensors: the adopted group's, or a new one. Null if the group has to be gathered again.
 c10::intrusive_ptr<c10d::Backend> find_gloo(const Meeting& meeting, const Store& group_store) {
   if (!meeting.connected || !has_gloo(*meeting.connected)) return connect_gloo(meeting, group_store);
   auto gloo = meeting.connected->getBackend(c10::kCPU);
   return meeting.options.link ? make_linked_backend(std::move(gloo), *meeting.options.link) : gloo;
 }
 
-// With what carries a GPU's tensors, which may be the same.
+// The group with `gloo` and with what carries a GPU's tensors, which may be `gloo` as well.
 c10::intrusive_ptr<LosableGroup> make_group(const Meeting& meeting, const Store& store, const c10::intrusive_ptr<c10d::Backend>& gloo,
                                             const std::shared_ptr<GroupState>& state) {
   using Type = c10d::ProcessGroup::BackendType;
@@ -212,7 +215,7 @@ c10::intrusive_ptr<LosableGroup> make_group(const Meeting& meeting, const Store&
   return group;
 }
 
-// Known to all ranks alike. Throws InputError where nccl was asked for and cannot be.
+// The backend for GPU tensors; all ranks decide alike. Throws InputError if nccl was asked for and is not possible.
 DeviceBackend agree_on_backend(const Meeting& meeting, const Gathering& gathering) {
   if (meeting.wanted == DeviceBackend::kGloo || meeting.connected) return meeting.wanted;
   const std::string& problem = gathering.why_not_nccl;
@@ -270,7 +273,7 @@ int resolve(const std::string& host) {
   return code;
 }
 
-// LibTorch's store would look for a host that does not exist until the timeout.
+// Throws if the host's name cannot be resolved: LibTorch's store would look for it until the timeout.
 void check_address(const Meeting& meeting) {
   const auto until = Meeting::Clock::now() + std::min(kNamePatience, meeting.time_left(milliseconds(0)));
   for (;;) {
@@ -284,7 +287,7 @@ void check_address(const Meeting& meeting) {
   }
 }
 
-// What both ways to a group begin with: the device is the current one afterwards.
+// The common beginning of connect() and make_process_group(). Makes this rank's device the current one.
 Meeting begin_meeting(int rank, int size, int local_rank, const GroupOptions& asked, const std::string& place = "") {
   const GroupOptions options = with_checked_timeouts(asked);
   const c10::Device device = choose_device(options, local_rank);
@@ -314,7 +317,7 @@ ProcessGroup connect(const RankInfo& info, const GroupOptions& options) {
     store_options.port = static_cast<uint16_t>(info.master_port);
     store_options.isServer = meeting.store_host == StoreHost::kThisRank;
     store_options.multiTenant = true;  // this process may be in several groups of one meeting point
-    // LibTorch counts this one in whole seconds, and takes 0 for no limit.
+    // LibTorch counts this timeout in whole seconds, and takes 0 for no limit.
     store_options.timeout = std::max<milliseconds>(meeting.time_left(milliseconds(0)), std::chrono::seconds(1));
     store_options.waitWorkers = false;
     const auto open_store = [address = info.master_address, store_options]() -> Store {
@@ -324,7 +327,7 @@ ProcessGroup connect(const RankInfo& info, const GroupOptions& options) {
     try {
       return form_group(meeting, store);
     } catch (const StoreError&) {
-      // Rank 0 has taken its store away with a group that it lost, and comes again with another.
+      // Rank 0's store went away with a group that rank 0 lost; it will come back with another.
       if (meeting.store_host != StoreHost::kRank0 || meeting.time_left(milliseconds(0)) <= kReconnectPause) throw;
       std::this_thread::sleep_for(kReconnectPause);
     }

@@ -31,7 +31,7 @@ std::optional<int> parse_number(const std::string& text) {
 }
 
 struct RankArguments {
-  std::optional<int> ranks;         // of --ranks
+  std::optional<int> ranks;         // from --ranks
   std::vector<std::string> others;  // in their order
 };
 
@@ -72,7 +72,8 @@ int run(const RankArguments& arguments, const RankBody& body, const GroupOptions
   set_torch_log_level();
   at::set_num_threads(threads_per_rank(info->local_world_size));  // LibTorch would take every core in each process
   const int exit_code = body(connect(*info, options), arguments.others);
-  // launch_local_ranks() takes it for an InputError, of which the rank has said everything.
+  // launch_local_ranks() prints nothing for this exit code, because it is that of an InputError, which the rank
+  // reports.
   if (exit_code == kBadInput) fmt::print(stderr, "{}: rank {} ended with exit code {}\n", program, info->rank, exit_code);
   return exit_code;
 }

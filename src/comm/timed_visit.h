@@ -1,4 +1,4 @@
-// Runs what an AllReduceSchedule asks for, whoever knows how to time one sample.
+// Runs a visit that an AllReduceSchedule asks for; the caller times its samples.
 #pragma once
 
 #include <chrono>
@@ -9,8 +9,9 @@
 
 namespace firkin {
 
-// What AllReduceSchedule::tell() wants to know of the visit's samples. isolated(), queued(): seconds of one sample on this rank. elapsed():
-// seconds since the measurement began, asked for when all samples are there. Collective: every rank gets the slowest rank's times.
+// Returns the times of the visit's samples for AllReduceSchedule::tell(): those of the slowest rank, on every rank.
+// Collective. isolated(), queued(): run one sample and return its seconds on this rank. elapsed(): seconds since the
+// measurement began; called after the samples.
 template <class Isolated, class Queued, class Elapsed>
 std::vector<double> time_visit(const ProcessGroup& group, const AllReduceVisit& visit, Isolated isolated, Queued queued, Elapsed elapsed) {
   std::vector<double> seconds;

@@ -40,8 +40,8 @@ struct RankReport {
   uint64_t buffers_changed : 1 = 0;     // its module has other buffers, or of other sizes, than it had
   uint64_t suspects : 1 = 0;            // it may differ from the others: all compare in a later step
   uint64_t step : 59 = 0;
-  uint64_t identity = 0;  // of what is trained; must be the same on every rank
-  uint64_t checksum = 0;  // of its parameters, in a step that compares them
+  uint64_t identity = 0;  // identifies what is trained; must be the same on every rank
+  uint64_t checksum = 0;  // the parameters' checksum, in a step that compares them
 };
 static_assert(sizeof(RankReport) == 24);
 

@@ -30,7 +30,7 @@ constexpr const char* kSteppedLocally =
     "{} changed under gradients that this rank had accumulated under no_sync() and not synchronised, and ranks {}: if the optimiser "
     "stepped it, expected a synchronising backward before every step of the optimiser";
 
-// Four chains of multiplications beside each other: as fast as memory.
+// Four independent chains of multiplications are as fast as memory.
 uint64_t hash_bytes(const uint8_t* bytes, size_t count) {
   std::array<uint64_t, 4> lanes = {1, 2, 3, 4};
   size_t at = 0;
@@ -45,7 +45,8 @@ uint64_t hash_bytes(const uint8_t* bytes, size_t count) {
   return hash;
 }
 
-// Where the tensor is, as one number there: every element is mixed with its place, and the sum, modulo 2^64, has no order.
+// Computed where the tensor is, as one number there. Every element is mixed with its position; the sum, modulo 2^64,
+// does not depend on the order.
 at::Tensor checksum_on_device(const at::Tensor& tensor) {
   constexpr int64_t kMost = int64_t{1} << 24;  // elements at a time, of 8 bytes
   constexpr auto kFactor = static_cast<int64_t>(kPrime);
@@ -200,11 +201,11 @@ std::string Audit::difference(const StepAgreement& agreement, int64_t step) {
       if (suspect) found += fmt::format("; on rank {} {}", *suspect, text_of_rank(setup_.control, suspicion_, *suspect));
       return found;
     }
-    // A rank that suspects had values of its own in one backward, and has gone back: no rank has stepped by itself.
+    // The rank that suspects had values of its own in one backward and has restored them: no rank has stepped alone.
   }
   if (is_due(step)) {
     note_equal(step);
-    constexpr int64_t kMostPatience = 100;  // steps
+    constexpr int64_t kMostPatience = 100;  // in steps
     if (suspect_) patience_ = std::min(2 * patience_, kMostPatience);
     suspect_.reset();
     compare_at_ = step;
@@ -225,7 +226,7 @@ void Audit::note_end() {
   checksum_.reset();
 }
 
-// As numbers, because forwards write into buffers before the comparison.
+// Keeps checksums, because forwards write into buffers before the comparison.
 void Audit::note_buffers(const std::vector<NamedTensor>& untouched) {
   buffers_.clear();
   const std::vector<uint64_t> checksums = checksums_of(untouched);
@@ -236,7 +237,7 @@ void Audit::note_buffers(const std::vector<NamedTensor>& untouched) {
   }
 }
 
-// On any rank: there a forward has come between the last step and an audit. Collective.
+// Forgets buffers that have moved on any rank: a forward has come there between the last step and an audit. Collective.
 void Audit::forget_buffers_that_moved() {
   const auto count = static_cast<double>(buffers_.size());
   if (const auto counts = max_over_ranks(setup_.control, {count, -count}); counts[0] != -counts[1]) buffers_.clear();
@@ -273,7 +274,8 @@ uint64_t Audit::checksum() const {
   return checksum;
 }
 
-// After checksums that differed: what differs now, the same text on every rank; empty: nothing does any more. Collective.
+// Called after checksums differed: says what differs now, in the same text on every rank; empty if nothing does any
+// more. Collective.
 std::string Audit::explain(int64_t step) const {
   const std::string since = equal_at_ ? fmt::format("all were equal at the audit before step {}", *equal_at_) : "this is the first audit";
   const std::vector<NamedTensor> all = tensors();

@@ -1,4 +1,5 @@
-// Do the ranks still hold the same? Checksums of parameters and optimiser states, compared every so many steps.
+// Checks that the ranks still hold the same: checksums of parameters and optimiser states, compared every so many
+// steps.
 #pragma once
 
 #include <array>
@@ -22,34 +23,40 @@ namespace firkin {
 struct StepSetup;     // transport.h
 class StepAgreement;  // agreement.h
 
-// Of each tensor a multiplicative hash of its bytes, as fast as memory; 0 for an undefined or empty one. A device's are hashed there (so
-// the result is another than on the CPU): one number for each tensor is copied, all together, and waited for.
+// A multiplicative hash of each tensor's bytes, as fast as memory; 0 for an undefined or empty tensor. Tensors on a
+// device are hashed there, with other results than on the CPU; their hashes are copied together, which waits for the
+// device.
 std::vector<uint64_t> checksums_of(const std::vector<NamedTensor>& tensors);
 
-// A few of the tensor's bytes, by which to see that somebody has written to it: an optimiser, say. (LibTorch's own write through data(),
-// which counts no version.) On a device, which would have to be waited for, the version alone. Never blocks; about 20 ns.
+// A few of the tensor's bytes, which show whether somebody has written to it, such as an optimiser. (LibTorch's own
+// write through data(), which does not raise the version.) On a device only the version, because reading bytes would
+// wait for the device. Never blocks; about 20 ns.
 using Trace = std::array<uint64_t, 4>;
 Trace trace_of(const at::Tensor& tensor);
 
-// Per tensor, over the ranks; for the ones that differ the first rank whose checksum is not rank 0's, otherwise nothing. Collective.
+// For each tensor that differs between ranks, the first rank whose checksum is not rank 0's; none for the others.
+// Collective.
 std::vector<std::optional<int>> differing_ranks(const ProcessGroup& group, const std::vector<NamedTensor>& tensors);
 
-// The state that an optimiser of LibTorch keeps for these parameters; nothing of another maker's. What it has not made yet is undefined.
+// The state that an optimiser of LibTorch keeps for these parameters; empty for other optimisers. What it has not made
+// yet is undefined.
 std::vector<NamedTensor> state_of(const torch::optim::Optimizer& optimizer, const std::vector<NamedTensor>& parameters);
 
-// What it steps beside the module's parameters, "tensor 2 of the optimiser's group 0"; but for parameters of other wrapped modules, which
-// may be in flight, and are audited there.
+// What the optimiser steps besides the module's parameters, named "tensor 2 of the optimiser's group 0". Parameters of
+// other wrapped modules are left out: they may be in flight, and are audited there.
 std::vector<NamedTensor> outside_of(const torch::nn::Module& module, const torch::optim::Optimizer& optimizer);
 
-// The options of each of an optimiser's groups, as bytes. Of an optimiser of LibTorch.
+// The options of each group of an optimiser of LibTorch, as bytes.
 std::vector<NamedTensor> group_options_of(const torch::optim::Optimizer& optimizer);
 
-// When ranks compare what they hold, and what they find: every so many steps, and where a rank suspects that it differs from the others.
+// Compares parameters, buffers and other tensors between ranks: every so many steps, and when a rank suspects that it
+// differs from the others.
 //
-// Parameters that change under gradients of this rank alone may have been stepped with them; or the program climbs and goes back
-// (sharpness-aware minimisation). So all ranks compare in a later step, and only a difference fails that. Compared is what a step's first
-// gradient finds, synchronised or not: a program that moves its parameters by itself between backwards has them alike on all ranks there.
-// Not thread-safe.
+// A rank suspects this if a parameter changes while it has a gradient of this rank alone: it may have been stepped with
+// that gradient. But the program may also have moved it for one backward only (sharpness-aware minimisation). So all
+// ranks compare in a later step, and only a difference fails that step. They compare the values at a step's first
+// gradient, synchronised or not, since a program that moves its parameters by itself between backwards has them alike
+// on all ranks there. Not thread-safe.
 class Audit {
  public:
   using Tensors = std::function<std::vector<NamedTensor>()>;
@@ -62,32 +69,33 @@ class Audit {
   void remove(const void* owner) {
     std::erase_if(others_, [owner](const auto& each) { return each.first == owner; });
   }
-  // The setup's parameters are others, or the module's; between steps.
+  // Follows a change of the setup's or the module's parameters. Between steps.
   void renew();
 
   bool is_due(int64_t step) const;  // the same on every rank
 
-  // In a step. A gradient that is not synchronised:
+  // For each gradient in a step that is not synchronised.
   void note_local_gradient(size_t parameter);
-  // A synchronised step begins. Returns whether this rank suspects.
+  // Call it when a synchronised step begins. Returns whether this rank suspects a difference.
   bool note_begin();
-  // The first gradient of a step that compares has come, or none will.
+  // In a step that compares: call it for the first gradient, or when it is clear that there will be none.
   void note_first_gradient() { checksum_ = checksum(); }
-  // Of what the first gradient has found; 0 in a step that does not compare.
+  // The checksum at the first gradient; 0 in a step that does not compare.
   uint64_t noted() const { return checksum_.value_or(0); }
-  // All ranks have come to the end of the step, and none has failed: what differs between them, the same text on every rank; empty:
-  // nothing. Collective.
+  // At the end of a step in which no rank has failed: what differs between ranks, in the same text on every rank; empty
+  // if nothing does. Collective.
   std::string difference(const StepAgreement& agreement, int64_t step);
-  // The same, whether one has failed or not.
+  // At the end of every step, failed or not: plans a comparison if a rank suspects a difference.
   void note_suspicion(const StepAgreement& agreement, int64_t step);
   void note_end();
-  // Before a step that compares: these were as a broadcast has left them on this rank, the others are undefined.
+  // Before a step that compares. untouched: buffers that are as a broadcast has left them on this rank; the others are
+  // undefined.
   void note_buffers(const std::vector<NamedTensor>& untouched);
 
-  // Between steps: what differs now. Collective.
+  // Between steps: what differs between ranks now. Collective.
   std::string compare(int64_t step, const std::vector<NamedTensor>& untouched_buffers);
 
-  // What this rank suspects, as part of a sentence; empty: nothing. ranks: "differ".
+  // What this rank suspects, as part of a sentence; empty if nothing. ranks: "differ".
   std::string suspicion(const char* ranks) const;
 
  private:
@@ -99,19 +107,19 @@ class Audit {
   void note_equal(int64_t step) { equal_at_ = step; }
 
   const StepSetup& setup_;
-  std::vector<NamedTensor> parameters_;  // of the module, frozen ones as well
-  std::vector<NamedTensor> buffers_;     // numbers: checksums of what a broadcast has left
+  std::vector<NamedTensor> parameters_;  // the module's, including frozen ones
+  std::vector<NamedTensor> buffers_;     // checksums of the untouched buffers, as tensors
   std::vector<std::pair<const void*, Tensors>> others_;
   std::optional<int64_t> equal_at_;
 
-  std::map<size_t, Trace> local_;  // by parameter that has a gradient of this rank alone
+  std::map<size_t, Trace> local_;  // the parameters that have a gradient of this rank alone
   std::optional<uint64_t> checksum_;
   std::string suspicion_;  // this rank's last one
-  // A rank that suspects, where no comparison has followed. The same on every rank, as is when it follows: a program whose suspicions have
-  // all been unfounded is compared more and more seldom.
+  // A rank that suspects a difference, until the next comparison. It and compare_at_ are the same on every rank. A
+  // program whose suspicions have all been unfounded is compared less and less often.
   std::optional<int> suspect_;
-  int64_t compare_at_ = 0;  // step
-  int64_t patience_ = 1;    // steps
+  int64_t compare_at_ = 0;  // the step that compares
+  int64_t patience_ = 1;    // in steps
 };
 
 }  // namespace firkin

@@ -70,7 +70,7 @@ class AwaitingModules {
   void learn(const torch::nn::Module& module, Owner* innermost);
 
   const torch::nn::Module& root_;
-  std::unordered_map<const void*, size_t> index_of_;            // of each parameter
+  std::unordered_map<const void*, size_t> index_of_;            // by parameter
   std::unordered_map<const torch::nn::Module*, Owner> owners_;  // every module
   std::vector<std::vector<const Owner*>> owners_of_;            // per parameter
   std::vector<bool> is_awaited_;                                // wherever it is registered

@@ -22,8 +22,8 @@ namespace {
 using torch::autograd::Engine;
 using torch::autograd::GraphTask;
 
-// Autograd hands out the current graph task's id and two of its members, but not the task, whose depth tells the outermost and whose future
-// tells why backward threw. The way from the member to the task is the compiler's own.
+// Autograd hands out the current graph task's id and two of its members, but not the task itself, whose depth tells the
+// outermost one and whose future tells why backward threw. offsetof() leads from the member to the task.
 GraphTask* current_graph_task() {
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Winvalid-offsetof"
@@ -57,7 +57,7 @@ std::string message_of(const std::exception_ptr& error) {
 struct BackwardWatch::State {
   struct Watched {
     int id = -1;
-    c10::intrusive_ptr<c10::ivalue::Future> result;  // of the outermost one
+    c10::intrusive_ptr<c10::ivalue::Future> result;  // the outermost backward's
     bool has_thrown() const { return result && result->hasError(); }
   };
 
@@ -66,7 +66,7 @@ struct BackwardWatch::State {
   std::condition_variable changed;
   std::vector<Watched> watched;  // graph tasks of the backward that runs
   int failed_id = -1;            // the last one that failed
-  std::thread::id failing;       // calls `failed` now
+  std::thread::id failing;       // the thread that is calling `failed`
   bool is_closed = false;
 
   bool is_watched(int id) {
@@ -82,7 +82,7 @@ struct BackwardWatch::State {
     std::erase_if(watched, [id](const Watched& task) { return task.id == id; });
     changed.notify_all();
   }
-  // False: nobody is to be told any more.
+  // Returns false if nobody is to be told any more.
   bool start_failing(int id) {
     const std::lock_guard lock(mutex);
     if (is_closed) return false;
@@ -104,7 +104,7 @@ struct BackwardWatch::Token {
   std::weak_ptr<State> state;
   int id = 0;
   bool is_outermost = false;
-  std::vector<c10::Stream> streams;  // of the caller of backward()
+  std::vector<c10::Stream> streams;  // those of backward()'s caller
   std::atomic<bool> is_over = false;
 
   void end() {
@@ -136,7 +136,7 @@ struct BackwardWatch::Token {
         return;
       }
       alive->remove(id);
-      attach(alive);  // the graph task around this one is the current one now; all hooks may lie in inner tasks, so this is the way to it
+      attach(alive);  // all hooks may lie in inner tasks: now watch the surrounding task, which is the current one
     } catch (...) {   // an exception is under way already, or no memory is left to tell of one
     }
   }
@@ -217,7 +217,7 @@ const void* BackwardWatch::caller() {
 void BackwardWatch::settle() const {
   const int id = torch::autograd::get_current_graph_task_id();
   const GraphTask* task = current_graph_task();
-  if (task != nullptr && task->reentrant_depth_ > 0) return;  // what failed may be around it
+  if (task != nullptr && task->reentrant_depth_ > 0) return;  // the task that failed may surround this one
   std::unique_lock lock(state_->mutex);
   if (state_->failing == std::this_thread::get_id()) return;
   const auto is_pending = [id](const State::Watched& other) { return other.id != id && other.has_thrown(); };

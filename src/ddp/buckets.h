@@ -13,27 +13,33 @@
 
 namespace firkin {
 
-// Gradients exist once: place() moves a parameter's gradient into its bucket, adopt() makes its place there the gradient again, with the
-// parameter's strides where they are dense. Between the two the parameter has no gradient, so that nothing that accumulates can write into
-// a bucket under way. Buckets, and every tensor in them, begin at multiples of 256 bytes; the parts of a split tensor lie one behind the
-// other. Buckets that ranks share hold their tensors without gaps, and end with zeros. Not thread-safe.
+// Gradients exist once: place() moves a parameter's gradient into its bucket, adopt() makes its place there the
+// gradient again, with the parameter's strides if they are dense. Between the two the parameter has no gradient, so
+// that nothing that accumulates can write into a bucket in flight. Buckets, and every tensor in them, begin at
+// multiples of 256 bytes; the parts of a split tensor follow each other. Buckets that ranks share hold their tensors
+// without gaps, and end with zeros. Not thread-safe.
 class GradientBuckets {
  public:
-  // parameters: in the order that the plan speaks of; those of one bucket must agree in dtype and device.
-  // scale: what a gradient is multiplied with on its way into the bucket (1 / world size, for a mean by summation).
-  // wire_dtype: float32 and float64 gradients are placed into a second, smaller tensor of this dtype, which travels; see unpack().
-  // shared_by: ranks between which each bucket is divided; 0: it is not.
+  // parameters: in the plan's order; those of one bucket must agree in dtype and device.
+  //
+  // scale: what a gradient is multiplied by on its way into the bucket (1 / world size, for a mean by summation).
+  //
+  // wire_dtype: float32 and float64 gradients are placed into a second, smaller tensor of this dtype, which travels;
+  // see unpack().
+  //
+  // shared_by: ranks among which each bucket is divided; 0 if it is not.
   GradientBuckets(std::vector<at::Tensor> parameters, BucketPlan plan, double scale,
                   std::optional<at::ScalarType> wire_dtype = std::nullopt, int64_t shared_by = 0);
 
-  // Between steps: a bucket gets other memory where a program still holds a gradient that is no parameter's any more (it took it out of
-  // grad() and keeps it), or something that lies in its memory. A gradient that still is one goes on as it does without buckets: who holds
-  // it sees it accumulate. Returns whether any did. 10 ns a parameter.
+  // Between steps: a bucket gets new memory if the program still holds a gradient that is no parameter's any more (it
+  // took it out of grad() and keeps it), or something else in the bucket's memory. A gradient that still is a
+  // parameter's behaves as it does without buckets: whoever holds it sees it accumulate. Returns whether any bucket got
+  // new memory. 10 ns a parameter.
   bool leave_kept_gradients();
 
   const BucketPlan& plan() const { return plan_; }
   int64_t bucket_count() const { return static_cast<int64_t>(buckets_.size()); }
-  // The bucket that holds the tensor; of a split one, the first; and all that hold a part of it.
+  // The bucket that holds the tensor, or the first part of a split one; and all that hold a part of it.
   int64_t bucket_of(int64_t tensor) const { return bucket_of_[static_cast<size_t>(tensor)]; }
   auto buckets_of(int64_t tensor) const {
     return std::views::iota(bucket_of(tensor), bucket_of(tensor) + plan_.buckets[static_cast<size_t>(bucket_of(tensor))].parts);
@@ -47,23 +53,24 @@ class GradientBuckets {
   // Bytes of the gradients in it, without the gaps of alignment.
   int64_t gradient_bytes(int64_t bucket) const { return buckets_[static_cast<size_t>(bucket)].gradient_bytes; }
 
-  // Writes the parameter's gradient, scaled, into its bucket, and takes it from the parameter. On a CPU in one pass over the data: autograd
-  // hands over its own tensor when the gradient was undefined before backward, and a gradient that lies in the bucket already is scaled in
-  // place. On a device the gradient is kept until pack(). An undefined gradient counts as zeros. Throws InputError for a sparse gradient.
+  // Writes the parameter's gradient, scaled, into its bucket, and takes it from the parameter. On a CPU in one pass
+  // over the data: autograd hands over its own tensor when the gradient was undefined before backward, and a gradient
+  // that lies in the bucket already is scaled in place. On a device the gradient is kept until pack(). An undefined
+  // gradient counts as zeros. Throws InputError for a sparse gradient.
   void place(int64_t tensor);
 
-  // Before the bucket is sent, on the stream that sends it: on a device, copies what place() has kept and scales it, with a kernel or two
-  // for the whole bucket instead of one for each tensor. On a CPU there is nothing left to do.
+  // Before the bucket is sent, on the stream that sends it: on a device, copies what place() has kept and scales it,
+  // with a kernel or two for the whole bucket instead of one for each tensor. On a CPU there is nothing left to do.
   void pack(int64_t bucket);
 
-  // What travelled into the bucket itself. Does nothing without wire_dtype, but for telling the allocator of a device of the stream on
-  // which the bucket is used from now on.
+  // Writes what travelled into the bucket itself. Without wire_dtype it only tells the allocator of a device on which
+  // stream the bucket is used from now on.
   void unpack(int64_t bucket);
 
-  // All buckets: what a rank without data adds to the sum.
+  // Fills all buckets with zeros: what a rank without data adds to the sum.
   void fill_with_zeros();
 
-  // The bucket, and with it the gradients that live there.
+  // Scales the bucket, and with it the gradients that live there.
   void scale(int64_t bucket, double factor);
 
   // Makes its place in the bucket the parameter's gradient, whatever that was.
@@ -77,7 +84,7 @@ class GradientBuckets {
     std::vector<at::Tensor> kept = {};     // on a device: gradients, until pack(), and
     std::vector<at::Tensor> places = {};   // where they go in `flat`
     std::optional<c10::Stream> home = {};  // on a device: the stream that it was allocated on, and goes back to
-    size_t own_uses = 0;                   // of the storage of `flat`
+    size_t own_uses = 0;                   // our own, of the storage of `flat`
   };
   Memory make_memory(const Bucket& bucket);
   void allocate(size_t bucket);

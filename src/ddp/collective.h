@@ -1,4 +1,4 @@
-// What becomes of a full bucket: an object that starts its reduction, and finishes it when it has come.
+// Reduces full buckets: starts the reduction of a bucket, and finishes it when the data have arrived.
 #pragma once
 
 #include <cstdint>
@@ -8,22 +8,22 @@
 
 namespace firkin {
 
-// Launched for every bucket of a step in the same order on every rank. A reduction may have a part behind both, after the step: those of
-// SlicedBuckets do. Not thread-safe.
+// launch() is called for every bucket of a step, in the same order on every rank. A reduction may have a third part
+// that comes after the step, as with SlicedBuckets. Not thread-safe.
 class BucketCollective {
  public:
   virtual ~BucketCollective() = default;
 
-  virtual void begin(const GradientBuckets& /*buckets*/) {}  // a step
-  // Starts the reduction of what buckets.wire(bucket) holds on the current stream.
+  virtual void begin(const GradientBuckets& /*buckets*/) {}  // a step begins
+  // Starts the reduction of buckets.wire(bucket), as it is on the current stream.
   virtual BucketReduction launch(const ProcessGroup& group, const GradientBuckets& buckets, int64_t bucket) = 0;
-  // When it has come: what came becomes the bucket's content.
+  // Once the reduction has arrived: makes its result the bucket's content.
   virtual void finish(const ProcessGroup& /*group*/, const GradientBuckets& /*buckets*/, int64_t /*bucket*/) {}
-  // Instead of that, for all that was launched, when all of it has come: the step has failed.
+  // Instead of finish(), if the step has failed: for all launched reductions, once they have arrived.
   virtual void drop() {}
 };
 
-// What a gradient hook starts: the sum, unless it is the user's own.
+// The reduction of a gradient hook: the sum, unless the hook is the user's own.
 class HookedReduction final : public BucketCollective {
  public:
   // hook: must outlive this.

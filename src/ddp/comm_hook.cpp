@@ -13,8 +13,8 @@ namespace {
 
 using c10::ivalue::Future;
 
-// Completes when the hook's future does, without its error. Unlike c10d's own wrapper of a future it can be waited for with a timeout, so
-// that firkin::wait() can look out for ranks that have died.
+// Completes when the hook's future does, without its error. Unlike c10d's own wrapper of a future it can be waited for
+// with a timeout, so that firkin::wait() can look out for ranks that have died.
 class HookWork final : public c10d::Work {
  public:
   c10::intrusive_ptr<Future> getFuture() override { return done_; }

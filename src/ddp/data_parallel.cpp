@@ -12,7 +12,7 @@
 
 namespace firkin {
 
-// Nothing but the module and its parameters under the strategy none.
+// Under the strategy none only the module and its parameters are set.
 struct DataParallel::Parts {
   torch::nn::Module* module = nullptr;
   std::vector<std::string> tensors;  // names, in ready order
@@ -20,13 +20,13 @@ struct DataParallel::Parts {
   std::optional<Connections> for_gradients;
   std::optional<Connections> for_control;
   std::unique_ptr<Synchronizer> synchronizer;
-  std::unique_ptr<Ordered> ordered;  // after it: they look at it to their end
+  std::unique_ptr<Ordered> ordered;  // declared after it, because they use it to their end
   std::unique_ptr<Sharded> sharded;
   FirstUse* first_use = nullptr;  // one of the two
   std::unique_ptr<Automatic> automatic;
   struct Observer final : StepExtension {
     void ended(const StepAgreement& /*agreement*/) override {
-      if (const auto now = call) now();  // it may take itself off
+      if (const auto now = call) now();  // a copy, because the observer may remove itself
     }
     std::function<void()> call;
   };
@@ -34,7 +34,7 @@ struct DataParallel::Parts {
   std::optional<StepFailure> no_failure;
   BucketPlan no_plan;
 
-  // No other module's messages ever come this way. Collective.
+  // Takes connections by which no other module's messages ever come. Collective.
   void connect(StepSetup& setup) {
     const ProcessGroup group = setup.group;
     for_gradients.emplace(take_connections(group));
@@ -52,7 +52,7 @@ struct DataParallel::Parts {
 
 namespace {
 
-// A failing hook must fail its step before a bucket is used: so every bucket arrives within the step.
+// A failing hook must fail its step before a bucket is used, so every bucket has to arrive within the step.
 void check_comm_hook(const DataParallelOptions& options) {
   const std::string& name = options.gradient_hook.name;
   if (const Strategy& strategy = options.strategy; strategy.name != "bucketed" && strategy.name != "planned") {
@@ -74,7 +74,8 @@ void check_comm_hook(const DataParallelOptions& options) {
   }
 }
 
-// Gloo sums these types, and complex numbers as pairs of reals. No backend of c10d scatters or gathers complex numbers.
+// Gloo sums these types, and complex numbers as pairs of real ones. No backend of c10d scatters or gathers complex
+// numbers.
 void check_dtypes(const StepSetup& setup) {
   constexpr std::array kSummed = {at::kFloat, at::kDouble, at::kHalf, at::kBFloat16};
   for (const auto& [name, tensor] : setup.parameters) {
@@ -91,7 +92,7 @@ void check_dtypes(const StepSetup& setup) {
   }
 }
 
-// What this rank can see by itself. Throws InputError.
+// Checks what this rank can see by itself. Throws InputError.
 StepSetup prepare(torch::nn::Module& module, const ProcessGroup& group, DataParallelOptions options) {
   StepSetup setup{.module = &module,
                   .group = group,
@@ -128,7 +129,8 @@ StepSetup prepare(torch::nn::Module& module, const ProcessGroup& group, DataPara
   return setup;
 }
 
-// Rank 0's parameters and buffers to all. A rank that has no memory for it says so: the others would wait for their timeout.
+// Sends rank 0's parameters and buffers to all. A rank that has no memory for them gives up: the others would wait for
+// their timeout.
 void broadcast_state(const ProcessGroup& group, const torch::nn::Module& module) {
   try {
     broadcast_tensors(group, tensors_of(parameters_in(module)), 0);
@@ -142,7 +144,7 @@ void broadcast_state(const ProcessGroup& group, const torch::nn::Module& module)
 
 }  // namespace
 
-// Collective whatever happens on this rank: no other rank waits for one that cannot go on.
+// Collective on every path, so a failing rank never leaves its peers waiting.
 DataParallel::DataParallel(torch::nn::Module& module, const ProcessGroup& group, DataParallelOptions options)
     : parts_(std::make_unique<Parts>()) {
   const std::vector<std::string> lines = describe(options, module);
@@ -171,7 +173,7 @@ DataParallel::DataParallel(torch::nn::Module& module, const ProcessGroup& group,
   if (broadcasts) broadcast_state(group, module);
   try {
     parts_->synchronizer = std::make_unique<Synchronizer>(std::move(*setup));
-  } catch (const std::exception& error) {  // no memory for the buckets, say
+  } catch (const std::exception& error) {  // for example no memory for the buckets
     problem = first_line(error.what());
   }
   agree_to_begin(group, problem);

@@ -9,7 +9,7 @@
 namespace firkin {
 namespace {
 
-// What this library throws out of a step that another rank has failed too.
+// Whether Firkin has thrown it from a step that failed on every rank.
 bool is_error_of_a_step(const std::exception_ptr& error) {
   try {
     std::rethrow_exception(error);

@@ -10,50 +10,51 @@
 
 namespace firkin {
 
-// Not thread-safe.
+// The failure of the last step, and the loss of the group. Not thread-safe.
 class FailureRecord {
  public:
-  // Of the last step.
+  // The failure of the last step.
   const std::optional<StepFailure>& failure() const { return failure_; }
-  // own: what this rank's step throws for it; null: a StepError.
+  // own: the exception that this rank's step throws; null: it throws a StepError.
   void note(StepFailure failure, std::exception_ptr own);
-  // This rank's own exception leaves backward(): nobody has handled it.
+  // Call it when this rank's own exception leaves backward(), before any handler has seen it.
   void note_own_exception() { state_ = State::kThrown; }
-  // What comes now belongs to another step.
+  // Call it for a gradient: from now on, exceptions belong to another step.
   void note_gradient();
-  // A step has ended well.
+  // To be called when a step has ended well.
   void clear();
   // Throws the failure of the last step, if it failed.
   void throw_if_failed() const;
-  // Once after a failure that no call has thrown yet; throws it.
+  // Throws the failure of the last step if no call has thrown it yet.
   void report();
   void forget_report() { is_unreported_ = false; }
 
-  // abandon_step() is called, in a handler or outside of any (null). Returns whether this is about the failure of the last step; otherwise
-  // another step is to fail: a gradient has come since, or what is handled is another exception of the program's own, which has come before
-  // any gradient. A handler may call it several times, and for a failure that it did not cause.
+  // For a call of abandon_step(), with the exception that is being handled (null outside of a handler). Returns whether
+  // the call is about the failure of the last step. If not, another step is to fail: either a gradient has come since,
+  // or the exception is another one of the program's own, thrown before any gradient. A handler may call abandon_step()
+  // several times, also for a failure that it did not cause.
   bool explains(const std::exception_ptr& handled);
-  // The same within a step that is open: it is this step's.
+  // For such a call within an open step, which it is then about.
   void note_handler(const std::exception_ptr& handled);
-  // The step that abandon_step() was called for has failed.
+  // Call it when a step has failed because of abandon_step().
   void note_abandoned() { state_ = State::kFailed; }
 
   bool is_lost() const { return loss_.has_value(); }
   void note_loss(std::string message) { loss_ = std::move(message); }
-  void throw_if_lost() const;  // GroupError
+  void throw_if_lost() const;  // throws GroupError
 
  private:
   enum class State {
     kNone,    // the last step ended well, or there was none
-    kThrown,  // it failed on this rank too, whose own exception is on its way to a handler
+    kThrown,  // it failed on this rank too, with an exception that is on its way to a handler
     kFailed,  // it failed, and no gradient has come since
-    kPast,    // one has
+    kPast,    // it failed, and a gradient has come since
   };
 
   State state_ = State::kNone;
   std::optional<StepFailure> failure_;
   std::exception_ptr own_;
-  std::exception_ptr handled_;  // what the last handler that called abandon_step() handled
+  std::exception_ptr handled_;  // the exception that was being handled when abandon_step() was called last
   bool is_unreported_ = false;
   std::optional<std::string> loss_;
 };

@@ -72,8 +72,8 @@ void StreamMark::follow(c10::Device device) {
 }
 
 BucketFlight::~BucketFlight() {
-  // A step that failed may be forgotten before the backend is done with it; then the backend keeps the few bytes that it will write to.
-  // (On a device it writes nothing.)
+  // A step that failed may be forgotten before the backend is done with it; the few bytes that the backend will still
+  // write to are then left to it. (On a device it writes nothing.)
   if (device_.is_cpu() && ended_at_ != nullptr && is_pending()) static_cast<void>(ended_at_.release());
 }
 

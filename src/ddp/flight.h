@@ -1,4 +1,5 @@
-// One bucket on its way through the steps, and when its sum is there: a future on a CPU, an event on a device. And the streams of devices.
+// One bucket on its way through the steps, and when its sum has arrived: a future on a CPU, an event on a device. Also
+// the streams of devices.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -19,20 +20,21 @@
 
 namespace firkin {
 
-// Of this thread. The device is no CPU.
+// This thread's current stream of a device that is no CPU.
 c10::Stream current_stream(c10::Device device);
 
-// The current stream uses the tensor: when it goes, its memory must not be another's before this stream is done with it. On a CPU: nothing.
+// Tells the allocator that the current stream uses the tensor: its memory must not be reused before this stream is done
+// with it. Does nothing on a CPU.
 void keep_for_current_stream(const at::Tensor& tensor);
 
 // The streams on which a bucket was written to since it was sent last. Not thread-safe.
 class BucketWriters {
  public:
-  // Something was queued on the current stream that writes to it.
+  // Notes that something was queued on the current stream that writes to the bucket.
   void note(c10::Device device);
 
-  // What is queued on the current stream from now on comes after all that was noted, which is forgotten. An event for every stream but the
-  // current one; none in the usual case of one stream.
+  // Makes what is queued on the current stream from now on come after all that was noted, and forgets that. Takes an
+  // event for every stream but the current one; none in the usual case of one stream.
   void join(c10::Device device);
 
  private:
@@ -44,23 +46,23 @@ class BucketWriters {
   std::vector<Writer> writers_;  // kept for the next step
 };
 
-// A point in the devices' work: what was queued on the streams that were current at set(), and on those of every set() before. A stream
-// that continues from there calls follow() first. Not thread-safe.
+// A point in the devices' work: after what was queued on the streams that were current at set(), and on those of every
+// set() before. A stream that continues from there calls follow() first. Not thread-safe.
 class StreamMark {
  public:
-  // Of the devices of these tensors, each once.
+  // For the devices of these tensors.
   explicit StreamMark(const std::vector<at::Tensor>& tensors);
 
   void set();
-  // What is queued on the current streams, or on the current one of this device, from now on comes after the mark. Costs one comparison for
-  // the stream that set it.
+  // Makes what is queued from now on, on the current streams or on that of one device, come after the mark. Costs one
+  // comparison on the stream that set it.
   void follow();
   void follow(c10::Device device);
 
  private:
   struct Place {
     c10::Device device;
-    std::optional<c10::Stream> stream = std::nullopt;  // that set it last; null: never set
+    std::optional<c10::Stream> stream = std::nullopt;  // the stream that set it last; none: never set
     c10::Event event;
   };
   static void follow(const Place& place, const c10::Stream& current);
@@ -70,8 +72,8 @@ class StreamMark {
 
 //   filling --launch()--> in flight --wait()--> reduced --consume()--> filling, in the next step
 //
-// Lives as long as its bucket; allocates nothing from step to step. A call out of order is a mistake of ours and throws std::logic_error.
-// Not thread-safe, but for the backend's thread, which notes the end.
+// Lives as long as its bucket; allocates nothing from step to step. A call out of order is a bug in Firkin and throws
+// std::logic_error. Not thread-safe, except for the backend's thread, which notes the end.
 class BucketFlight {
  public:
   using Clock = std::chrono::steady_clock;
@@ -83,23 +85,26 @@ class BucketFlight {
 
   bool is_full() const { return missing_ == 0; }
   bool is_consumed() const { return state_ == State::kConsumed; }
-  // It was launched and its sum is not known to be there. Never blocks.
+  // Whether it was launched and its sum is not known to have arrived. Never blocks.
   bool is_pending() const;
 
   void begin();
-  // One of its gradients is in the bucket, on this device: written there by what is queued on the current stream.
+  // Notes that one of its gradients is in the bucket, written there by what is queued on the current stream of this
+  // device.
   void tensor_placed(c10::Device device);
-  // Before launch(): on a device, what is queued on the current stream from now on comes after all writing into the bucket.
+  // Call it before launch(): on a device, makes what is queued on the current stream from now on come after all writing
+  // into the bucket.
   void join_writers(c10::Device device) { writers_.join(device); }
   // start: sends the bucket, which is on this device.
   void launch(c10::Device device, c10::function_ref<BucketReduction()> start);
 
-  // On a CPU: blocks until the sum is there. On a device: lets the current stream wait for it, or another one when called again. Throws as
-  // firkin::wait() does, or what the reduction's `finish` throws. Returns whether it was the first call.
+  // On a CPU, blocks until the sum is there. On a device, makes the current stream wait for it; call it again for
+  // another stream. Throws what firkin::wait() and the reduction's `finish` throw. Returns whether it was the first
+  // call.
   bool wait(const ProcessGroup& group, c10::function_ref<std::string()> what);
   void consume();
 
-  // When the last of its gradients was in it; launched_at() when backward has not filled it.
+  // When the last of its gradients was in it; launched_at() if backward has not filled it.
   Clock::time_point full_at() const { return std::min(full_at_, launched_at_); }
   Clock::time_point launched_at() const { return launched_at_; }
   // When the sum was there, as far as the CPU knows: on a device when the stream was made to wait.

@@ -13,15 +13,17 @@
 namespace firkin {
 namespace {
 
-// Module::named_parameters() makes names, which takes longer than many a step has time.
+// Reads parameters without their names: Module::named_parameters() makes names, which takes longer than many a step can
+// spare.
 struct Registered : torch::nn::Module {
   static const torch::OrderedDict<std::string, at::Tensor>& parameters_of(const torch::nn::Module& module) {
     return module.*(&Registered::parameters_);
   }
 };
 
-// Calls visit(place, tensor) for each parameter or what stands in its place, and perhaps visit(place, null) for each module that has some,
-// itself or in others; ends when it returns false, and returns whether it never did. tensors: counts them.
+// Calls visit(place, tensor) for each parameter or what stands in its place and, if modules_too, visit(place, null) for
+// each module that has some, itself or in others. Ends when a visit returns false, and returns whether none did.
+// `tensors` counts the tensors.
 template <typename Place, typename Visit>
 bool visit_all(const torch::nn::Module& module, bool modules_too, Visit& visit, size_t& tensors) {
   const size_t before = tensors;
@@ -38,7 +40,7 @@ bool visit_all(const torch::nn::Module& module, bool modules_too, Visit& visit, 
   return !modules_too || tensors == before || visit(Place{.module = &module}, nullptr);
 }
 
-// Calls visit(name, buffer) for each buffer; the name may be the one within its module.
+// Calls visit(name, buffer) for each buffer; the name may lack the path of its module.
 template <typename Visit>
 void visit_buffers(const torch::nn::Module& module, Visit& visit) {
   if (const auto* mirror = dynamic_cast<const MirrorModule*>(&module)) {
@@ -55,7 +57,7 @@ uint32_t version_of(const at::Tensor& tensor) {
   return tensor.is_inference() ? 0 : static_cast<uint32_t>(tensor._version());
 }
 
-constexpr int64_t kPartAlignment = 16;  // of every part: whole elements of any dtype
+constexpr int64_t kPartAlignment = 16;  // for every part, so that elements of any dtype are aligned
 
 int64_t whole_parts(int64_t bytes) {
   return (bytes + kPartAlignment - 1) / kPartAlignment * kPartAlignment;
@@ -88,7 +90,8 @@ bool ParameterWatch::has_changed() const {
   size_t position = 0;
   const auto compare = [&](const Place& place, const at::Tensor* tensor) {
     const Seen* then = position < seen_.size() ? &seen_[position] : nullptr;
-    if (tensor == nullptr || !tensor->is_leaf()) {  // a module that is new, with parameters that are not, changes nothing
+    // A new module whose parameters are not new changes nothing.
+    if (tensor == nullptr || !tensor->is_leaf()) {
       if (then != nullptr && then->place == place) ++position;
       return true;
     }

@@ -1,4 +1,5 @@
-// What a module holds, kept the same on all ranks while it is trained: parameters that come and go, buffers that follow rank 0's.
+// What a module holds, kept the same on all ranks while it is trained: parameters that come and go, buffers that follow
+// rank 0's.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -14,27 +15,27 @@
 
 namespace firkin {
 
-// A module that stands for one that is kept elsewhere: Python's.
+// A module that mirrors one that is kept elsewhere, in Python.
 class MirrorModule : public torch::nn::Module {
  public:
   using Module::Module;
-  // Takes over what that one holds now; called before this one is looked at. What it throws fails the step.
+  // Takes over what the other module holds now; called before this one is read. An exception fails the step.
   virtual void look() = 0;
-  // Of that one, under full names; this one has none.
+  // The other module's buffers, under full names; this module has none.
   virtual const std::vector<NamedTensor>& buffers_there() const = 0;
 };
 
 // All buffers, under each of their names.
 std::vector<NamedTensor> buffers_in(const torch::nn::Module& module);
 
-// Whether a module trains the same parameters as when it was looked at last, and, where its modules are awaited, has them in the same ones.
-// Not thread-safe.
+// Tells whether a module trains the same parameters as when it was looked at last and, if its modules are awaited, has
+// them in the same modules. Not thread-safe.
 class ParameterWatch {
  public:
   ParameterWatch(const torch::nn::Module& module, bool modules_too) : module_(&module), modules_too_(modules_too) {}
 
-  // Compares every parameter's identity and requires_grad: about 0.1 us each. A tensor that was computed is no parameter, and the one whose
-  // place it takes is still there: forwards put such tensors in and take them out again.
+  // Compares every parameter's identity and requires_grad: about 0.1 us each. A computed tensor in a parameter's place
+  // is no change: forwards put such tensors in and take them out again.
   bool has_changed() const;
   void look();
 
@@ -43,12 +44,12 @@ class ParameterWatch {
   bool modules_too_;
   struct Place {
     const torch::nn::Module* module = nullptr;
-    size_t index = 0;  // of its parameters, from 1 on
+    size_t index = 0;  // among its parameters, from 1 on
     bool operator==(const Place&) const = default;
   };
   struct Seen {
     Place place;
-    const void* identity = nullptr;  // of a parameter or a module
+    const void* identity = nullptr;  // the address of a parameter or a module
     bool is_trained = false;
   };
   std::vector<Seen> seen_;  // in the order of the tree
@@ -57,14 +58,14 @@ class ParameterWatch {
 // All tensors of a device travel as bytes in one broadcast, whatever their dtypes. Not thread-safe.
 class TensorBroadcast {
  public:
-  // gradients: a group that carries every device. beside: the group for those that it carries. like: of the sizes, dtypes and devices of
-  // all that are sent.
+  // gradients: a group that carries every device. beside: the group for the devices that it carries. like: tensors with
+  // the sizes, dtypes and devices of all that will be sent.
   TensorBroadcast(const ProcessGroup& beside, const ProcessGroup& gradients, const std::vector<at::Tensor>& like);
 
-  // Starts sending the root's values. tensors: none, where what travels will not be kept. Collective.
+  // Starts sending the root's values. tensors: empty if what travels will not be kept. Collective.
   void launch(int root, const std::vector<at::Tensor>& tensors);
-  // Waits, and keeps what came or not: what autograd has saved of these tensors does not count as changed. Throws RuntimeError when the
-  // collective failed.
+  // Waits, and writes what came into the tensors if `keep`: what autograd has saved of these does not count as changed.
+  // Throws RuntimeError if the collective failed.
   void wait(bool keep);
 
  private:
@@ -82,23 +83,24 @@ class TensorBroadcast {
   int root_ = 0;
 };
 
-// The buffers that a module has at the end of a step, to all ranks, whatever it had before. Not thread-safe.
+// Sends the buffers that a module has at the end of a step to all ranks, whatever it had before. Not thread-safe.
 class BufferBroadcast {
  public:
   BufferBroadcast(const torch::nn::Module& module, const ProcessGroup& control, const ProcessGroup& gradients);
 
-  // Reads the module. True if there are other buffers than adopt() knew, by names, sizes, dtypes or devices; then nothing that is
-  // launched may be kept before all ranks have adopted theirs. About 0.2 us for each buffer.
+  // Reads the module, in about 0.2 us per buffer. Returns whether its buffers differ in names, sizes, dtypes or devices
+  // from those at adopt(). If so, nothing that is launched may be kept before all ranks have adopted theirs.
   bool look();
-  // On every rank, when all have the same lines().
+  // Call it on every rank, when all have the same lines().
   void adopt();
   std::vector<std::string> lines() const;
 
-  // As TensorBroadcast's.
+  // As in TensorBroadcast.
   void launch(int root);
   void wait(bool keep);
 
-  // Those that nobody has written to, and that are in their places, since wait() kept what came: the others are undefined.
+  // The buffers that nobody has written to, and that are still in their places, since wait() kept what came; the others
+  // are undefined.
   std::vector<NamedTensor> untouched() const;
 
  private:
@@ -123,7 +125,8 @@ class BufferBroadcast {
   std::vector<Left> left_;
 };
 
-// The root's values to all ranks, up to 64 MiB at a time, or one larger tensor. Collective. Throws GroupError when a collective failed.
+// Sends the root's values to all ranks, up to 64 MiB at a time, or one larger tensor. Collective. Throws GroupError
+// when a collective failed.
 void broadcast_tensors(const ProcessGroup& group, const std::vector<at::Tensor>& tensors, int root);
 
 }  // namespace firkin

@@ -12,7 +12,7 @@
 namespace firkin {
 namespace {
 
-// Parameters of one dtype on one device, as positions in the ready order.
+// A dtype on a device: parameters of different kinds never share a bucket.
 using Kind = std::pair<int, std::string>;
 
 Kind kind_of(const at::Tensor& tensor) {
@@ -36,7 +36,7 @@ BucketPlan group_one_kind(const std::vector<int64_t>& sizes, const DataParallelO
   return assign_buckets(sizes, options.cap);
 }
 
-// Ranks divide buckets by elements, in memory order.
+// Throws InputError for what ranks cannot divide by elements, in memory order.
 void check_shareable(const std::vector<NamedTensor>& parameters, const DataParallelOptions& options) {
   for (const auto& [name, tensor] : parameters) {
     if (tensor.is_non_overlapping_and_dense()) continue;

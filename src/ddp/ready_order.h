@@ -1,4 +1,5 @@
-// In which order gradients become ready, when, and when a parameter's gradient is complete; and the buckets that are laid over that order.
+// In which order gradients become ready, when, and when a parameter's gradient is complete; and the buckets that are
+// laid over that order.
 #pragma once
 
 #include <cstddef>
@@ -12,10 +13,10 @@
 
 namespace firkin {
 
-// A parameter may get several gradients in one backward: one that is used inside and outside a re-entrant backward (activation
-// checkpointing) gets one from each. How many it gets, and in which order parameters are complete, is seen in the first step and relied on
-// from then on. A parameter that got none in that step is complete with the end of backward until a step has shown how many it gets.
-// Not thread-safe.
+// A parameter may get several gradients in one backward: one that is used inside and outside a re-entrant backward
+// (activation checkpointing) gets one from each. How many it gets, and in which order parameters are complete, is seen
+// in the first step and relied on from then on. A parameter that got none in that step is complete with the end of
+// backward until a step has shown how many it gets. Not thread-safe.
 class ReadyCounter {
  public:
   explicit ReadyCounter(size_t parameters) : expected_(parameters, kUnknown), received_(parameters, 0) {}
@@ -29,12 +30,14 @@ class ReadyCounter {
   };
   Arrival count(size_t parameter);
 
-  // What this step has shown: parameters by their last gradient, then those that got none; and how many gradients each got.
+  // What this step has shown: parameters in the order of their last gradient, then those that got none; and how many
+  // gradients each got.
   std::vector<int64_t> observed_order() const;
   const std::vector<int64_t>& received() const { return received_; }
 
   bool has_learned() const { return has_learned_; }
-  // received: gradients per parameter in a step that ended well; where nothing was known before, as many are expected from now on.
+  // received: gradients per parameter in a step that ended well; where nothing was known before, as many are expected
+  // from now on.
   void learn(const std::vector<int64_t>& received);
 
  private:
@@ -46,10 +49,10 @@ class ReadyCounter {
   bool has_learned_ = false;
 };
 
-// count - 1, ..., 1, 0: that of registration, reversed.
+// Count - 1, ..., 1, 0: registration order, reversed.
 std::vector<int64_t> reversed_order(size_t count);
 
-// The same of parameters (measuring/ready_profile.h).
+// profile_in_order() of measuring/ready_profile.h for parameters.
 TensorProfile profile_in_order(const std::vector<NamedTensor>& parameters, const std::vector<int64_t>& order,
                                const std::vector<double>& ready_s, double backward_s);
 
@@ -61,19 +64,19 @@ struct CommunicationPlan {
   bool operator==(const CommunicationPlan&) const = default;
 };
 
-// Whether DataParallelOptions::plan decides. The strategies ordered and sharded take a plan where there is one.
+// Whether DataParallelOptions::plan decides. The strategies ordered and sharded take a plan if there is one.
 inline bool takes_plan(const DataParallelOptions& options) {
   return options.strategy.grouping == Grouping::kPlan || (options.strategy.wait == Wait::kAtFirstUse && options.plan.has_value());
 }
 
-// Buckets never mix dtypes or devices: each kind of tensor is grouped by itself, and buckets are ordered by when their last
-// gradient is ready. Throws InputError when an explicit plan does not cover the parameters or mixes kinds in one bucket, and for what the
-// strategy sharded cannot divide.
+// Buckets never mix dtypes or devices: each kind of tensor is grouped by itself, and buckets are ordered by when their
+// last gradient is ready. Throws InputError when an explicit plan does not cover the parameters or mixes kinds in one
+// bucket, and for what the strategy sharded cannot divide.
 CommunicationPlan plan_communication(const std::vector<NamedTensor>& parameters, const std::vector<int64_t>& ready_order,
                                      const DataParallelOptions& options);
 
-// Throws InputError unless the plan covers the parameters in this order (indices into `parameters`), mixes no kinds in one bucket, and cuts
-// no tensor into more parts than it has elements.
+// Throws InputError unless the plan covers the parameters in this order (indices into `parameters`), mixes no kinds in
+// one bucket, and cuts no tensor into more parts than it has elements.
 void check_communication(const std::vector<NamedTensor>& parameters, const std::vector<int64_t>& order, const BucketPlan& plan);
 
 }  // namespace firkin

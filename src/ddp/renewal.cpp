@@ -1,4 +1,4 @@
-// How a wrapped module comes to train other parameters: between steps, or in a step that meets the change.
+// How a wrapped module switches to other parameters: between steps, or in a step that meets the change.
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/zeros_like.h>
 #include <fmt/format.h>
@@ -15,10 +15,11 @@ namespace firkin {
 
 // How all ranks go on after some of them have seen a change.
 struct ParameterRenewal {
-  std::vector<NamedTensor> parameters;  // that this rank trains now
-  std::string sets_differ = {};         // the first difference in what ranks train, or in their buffers; otherwise empty, and then
-  std::vector<size_t> joined = {};      // of the parameters: those that some rank did not train before
-  // The first of these that joined on some ranks only, or with other values on some rank than on rank 0. Empty: there is none.
+  std::vector<NamedTensor> parameters;  // those that this rank trains now
+  std::string sets_differ = {};         // the first difference in what ranks train, or in their buffers; if empty:
+  std::vector<size_t> joined = {};      // indices of parameters that some rank did not train before
+  // The first of these that joined on some ranks only, or with other values on some rank than on rank 0; empty if there
+  // is none.
   std::string values_differ = {};
 };
 
@@ -31,7 +32,8 @@ constexpr const char* kChangedUnderSharded =
     "the trained parameters have changed, and the strategy sharded includes the change only from the next step on; expected "
     "parameters_changed() on every rank after such a change";
 
-// The same on every rank, but for the tensors themselves. before: what this rank trained. Collective, over the control group.
+// Finds out what all ranks train now; the same on every rank, except for the tensors themselves. before: what this rank
+// trained. Collective, over the control group.
 ParameterRenewal renew_parameters(const ProcessGroup& control, const torch::nn::Module& module, const std::vector<NamedTensor>& before) {
   ParameterRenewal renewal{.parameters = trainable_parameters(module)};
   const auto is_new = [&](const NamedTensor& parameter) {
@@ -42,7 +44,7 @@ ParameterRenewal renew_parameters(const ProcessGroup& control, const torch::nn::
   for (const auto& [name, buffer] : buffers_in(module)) lines.push_back(describe_tensor("buffer", name, buffer));
   renewal.sets_differ = difference_between_ranks(control, lines);
   if (!renewal.sets_differ.empty()) return renewal;
-  std::vector<double> flags;  // of each: new here; then of each: known here
+  std::vector<double> flags;  // for each whether it is new here, then for each whether it is known here
   for (const NamedTensor& parameter : renewal.parameters) flags.push_back(is_new(parameter) ? 1 : 0);
   for (size_t i = 0; i < renewal.parameters.size(); ++i) flags.push_back(1 - flags[i]);
   const std::vector<double> on_any = max_over_ranks(control, flags);
@@ -61,7 +63,7 @@ ParameterRenewal renew_parameters(const ProcessGroup& control, const torch::nn::
   return renewal;
 }
 
-// Empty when the next step can use these parameters. The same on every rank.
+// Why the next step cannot use these parameters; empty if it can. The same on every rank.
 std::string why_not_renewed(const StepSetup& setup, const ParameterRenewal& renewal) {
   if (!renewal.sets_differ.empty()) return renewal.sets_differ;
   if (renewal.parameters.empty()) return "the module has no trainable parameter left";
@@ -82,7 +84,7 @@ std::string why_not_renewed(const StepSetup& setup, const ParameterRenewal& rene
   return "";
 }
 
-// Means of gradients that have no bucket yet, one after another.
+// Averages gradients that have no bucket yet, one after another.
 void reduce_joined(const StepSetup& setup, const StepAgreement& agreement, const ParameterRenewal& renewal) {
   const at::NoGradGuard no_grad;
   const bool has_data = agreement.has_data(setup.group.rank);
@@ -99,7 +101,7 @@ void reduce_joined(const StepSetup& setup, const StepAgreement& agreement, const
   }
 }
 
-// All ranks get rank 0's values, unless they have them.
+// Gives all ranks rank 0's values of the parameters that joined, unless they have them.
 void equalize_joined(const ProcessGroup& group, const ParameterRenewal& renewal) {
   if (renewal.values_differ.empty()) return;
   std::vector<at::Tensor> joined;
@@ -109,7 +111,7 @@ void equalize_joined(const ProcessGroup& group, const ParameterRenewal& renewal)
 
 }  // namespace
 
-// The step ends with the parameters that the module trains now.
+// Ends the step with the parameters that the module trains now.
 void Synchronizer::renew() {
   const ParameterRenewal renewal = renew_parameters(setup_.control, *setup_.module, setup_.parameters);
   std::string objection = why_not_renewed(setup_, renewal);
@@ -129,14 +131,15 @@ void Synchronizer::renew() {
   ++steps_finished_;
 }
 
-// With new hooks and buckets; the old buckets' memory is the gradients' until they are gone.
+// Switches to the new parameters, with new hooks and buckets. The gradients keep the old buckets' memory until they are
+// gone.
 void Synchronizer::apply_renewal(const ParameterRenewal& renewal) {
   const std::vector<NamedTensor> before = std::exchange(setup_.parameters, renewal.parameters);
   transport_->release();
   if (setup_.options.ready_order.empty()) setup_.initial_order = reversed_order(setup_.parameters.size());
   try {
     prepare_steps();
-  } catch (...) {  // the group is lost; what is left must fit together
+  } catch (...) {  // the group is lost; what is left must be consistent
     setup_.parameters = before;
     throw;
   }
@@ -145,7 +148,7 @@ void Synchronizer::apply_renewal(const ParameterRenewal& renewal) {
   install_hooks();
 }
 
-// Between steps. Returns why_not_renewed().
+// Follows changes of the module's parameters between steps. Returns why_not_renewed().
 std::string Synchronizer::apply_changes() {
   const ParameterRenewal renewal = renew_parameters(setup_.control, *setup_.module, setup_.parameters);
   std::string objection = why_not_renewed(setup_, renewal);

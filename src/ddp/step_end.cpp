@@ -1,4 +1,4 @@
-// The end of a step: what is sent last, on what all ranks agree, and whether the step ends well on all of them or on none.
+// The end of a step: sends the rest, lets ranks agree, and ends the step well on all of them or on none.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -14,13 +14,13 @@
 namespace firkin {
 namespace {
 
-constexpr size_t kLongestReason = 1000;  // bytes
-// For other ranks, when a communication hook has failed here: they may wait for what it was to send next.
+constexpr size_t kLongestReason = 1000;  // in bytes
+// Timeout once a communication hook has failed here: other ranks may wait for what it was to send next.
 constexpr std::chrono::seconds kPatienceWithHook{10};
 
 }  // namespace
 
-// What a mirror cannot take over fails the step.
+// Lets a mirror read its module. If it throws, the step fails.
 void Synchronizer::look_at_module() {
   auto* const mirror = dynamic_cast<MirrorModule*>(setup_.module);
   if (mirror == nullptr) return;
@@ -33,7 +33,7 @@ void Synchronizer::look_at_module() {
   }
 }
 
-// Everything that this rank adds to the step is under way afterwards.
+// Afterwards everything that this rank adds to the step is in flight.
 void Synchronizer::send(RankState state) {
   wait_started_ = std::chrono::steady_clock::now();
   or_lose_group([&] {
@@ -56,20 +56,22 @@ void Synchronizer::send(RankState state) {
     report.suspects = open_->suspects;
     report.step = static_cast<uint64_t>(step_);
     report.identity = hash_of(setup_.options.name);
-    note_first_gradient();  // where none has come
+    note_first_gradient();  // in case there was none
     report.checksum = audit_.noted();
     agreement_->launch(report, used_);
     if (buffers_) buffers_->launch(0);
   });
 }
 
-// A gradient that a step has left there (zeroed, perhaps) is none of this backward's.
+// Whether the parameter got a gradient in this backward. One that a step has left there (perhaps zeroed) does not
+// count.
 bool Synchronizer::has_gradient(size_t parameter) const {
   if (transport_->is_placed(parameter)) return touched_[parameter];
   return setup_.parameters[parameter].tensor.grad().defined() && (touched_[parameter] || !transport_->is_adopted(parameter));
 }
 
-// Notes in the step which parameters this rank has used; unless it may, that it has not used all of them is a failure.
+// Notes which parameters this rank has used in the step. It is a failure not to use all of them, unless that is
+// allowed.
 void Synchronizer::note_missing_gradients() {
   std::vector<std::string> missing;
   const auto note = [&](const NamedTensor& parameter) { missing.push_back(parameter.name); };
@@ -79,7 +81,7 @@ void Synchronizer::note_missing_gradients() {
     used_[i] = has_own || used_[i] || parameter.tensor.grad().defined();
     if (!has_own && parameter.tensor.requires_grad()) note(parameter);
   }
-  if (open_->parameters_changed) {  // of those that it does not know, and that have replaced others, perhaps
+  if (open_->parameters_changed) {  // parameters that are not known yet may have replaced others
     missing.clear();
     for (const NamedTensor& parameter : trainable_parameters(*setup_.module)) {
       const auto known = std::ranges::find_if(setup_.parameters, [&](const auto& each) { return each.tensor.is_same(parameter.tensor); });
@@ -132,13 +134,14 @@ void Synchronizer::complete() {
   if (steps_finished_ > finished_before && audit_.is_due(step_)) audit_.note_buffers(untouched_buffers());
 }
 
-// Between ranks that have all come to the end of this step, the same text on every rank; empty: there is none.
+// How buffers differ between ranks, in the same text on every rank; empty if they do not. Called once all ranks are at
+// the end of the step.
 std::string Synchronizer::difference_of_buffers() {
   if (!buffers_ || !agreement_->any_buffers_changed()) return "";
   return difference_between_ranks(setup_.control, buffers_->lines());
 }
 
-// A communication hook may fail on one rank long after it was called: no rank uses its result before all have one.
+// A communication hook may fail on one rank long after the call, so no rank uses its result before all ranks have one.
 std::optional<StepFailure> Synchronizer::finish_comm_hook() {
   if (transport_->comm_hook() == nullptr) return std::nullopt;
   open_->error = transport_->finish_comm_hook([this] { return where(); });
@@ -154,7 +157,7 @@ std::optional<StepFailure> Synchronizer::finish_comm_hook() {
 
 void Synchronizer::succeed() {
   const int root = agreement_->first_with_data();
-  if (root == setup_.group.size) {  // the end of a Join: no rank had anything to send
+  if (root == setup_.group.size) {  // no rank had anything to send: a Join ends
     transport_->drop([this] { return where(); });
     for (StepExtension* extension : extensions_) extension->dropped();
     if (buffers_) buffers_->wait(/*keep=*/false);
@@ -174,12 +177,12 @@ void Synchronizer::succeed() {
 void Synchronizer::receive_means(bool all) {
   std::vector<bool> wanted(used_.size());
   for (size_t i = 0; i < wanted.size(); ++i) wanted[i] = agreement_->is_used(i) && setup_.parameters[i].tensor.requires_grad();
-  // The buckets hold means over all ranks; wanted are those over the ranks that have data.
+  // Buckets have means over all ranks, but gradients are to be means over the ranks with data.
   const double scale = static_cast<double>(setup_.group.size) / agreement_->ranks_with_data();
   transport_->receive(wanted, scale, all, [this] { return where(); });
 }
 
-// Rank 0's are under way; where it has no data they are of no use.
+// Rank 0's buffers are in flight; if it has no data, another rank's take their place.
 void Synchronizer::receive_buffers() {
   if (!buffers_) return;
   const int root = agreement_->first_with_data();
@@ -203,12 +206,13 @@ void Synchronizer::fail(StepFailure failure, std::exception_ptr error) {
   if (is_even) return;
   try {
     give_up(setup_.group, what);
-  } catch (const GroupError& lost) {  // for the next step: this one has failed
+  } catch (const GroupError& lost) {  // for the next step: this one has failed already
     note_loss(lost.what());
   }
 }
 
-// Whether every rank has called the communication hook for as many buckets: what some have sent would wait for the others for ever.
+// Whether every rank has called the communication hook for as many buckets. If not, what some have sent would wait for
+// the others for ever.
 bool Synchronizer::is_comm_hook_even() {
   if (transport_->comm_hook() == nullptr) return true;
   const auto ranks = all_gather(setup_.control, {static_cast<double>(transport_->comm_hook()->count())});

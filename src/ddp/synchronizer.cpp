@@ -29,7 +29,7 @@ Synchronizer::Synchronizer(StepSetup setup)
   prepare_steps();
 }
 
-// For the setup's parameters.
+// Prepares steps with the setup's parameters.
 void Synchronizer::prepare_steps() {
   parameters_.look();
   audit_.renew();
@@ -85,7 +85,7 @@ std::string Synchronizer::where() const {
 
 void Synchronizer::begin_step() {
   throw_if_lost();
-  if (is_capturing(setup_.parameters[0].tensor.device())) {  // a replay would come without the step's agreement
+  if (is_capturing(setup_.parameters[0].tensor.device())) {  // a replay would lack the step's agreement
     throw RuntimeError("DataParallel: backward during a graph capture; expected forward, backward and step outside a capture");
   }
   open_ = OpenStep();
@@ -93,7 +93,7 @@ void Synchronizer::begin_step() {
   // On a CPU autograd works in the thread that calls it.
   const bool is_on_cpu = std::ranges::all_of(setup_.parameters, [](const NamedTensor& each) { return each.tensor.is_cpu(); });
   note_step(setup_.control, setup_.control.place->wrapper, step_, is_on_cpu ? nullptr : BackwardWatch::caller());
-  or_lose_group([&] {  // there is nothing that this rank could send
+  or_lose_group([&] {  // if this throws, the rank has nothing that it could send
     for (StepExtension* extension : extensions_) extension->begun();
     transport_->begin();
   });
@@ -151,7 +151,7 @@ void Synchronizer::on_gradient(size_t parameter) {
   transport_->ready(parameter);
 }
 
-// Parameters that this backward will not come to block no bucket.
+// Counts parameters that this backward will not come to as ready, so that they block no bucket.
 void Synchronizer::skip_unreached() {
   if (!setup_.options.find_unused_parameters || !transport_->has_learned()) return;
   const std::vector<bool> may_reach = BackwardWatch::may_reach(hooks_->nodes());
@@ -185,7 +185,7 @@ void Synchronizer::on_backward_failed(const std::string& reason) {
   }
 }
 
-// A step that was to end with backward and did not: something threw among autograd's final callbacks.
+// Loses the group if a step that was to end with backward did not: something threw among autograd's final callbacks.
 void Synchronizer::lose_unfinished_step() {
   if (!open_ || !open_->is_backward_over || !setup_.options.finish_with_backward) return;
   lose_group(RuntimeError("the gradients of the step did not arrive"));
@@ -231,7 +231,7 @@ bool Synchronizer::take_part_without_data() {
   return had_data_;
 }
 
-// For what looks at places a call is a step of a wrapper of its own.
+// To those that look at places, a call is a step of a wrapper of its own.
 Synchronizer::Call::Call(Synchronizer& synchronizer, std::string_view name)
     : synchronizer_(synchronizer), before_(*synchronizer.setup_.control.place) {
   constexpr int64_t kWrappers = int64_t{1} << 32;

@@ -1,5 +1,5 @@
-// The course of a synchronised step: it begins with the first gradient, ends on all ranks together, and ends well on all of them or on
-// none.
+// The course of a synchronised step: it begins with the first gradient, ends on all ranks together, and ends well on
+// all of them or on none.
 #pragma once
 
 #include <chrono>
@@ -66,19 +66,20 @@ struct ParameterRenewal;  // renewal.cpp
 //   backward()<- returns, or throws
 //   optimizer.step()
 //
-// With finish_with_backward = false, send and complete run in the training thread (finish()). `ordered`, `sharded` and automatic buckets
-// see a step only through StepExtension.
+// With finish_with_backward = false, send and complete run in the training thread (finish()). `ordered`, `sharded` and
+// automatic buckets see a step only through StepExtension.
 //
-// An agreement carries 24 bytes a rank: the step's number; the rank's state (with data, without data, failed), whether its module trains
-// other parameters or has other buffers, and whether it may differ from the other ranks; which wrapped module it is; in a step with an
-// audit, a checksum. Under find_unused_parameters a bit per parameter follows. Every rank then decides alike: succeed; fail, if a rank
-// reports a failure or checksums differ (Audit::explain finds the tensor); renew, if parameters changed; lose_group, if a collective
-// failed, which the others learn from the store. A rank whose backward or forward threw calls send(kFailed) and sends what is left, so that
-// nobody waits for a timeout.
+// An agreement carries 24 bytes a rank: the step's number; the rank's state (with data, without data, failed), whether
+// its module trains other parameters or has other buffers, and whether it may differ from the other ranks; which
+// wrapped module it is; in a step with an audit, a checksum. Under find_unused_parameters a bit per parameter follows.
+// Every rank then decides alike: succeed; fail, if a rank reports a failure or checksums differ (Audit::explain finds
+// the tensor); renew, if parameters changed; lose_group, if a collective failed, which the others learn from the store.
+// A rank whose backward or forward threw calls send(kFailed) and sends what is left, so that nobody waits for a
+// timeout.
 //
-// One mutex guards all of it: autograd may run hooks on several threads (the calling thread on a CPU, one per device on GPUs). It is taken
-// once per gradient, and a hook never waits for a collective, except the first hook of a step under `ordered`. The methods do what those
-// of DataParallel of the same name promise.
+// One mutex guards all of it: autograd may run hooks on several threads (the calling thread on a CPU, one per device on
+// GPUs). It is taken once per gradient, and a hook never waits for a collective, except the first hook of a step under
+// `ordered`. Methods with a name of DataParallel's do what that promises.
 class Synchronizer {
  public:
   explicit Synchronizer(StepSetup setup);
@@ -86,16 +87,16 @@ class Synchronizer {
   Synchronizer(const Synchronizer&) = delete;
   Synchronizer& operator=(const Synchronizer&) = delete;
 
-  // Both before the first step. The extension must outlive this object.
+  // Call both before the first step. The extension must outlive this object.
   void add(StepExtension& extension) { extensions_.push_back(&extension); }
   void install_hooks();
-  // Before an extension goes: from now on nothing is reported.
+  // Call it before an extension goes: from then on nothing is reported.
   void remove_hooks();
 
   void finish();
   // handled: the exception whose handler calls it; null outside of handlers.
   void abandon(const std::string& reason, const std::exception_ptr& handled);
-  // One step of the ranks that have data, on a rank that has none. False when no rank has.
+  // Takes part, without data, in one step of the ranks that have data. Returns false if no rank has.
   bool take_part_without_data();
   bool set_gradient_synchronization(bool on);
   void parameters_changed();
@@ -106,8 +107,8 @@ class Synchronizer {
   const std::optional<StepFailure>& last_failure() const;
   DataParallelStats stats() const;
 
-  // For extensions. What they do between steps begins with one of these: what follows from a backward that threw has happened then, and
-  // nothing else happens while they hold the lock. enter() throws GroupError when the group is lost.
+  // For extensions. What they do between steps begins with one of these: the consequences of a backward that threw have
+  // happened then, and nothing else happens while they hold the lock. enter() throws GroupError if the group is lost.
   std::unique_lock<std::recursive_mutex> lock() const;
   std::unique_lock<std::recursive_mutex> enter() const;
   void throw_if_lost() const { failures_.throw_if_lost(); }
@@ -117,7 +118,8 @@ class Synchronizer {
   BucketTransport& transport() { return *transport_; }
   const BucketTransport& transport() const { return *transport_; }
   int64_t steps_finished() const { return steps_finished_; }
-  // Work on which other ranks wait. If it throws, this rank cannot give them what it owes: the group is lost, and GroupError thrown.
+  // Runs work on which other ranks wait. If it throws, this rank cannot give them what it owes: the group is lost, and
+  // GroupError thrown.
   template <typename Work>
   auto or_lose_group(Work work) {
     try {
@@ -127,8 +129,9 @@ class Synchronizer {
     }
   }
 
-  // While one lives, waits are for a collective that the program calls itself between steps. Where ranks wait for each other in different
-  // ones, or in one and in a step, all hear of both (comm/group_state.h) and do not wait for the timeout.
+  // While one lives, waits are for a collective that the program calls itself between steps. If ranks wait for each
+  // other in different calls, or in a call and in a step, all get an error that names both (comm/group_state.h),
+  // instead of waiting for the timeout.
   class Call {
    public:
     Call(Synchronizer& synchronizer, std::string_view name);  // the same names in the same order on every rank
@@ -138,16 +141,16 @@ class Synchronizer {
 
    private:
     Synchronizer& synchronizer_;
-    WaitPlace before_;  // of both groups
+    WaitPlace before_;  // for both groups
   };
 
  private:
   struct OpenStep {
     bool is_backward_over = false;
     bool parameters_changed = false;
-    bool suspects = false;               // that it differs from other ranks
+    bool suspects = false;               // whether this rank suspects that it differs from others
     std::optional<std::string> failure;  // this rank's
-    std::exception_ptr error;            // the same, where it is to come out of the step as it is
+    std::exception_ptr error;            // the same, if the step is to throw it as it is
   };
   void look_at_module();
   void on_gradient(size_t parameter);
@@ -194,17 +197,17 @@ class Synchronizer {
   bool synchronizes_ = true;
   std::optional<OpenStep> open_;
   // Per parameter.
-  std::vector<bool> touched_;  // has got a gradient since a step ended last
-  std::vector<bool> used_;     // has something to add to the step that ends
-  bool is_begun_ = false;      // a gradient has come since a step ended last, synchronised or not
-  bool had_data_ = false;      // some rank, in the step that ended last
+  std::vector<bool> touched_;  // whether it got a gradient since the last step ended
+  std::vector<bool> used_;     // whether it has something to add to the step that ends
+  bool is_begun_ = false;      // whether any gradient, synchronised or not, has come since the last step ended
+  bool had_data_ = false;      // whether any rank had data in the last step
   FailureRecord failures_;
-  int64_t step_ = 0;                                   // failed ones count
+  int64_t step_ = 0;                                   // includes failed steps
   std::map<std::string, int64_t, std::less<>> calls_;  // by the name of a Call: its last one
   int64_t steps_finished_ = 0;
   std::chrono::steady_clock::time_point wait_started_;
   double exposed_wait_s_ = 0;
-  std::chrono::steady_clock::time_point began_, ended_;  // of the step that ended last
+  std::chrono::steady_clock::time_point began_, ended_;  // the last step
 };
 
 }  // namespace firkin

@@ -43,7 +43,7 @@ BucketTransport::BucketTransport(const StepSetup& setup, const std::vector<StepE
 
 void BucketTransport::build_buckets() {
   flights_.clear();
-  buckets_.reset();  // first: two sets of buckets are twice the gradients
+  buckets_.reset();  // first: two sets of buckets would be twice the gradients
   const std::vector<int64_t>& order = communication_.order;
   position_of_.assign(order.size(), 0);
   placed_.assign(order.size(), false);
@@ -53,7 +53,7 @@ void BucketTransport::build_buckets() {
     position_of_[parameter] = static_cast<int64_t>(position);
     tensors.push_back(setup_.parameters[parameter].tensor);
   }
-  // A communication hook divides by itself, and sees its bucket whole.
+  // A communication hook divides by itself, and gets buckets without gaps.
   const int64_t shared_by = setup_.options.strategy.shards ? setup_.group.size : comm_hook_ ? 1 : 0;
   buckets_ = std::make_unique<GradientBuckets>(std::move(tensors), communication_.plan, comm_hook_ ? 1.0 : 1.0 / setup_.group.size,
                                                setup_.options.gradient_hook.wire_dtype, shared_by);
@@ -87,7 +87,8 @@ void BucketTransport::begin() {
   if (buckets_ == nullptr) {
     build_buckets();
     settled_.set();
-  } else if (!setup_.options.strategy.shards && buckets_->leave_kept_gradients()) {  // sharded: no parameter's gradient ever lies there
+    // Under sharded no parameter's gradient ever lies there.
+  } else if (!setup_.options.strategy.shards && buckets_->leave_kept_gradients()) {
     settled_.set();
   }
   placed_.assign(placed_.size(), false);
@@ -117,7 +118,7 @@ void BucketTransport::skip(size_t parameter) {
   if (sends_when_ready() && !is_placed(parameter)) place(parameter);
 }
 
-// And launches the buckets that are full, up to the first that is not.
+// Puts a gradient into its bucket, and launches the buckets that are full, up to the first that is not.
 void BucketTransport::place(size_t parameter) {
   const int64_t position = position_of(parameter);
   settled_.follow(setup_.parameters[parameter].tensor.device());
@@ -200,7 +201,7 @@ void BucketTransport::drop(What what) {
   settled_.set();
 }
 
-// What came goes to the gradients' own dtype and counts as used.
+// Waits for a bucket's sum, in the gradients' own dtype. The bucket may be filled again.
 void BucketTransport::consume(int64_t bucket) {
   buckets_->unpack(bucket);
   flight(bucket).consume();
@@ -265,7 +266,7 @@ void BucketTransport::learn(int root, bool we_had_data) {
   CommunicationPlan communication = plan_communication(setup_.parameters, ready_order_, setup_.options);
   if (communication.order == communication_.order && communication.plan == communication_.plan) return;
   communication_ = std::move(communication);
-  buckets_.reset();  // its memory is the gradients' until they are gone
+  buckets_.reset();  // gradients keep its memory until they are gone
 }
 
 void BucketTransport::use_plan(CommunicationPlan communication) {

@@ -16,8 +16,8 @@
 namespace firkin {
 namespace {
 
-constexpr int64_t kLookEvery = 10;  // steps between looks at the store
-constexpr int kReadAtOnce = 8;      // ranks
+constexpr int64_t kLookEvery = 10;  // how many steps from one look at the store to the next
+constexpr int kReadAtOnce = 8;      // how many ranks' steps are read in one look
 
 int64_t us(double seconds) {
   return std::llround(1e6 * seconds);
@@ -44,16 +44,16 @@ struct Watch::Parts {
   ProcessGroup group;
   WatchOptions options;
   std::string key = {};
-  int64_t first_step = 0;                               // of the first window
-  int64_t steps = 0;                                    // as of stats()
-  std::chrono::steady_clock::time_point last_end = {};  // of the step before
+  int64_t first_step = 0;                               // the first step of the first window
+  int64_t steps = 0;                                    // from the last stats()
+  std::chrono::steady_clock::time_point last_end = {};  // the end of the previous step
   int64_t window = 0;
-  RankSteps mine = {};                 // of the window
-  std::optional<int64_t> wanted = {};  // the window that rank 0 looks for
-  std::vector<RankSteps> told = {};    // of it, by rank
+  RankSteps mine = {};                 // this rank's steps of the current window
+  std::optional<int64_t> wanted = {};  // the window that rank 0 is collecting
+  std::vector<RankSteps> told = {};    // the steps collected so far, by rank
   WatchSummary summary = {};
 
-  // Two for each rank, in turn, so that the store does not grow.
+  // Each rank uses two keys in turn, so that the store does not grow.
   std::string place(int64_t rank, int64_t of_window) const { return fmt::format("{}/{}/{}", key, rank, of_window % 2); }
 
   void step_ended() {
@@ -84,7 +84,7 @@ struct Watch::Parts {
     told.clear();
   }
 
-  // Rank 0 takes what the others have left, some at a time, and waits for nobody.
+  // Rank 0 collects what the others have put into the store, a few at a time, without waiting.
   void look() {
     for (int i = 0; i < kReadAtOnce; ++i) {
       const std::string at = place(std::ssize(told), *wanted);
@@ -109,10 +109,11 @@ Watch::Watch(DataParallel& ddp, const ProcessGroup& group, WatchOptions options)
     throw InputError(fmt::format("Watch: every {}, warmup {}; expected at least 1 and 0", parts.options.every, parts.options.warmup));
   }
   if (!parts.options.log) parts.options.log = [](const std::string& lines) { std::cerr << lines << std::flush; };
-  // Each rank counts its own: the same number on all, where all make theirs in the same order.
+  // Each rank counts its own watches. The number is the same on all ranks, since they make them in the same order.
   parts.key = fmt::format("firkin/watch/{}", group.store->add(fmt::format("firkin/watches/{}", group.rank), 1));
   parts.steps = ddp.stats().steps;
-  parts.first_step = parts.steps + 1 + std::max<int64_t>(1, parts.options.warmup);  // what ended before the first is not known
+  // At least one step of warm-up, because it is not known when the step before the first one ended.
+  parts.first_step = parts.steps + 1 + std::max<int64_t>(1, parts.options.warmup);
   parts.mine.host = host_name();
   parts.mine.threads = at::get_num_threads();
   parts.mine.cpus = usable_cpus();
@@ -120,7 +121,7 @@ Watch::Watch(DataParallel& ddp, const ProcessGroup& group, WatchOptions options)
   ddp.observe_steps([&parts] {
     try {
       parts.step_ended();
-    } catch (const std::exception& error) {  // of the store: a training does not end with who watches it
+    } catch (const std::exception& error) {  // from the store: training goes on without the watch
       parts.options.log(fmt::format("firkin.watch ends: {}\n", first_line(error.what())));
       parts.ddp.observe_steps(nullptr);
     }

@@ -28,7 +28,7 @@ struct BenchmarkRow {
   double seconds = 0;
   std::optional<double> stdev_s = {};
   int64_t world_size = 0;      // 0: the output does not say it
-  std::string type = {};       // of the elements, as the benchmark names it: float, MPI_FLOAT; empty: not said
+  std::string type = {};       // the elements' type, as the benchmark names it: float, MPI_FLOAT; empty if it does not
   std::string operation = {};  // sum, ...; empty: not said
 };
 

@@ -13,12 +13,12 @@ namespace firkin {
 struct PublishedTimes {
   std::string title;       // "AWS p4de.24xlarge, 8 A100 each, EFA"
   std::string gpu;         // one of accelerators()
-  AllReduceTable table;    // in place, where both were measured: DDP reduces a bucket in its place
-  int64_t world_size = 0;  // that the name ends with; 0: it names none
+  AllReduceTable table;    // if both were measured, times of in-place all-reduces, since DDP reduces buckets in place
+  int64_t world_size = 0;  // the number at the end of the name; 0 if there is none
 };
 
-// `name`: of a cluster in data/README.md, alone or with the number of ranks behind it. Throws InputError, which lists the names, for
-// another, and as import_files() does.
+// `name`: a cluster in data/README.md, alone or with a number of ranks behind it. Throws InputError, which lists the
+// names, for any other, and whatever import_files() throws.
 PublishedTimes read_cluster(const std::string& name, const std::filesystem::path& data_folder);
 
 }  // namespace firkin

@@ -13,17 +13,17 @@
 namespace firkin {
 namespace {
 
-// What the files have a line for.
+// An entry of the files.
 struct Module {
-  std::string name;       // of its size: "Block 3"
-  std::string time_name;  // of its times: "block_3"
+  std::string name;       // in layer sizes: "Block 3"
+  std::string time_name;  // in layer times: "block_3"
   std::vector<TensorSpec> tensors = {};
   int64_t parameters = 0;
 };
 
-constexpr const char* kTiedHead = "LM head";  // the token embedding once more
+constexpr const char* kTiedHead = "LM head";  // the token embedding again
 
-// In the order of the forward pass: both embeddings, the blocks, the last norm.
+// The entries in the order of the forward pass: both embeddings, the blocks, the last norm.
 std::vector<Module> modules_of(const NamedModel& model) {
   const std::map<std::string, Module> others = {{"token_embeddings", {"Token embedding", "token_embedding"}},
                                                 {"position_embeddings", {"Position embedding", "position_embedding"}},
@@ -51,7 +51,7 @@ std::map<std::string, size_t> rows_by_name(const CsvTable& table) {
   return rows;
 }
 
-// Each entry that the model has, with its parameters, and no other; the tied head may be missing.
+// Throws unless the table has each entry of the model, with its parameters, and no other. The tied head may be missing.
 void check_sizes(const CsvTable& table, const std::string& model, const std::vector<Module>& modules) {
   std::map<std::string, int64_t> expected = {{kTiedHead, modules.front().parameters}};
   for (const Module& module : modules) expected[module.name] = module.parameters;
@@ -70,9 +70,9 @@ void check_sizes(const CsvTable& table, const std::string& model, const std::vec
   }
 }
 
-// Mean seconds of the gradients, by name. `forward`, `step` and `backward` are measured around the whole pass and belong to no tensor.
-// Files of `firkin bench layers` have more: the forward of each layer, which is left out; the gradients of the embeddings; and no time of
-// its own for the tied head, which the final norm's includes.
+// Mean seconds of the gradients, by name. `forward`, `step` and `backward` are measured around the whole pass and
+// belong to no tensor. Files of `firkin bench layers` have more: the forward of each layer, which is left out; the
+// gradients of the embeddings; and no time of its own for the tied head, which the final norm's includes.
 std::map<std::string, double> checked_times(const CsvTable& table, const std::string& model, const std::vector<Module>& modules) {
   std::map<std::string, size_t> rows = rows_by_name(table);
   for (const char* whole : {"forward", "step", "backward"}) rows.erase(whole);
@@ -98,7 +98,7 @@ std::map<std::string, double> checked_times(const CsvTable& table, const std::st
   return times;
 }
 
-// The tensors of one module, whose gradients take `seconds` from the end of the profile on.
+// Appends the tensors of one module, whose gradients take `seconds` after what the profile holds so far.
 void append_module(TensorProfile& profile, const Module& module, double seconds) {
   const double start_s = profile.backward_s;
   int64_t done = 0;
@@ -139,7 +139,8 @@ Imported from_tables(const CsvTable& sizes, const CsvTable& times_table, const N
   return {.profile = std::move(profile), .model = name, .notes = std::move(notes)};
 }
 
-// The model of that name, or, without one, with as many blocks as the sizes name. Throws InputError, which lists the names.
+// The model of that name, or, without one, with as many blocks as the sizes name. Throws InputError, which lists the
+// names.
 const NamedModel& model_of(const CsvTable& sizes, const std::string& name) {
   std::vector<std::string> names;
   int64_t blocks = 0;
@@ -157,7 +158,8 @@ const NamedModel& model_of(const CsvTable& sizes, const std::string& name) {
 
 Imported parse_cmsc828g_profile(std::string_view sizes_text, const std::string& sizes_file, std::string_view times_text,
                                 const std::string& times_file, const std::string& model) {
-  const CsvColumns size_columns = {.required = {"Name", kParameters}, .others_allowed = true};  // the first column has no name
+  // The first column has no name.
+  const CsvColumns size_columns = {.required = {"Name", kParameters}, .others_allowed = true};
   const CsvColumns time_columns = {.required = {"Name", "mean"}, .optional = {"min", "max", "std", "median"}};
   const CsvTable sizes = parse_csv(sizes_text, sizes_file, size_columns);
   return from_tables(sizes, parse_csv(times_text, times_file, time_columns), model_of(sizes, model));

@@ -48,7 +48,7 @@ ImportFormat recognize_import(std::string_view text, const std::string& file) {
   const std::string clean = undecorated(text);
   if (begins_json_object(clean) || begins_json_array(clean)) return ImportFormat::kNcclTests;
   bool nccl_tests = false, osu = false;
-  std::string_view first;  // that is neither empty nor a comment
+  std::string_view first;  // the first line that is neither empty nor a comment
   int64_t first_number = 1;
   for_each_line(clean, file, [&](int64_t number, std::string_view line) {
     const std::vector<std::string_view> words = words_of(line);

@@ -38,16 +38,16 @@ struct ImportOptions {
   bool in_place = false;   // takes in-place times rather than out-of-place ones if a file has both
   // Takes rows of this element type, as the file names it; empty: float32, or the only one.
   std::string dtype = {};
-  std::string unit = {};                // of times in CSV if the column's name does not state it: s, ms, us or ns
+  std::string unit = {};                // for times in CSV if the column's name does not state it: s, ms, us or ns
   std::vector<std::string> where = {};  // COLUMN=VALUE, which the rows of a CSV file must have
 };
 
 struct Imported {
   std::optional<TensorProfile> profile = {};  // float32 gradients
-  AllReduceTable table = {};                  // of all files that hold all-reduce times
+  AllReduceTable table = {};                  // from all files with all-reduce times
   std::string model = {};                     // the model whose tensors these are
   std::vector<std::string> notes = {};        // what was assumed or left out, a sentence each
-  std::vector<ImportFormat> formats = {};     // of each file
+  std::vector<ImportFormat> formats = {};     // one per file
 };
 
 // The files in any order. Throws InputError as the functions below, when layer sizes come without layer times or vice

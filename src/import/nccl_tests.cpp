@@ -130,8 +130,8 @@ bool is_wrong_column(std::string_view name) {
   return name == "#wrong" || name == "error" || name == "res";
 }
 
-// The columns after the type, if the words are a header; NCCL 1's own test had other names for the first two. Columns that are not numbers
-// (timestamp) come last and are not needed. "(us)" and "out-of-place" are no columns of their own.
+// The columns after the type, if the words are a header; NCCL 1's own test had other names for the first two. Columns
+// that are not numbers (timestamp) come last and are not needed. "(us)" and "out-of-place" are no columns of their own.
 std::optional<Words> columns_in(Words words) {
   std::erase_if(words, [](std::string_view word) { return word.starts_with('(') || word.ends_with("-place"); });
   for (size_t i = 2; i < words.size(); ++i) {
@@ -143,7 +143,8 @@ std::optional<Words> columns_in(Words words) {
   return std::nullopt;
 }
 
-// The line's words; or its fields, where it belongs to a table in CSV, whose rows are told from other files' by the header before them.
+// The line's words; or its fields, where it belongs to a table in CSV, whose rows are told from other files' by the
+// header before them.
 Words words_in(std::string_view line, bool after_header) {
   Words words = words_of(line);
   if (columns_in(words) || find_row(words) != std::string_view::npos) return words;
@@ -253,7 +254,7 @@ void finish_row(BenchmarkRows& rows, std::optional<OpenRow>& open, const ImportO
 // The run that the lines of a log belong to.
 struct Run {
   std::string program;
-  std::set<int64_t> ranks;  // of the first communicator
+  std::set<int64_t> ranks;  // those of the first communicator
   bool split = false;       // whether there are several
   Words columns;
 
@@ -424,7 +425,8 @@ bool begins_json_object(std::string_view text) {
   return first_character_of(text) == '{';
 }
 
-bool begins_json_array(std::string_view text) {  // of objects: a log may begin with a tag, [1,0]<stdout>:
+// An array of objects, since a log may begin with a tag, [1,0]<stdout>:
+bool begins_json_array(std::string_view text) {
   return first_character_of(text) == '[' && first_character_of(text.substr(text.find('[') + 1)) == '{';
 }
 

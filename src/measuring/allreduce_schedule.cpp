@@ -15,13 +15,13 @@
 namespace firkin {
 namespace {
 
-constexpr double kSampleSeconds = 0.5e-3;  // for the calls of one sample together, about
-constexpr double kLongCall = 0.05;         // seconds; such a call needs no warm-up
+constexpr double kSampleSeconds = 0.5e-3;  // about what the calls of one sample take together
+constexpr double kLongCall = 0.05;         // in seconds; calls that take longer need no warm-up
 constexpr int kQueueLength = 4;
-// For one queue, of the budget. A size runs at least four: the check, the first visit and two rounds; with sizes in steps of four all
-// queues then take half of the budget.
+// The share of the budget that one queue may take. Each size runs at least four: for the check, in the first visit and
+// in two rounds. If sizes grow by factors of four, all queues together then take half of the budget.
 constexpr double kQueueShare = 0.1;
-constexpr size_t kTotals = 3;  // behind the samples: what both kinds took together, and the time
+constexpr size_t kTotals = 3;  // times after those of samples: the total of each kind, and the time since the beginning
 
 int at_most(double count, int most) {
   return static_cast<int>(std::clamp<double>(count, 1, most));
@@ -39,7 +39,7 @@ AllReduceSchedule::AllReduceSchedule(const std::vector<TimedSize>& sizes, const 
   if (sizes_.empty()) stage_ = Stage::kDone;
 }
 
-// The first call of a small size may have set up connections, so it says nothing.
+// The first call of a small size does not tell, because it may have set up connections.
 bool AllReduceSchedule::is_long(const Size& size) const {
   return size.once_s >= kLongCall && size.series.bytes > kMiB;
 }
@@ -90,7 +90,7 @@ void AllReduceSchedule::keep(const AllReduceVisit& visit, std::span<const double
   const auto queued = seconds.subspan(isolated.size(), static_cast<size_t>(visit.queued));
   const auto totals = seconds.last(kTotals);
   AllReduceSeries& series = size.series;
-  if (size.visits == 1 && !is_long(size)) {  // the first was a warm-up, as it turns out that there is time for another
+  if (size.visits == 1 && !is_long(size)) {  // there is time for another visit, so the first one was a warm-up
     series.isolated_s.clear();
     series.gap_s.clear();
   }

@@ -11,7 +11,8 @@ namespace firkin {
 void add_bare_backward(const std::vector<double>& hooked_s, const std::vector<double>& bare_s, MeasuredProfile& profile) {
   const double hooked_to_bare = paired_ratio(hooked_s, bare_s).ratio;
   profile.hook_perturbation = hooked_to_bare - 1;
-  profile.bare_backward_s = median(hooked_s) / hooked_to_bare;  // of the same moments, which two medians need not be
+  // By the ratio of pairs, since the medians of hooked_s and bare_s may come from different moments.
+  profile.bare_backward_s = median(hooked_s) / hooked_to_bare;
 }
 
 std::vector<int64_t> order_of_times(const std::vector<double>& times) {

@@ -1,4 +1,4 @@
-// When each gradient became ready, as steps showed it: what whoever watched them makes of the times.
+// Makes a profile, with the time at which each gradient became ready, from the times of watched steps.
 #pragma once
 
 #include <cstdint>
@@ -13,16 +13,17 @@ namespace firkin {
 
 struct MeasuredProfile {
   TensorProfile tensors;
-  std::optional<double> bare_backward_s = {};    // without hooks
-  std::optional<double> hook_perturbation = {};  // what looking on cost, as a fraction
+  std::optional<double> bare_backward_s = {};    // backward without hooks
+  std::optional<double> hook_perturbation = {};  // what the hooks cost, as a fraction of backward
   std::optional<Interval> hook_perturbation_ci = {};
 };
 
-// Sets what looking on cost and what backward takes without it, from pairs of backward passes with hooks and without: seconds.
+// Sets hook_perturbation and bare_backward_s, from pairs of backward passes with hooks and without, in seconds.
 void add_bare_backward(const std::vector<double>& hooked_s, const std::vector<double>& bare_s, MeasuredProfile& profile);
 
-// The profile of steps that were watched. names, bytes: per parameter. order: the gradient-ready order, as their indices. hooked_s: [step],
-// seconds until the end of backward, then until each parameter was ready; bare_s: until the end of as many backward passes without hooks.
+// The profile of watched steps. names, bytes: per parameter. order: the gradient-ready order, as indices of parameters.
+// hooked_s: for each step the seconds to the end of backward, then to each parameter's readiness. bare_s: the seconds
+// of as many backward passes without hooks.
 MeasuredProfile profile_of_steps(const std::vector<std::string>& names, const std::vector<int64_t>& bytes,
                                  const std::vector<int64_t>& order, const std::vector<std::vector<double>>& hooked_s,
                                  const std::vector<double>& bare_s);
@@ -30,8 +31,9 @@ MeasuredProfile profile_of_steps(const std::vector<std::string>& names, const st
 // Indices by ascending time; equal times in their own order.
 std::vector<int64_t> order_of_times(const std::vector<double>& times);
 
-// The profile that the performance model takes, in an order that need not be that of the times: a tensor counts as ready when those before
-// it are, for so it is launched. names, bytes, ready_s: per parameter, seconds from the start of backward; `order` has their indices.
+// A profile for the performance model. Its order need not be that of the times: gradients are launched in this order,
+// so a tensor counts as ready once all before it are. names, bytes, ready_s: per parameter, in seconds from the start
+// of backward. order: indices of parameters.
 TensorProfile profile_in_order(const std::vector<std::string>& names, const std::vector<int64_t>& bytes, const std::vector<int64_t>& order,
                                const std::vector<double>& ready_s, double backward_s);
 

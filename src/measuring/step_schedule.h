@@ -1,10 +1,12 @@
-// Which setting of training steps to run next, and when it is enough: blocks in which every setting runs once. The one schedule behind the
-// C++ benchmarks, firkin.tune() and the trial of automatic buckets.
+// Decides which setting of training steps to run next, and when to stop: in blocks, in which every setting runs once.
+// The C++ benchmarks, firkin.tune() and the trial of automatic buckets all use this schedule.
 //
-//   StepSchedule schedule({{.warmup_steps = 2, .timed_steps = 2}, {.warmup_steps = 2, .timed_steps = 2}}, {.most = 12, .seconds = 60});
+//   const StepCounts steps{.warmup_steps = 2, .timed_steps = 2};
+//   StepSchedule schedule({steps, steps}, {.most = 12, .seconds = 60});
 //   while (const auto visit = schedule.next()) { ... run it ...; schedule.tell(seconds_since_the_beginning); }
 //
-// It runs nothing and has no clock. Ranks that tell the same are asked for the same. Deterministic; not thread-safe.
+// It runs nothing and has no clock. Ranks that tell their schedules the same get the same visits. Deterministic; not
+// thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -15,18 +17,19 @@
 
 namespace firkin {
 
-// Steps of one visit of a setting.
+// The steps of one visit to a setting.
 struct StepCounts {
-  int warmup_steps = 1;  // after the switch to the setting, untimed
+  int warmup_steps = 1;  // untimed steps after the switch to the setting
   int timed_steps = 2;
 };
 
 struct StepBlocks {
   int fewest = 1;
   int most = 12;
-  double seconds = std::numeric_limits<double>::infinity();  // beyond the fewest, no block begins that would end after them
-  // For the order of settings, which is shuffled anew in every block. None: as they are, and reversed in every other block, so that drift
-  // of the machine meets two settings alike.
+  // After the fewest blocks, another one begins only if it is expected to end within this time.
+  double seconds = std::numeric_limits<double>::infinity();
+  // For the order of settings, which is shuffled in every block. Without a seed they run in their order, reversed in
+  // every other block, so that drift of the machine affects two settings alike.
   std::optional<uint64_t> seed = {};
 };
 
@@ -39,20 +42,20 @@ struct StepVisit {
 
 class StepSchedule {
  public:
-  // At least one setting. Throws std::invalid_argument for fewer than one block.
+  // settings: at least one. Throws std::invalid_argument if `blocks` asks for fewer than one block.
   StepSchedule(std::vector<StepCounts> settings, const StepBlocks& blocks);
 
-  // What to run now; nothing: it is enough. Asking changes nothing.
+  // The visit to run now; nothing if the measurement is complete. Does not change the schedule.
   std::optional<StepVisit> next() const;
 
-  // That visit has ended. elapsed_s: since the first one began, and is_enough: whether the blocks so far suffice, both the same on every
-  // rank and looked at only where the visit ended a block.
+  // Reports that the visit has ended. elapsed_s: seconds since the first visit began. is_enough: whether the blocks so
+  // far suffice. Both must be the same on every rank; they matter only if the visit ended a block.
   void tell(double elapsed_s = 0, bool is_enough = false);
 
  private:
   std::vector<StepCounts> settings_;
   StepBlocks blocks_;
-  std::vector<size_t> order_;  // of this block
+  std::vector<size_t> order_;  // the settings in the order of this block
   std::mt19937_64 random_;
   size_t position_ = 0;
   int block_ = 0;

@@ -40,7 +40,7 @@ void note_what_was_calibrated_on(Tuning& tuning) {
   if (find_setting(tuning.gain, kTorchDefaultName) != nullptr) check("PyTorch's default", default_plan(tuning));
 }
 
-// The model takes a step for what one took during the calibration; the machine may have changed since.
+// The model expects a step to take what one took during the calibration; the machine may have changed since.
 void note_level(Tuning& tuning) {
   constexpr double kFar = 0.05;
   const double level = tuning.decision.level.value_or(1);

@@ -14,14 +14,15 @@
 namespace firkin {
 namespace {
 
-// Dense bf16 by NVIDIA's data sheets. llm-foundry's tables (github.com/mosaicml/llm-foundry, commit 061f2c7c, scripts/train/benchmarking)
-// show 43 to 64 % on A100s and 35 to 46 % on H100s; a GH200 and an H200 have an H100's processor.
+// Peaks for dense bf16 from NVIDIA's data sheets. llm-foundry's tables (github.com/mosaicml/llm-foundry, commit
+// 061f2c7c, scripts/train/benchmarking) show a utilization of 43 to 64 % on A100s and 35 to 46 % on H100s; a GH200 and
+// an H200 have an H100's processor.
 constexpr std::array kAccelerators = {
     Accelerator{"a100", 312e12, 0.5}, Accelerator{"a40", 149.7e12, 0.5}, Accelerator{"gh200", 989e12, 0.4},
     Accelerator{"h100", 989e12, 0.4}, Accelerator{"h200", 989e12, 0.4},
 };
 
-// A step of forward: what it computes for one token, and the parameters that it uses.
+// An operation of forward: what it computes for one token, and the parameters that it uses.
 struct Operation {
   std::string name;
   double flops_per_token = 0;
@@ -36,7 +37,7 @@ bool follows_attention(std::string_view layer) {
   return layer.ends_with(".attn_c_proj") || layer.ends_with(".o");
 }
 
-// In the order of forward.
+// The operations in the order of forward.
 std::vector<Operation> operations_of(const TransformerConfig& config, int64_t sequence) {
   const auto width = static_cast<double>(config.d_model);
   std::vector<Operation> operations;
@@ -68,7 +69,7 @@ const Accelerator& find_accelerator(std::string_view name) {
 }
 
 TensorProfile assumed_profile(const TransformerConfig& config, const LocalBatch& local, double flops_per_s) {
-  constexpr double kBackwardOverForward = 2;  // gradients of the inputs and of the weights
+  constexpr double kBackwardOverForward = 2;  // backward computes the gradients of inputs and of weights
   const std::vector<Operation> operations = operations_of(config, local.sequence);
   const double s_per_flop = static_cast<double>(local.batch) * static_cast<double>(local.sequence) / flops_per_s;
   TensorProfile profile;

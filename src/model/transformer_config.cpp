@@ -45,7 +45,8 @@ constexpr TransformerConfig gpt2(const Sizes& sizes) {
           .tied = true};
 }
 
-// Bytes as tokens. Small enough for one core, yet with 19 MiB of gradients in 57 tensors, so that the bucket size matters.
+// Bytes as tokens. Small enough for one core, yet with 19 MiB of gradients in 57 tensors, so that the bucket size
+// matters.
 constexpr TransformerConfig kDemo = {
     .family = ModelFamily::kCs336, .vocab_size = 256, .context_length = 1024, .d_model = 256, .d_ff = 704, .num_layers = 6, .num_heads = 4};
 
@@ -72,7 +73,7 @@ struct ModelFile {
   std::string_view text;
   Json object;
 
-  // Of a key's value, or of the whole for "" and for a key that is not there.
+  // FILE:LINE of a key's value, or of the whole object if the key is "" or absent.
   std::string place(std::string_view key) const { return fmt::format("{}:{}", path, json_line_of(text, key)); }
 };
 
@@ -84,7 +85,7 @@ ModelFile parse(std::string_view text, const std::string& path) {
   return file;
 }
 
-// Takes a key's value over, if there is one, which must be right.
+// Copies the value of `key` to `member`, if the file has it. Throws InputError unless is_right(value).
 template <class Right, class T>
 void read_if_there(const ModelFile& file, std::string_view key, const Right& is_right, const char* expected, T& member) {
   const auto found = file.object.find(key);
@@ -249,8 +250,9 @@ struct KeptPerToken {
   int64_t d_ff;
 };
 
-// CS336: two norms' inputs, scaled and weighted values; q, k, v; the attention's result in two layouts; the four of SwiGLU.
-// GPT-2: two norms' inputs and results; q, k, v; the attention's result in two layouts; GELU's input and result.
+// CS336: two norms' inputs, scaled and weighted values; q, k, v; the attention's result in two layouts; the four of
+// SwiGLU. GPT-2: two norms' inputs and results; q, k, v; the attention's result in two layouts; GELU's input and
+// result.
 KeptPerToken kept_by_block(ModelFamily family) {
   return family == ModelFamily::kCs336 ? KeptPerToken{.d_model = 11, .d_ff = 4} : KeptPerToken{.d_model = 9, .d_ff = 2};
 }

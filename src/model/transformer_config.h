@@ -17,8 +17,9 @@
 namespace firkin {
 
 enum class ModelFamily {
-  kCs336,  // RMSNorm, rotary positions (RoPE), SwiGLU with three matrices, no biases: Stanford CS336's model, as in LLaMA
-  kGpt2,   // LayerNorm, learned positions, GELU (tanh form), biases, fused query-key-value: Radford et al. 2019
+  // RMSNorm, rotary positions (RoPE), SwiGLU with three matrices, no biases: Stanford CS336's model, as in LLaMA
+  kCs336,
+  kGpt2,  // LayerNorm, learned positions, GELU (tanh form), biases, fused query-key-value: Radford et al. 2019
 };
 
 struct TransformerConfig {
@@ -50,11 +51,12 @@ inline constexpr std::array kConfigSizes = {
 // "cs336", "gpt2".
 std::string_view family_name(ModelFamily family);
 
-// The inverse. Throws InputError, which begins with `where` and lists the names.
+// The inverse of family_name(). Throws InputError, which begins with `where` and lists the names.
 ModelFamily family_from_name(std::string_view name, const std::string& where);
 
-// Throws InputError unless every size is from 1 to 2^20, num_layers is at most 10,000, d_model is a multiple of num_heads, and, with
-// rotary positions, the head dimension is even and rope_theta is finite and at least 1. `where` begins the message: a file or a flag.
+// Throws InputError unless every size is from 1 to 2^20, num_layers is at most 10,000, d_model is a multiple of
+// num_heads, and, with rotary positions, the head dimension is even and rope_theta is finite and at least 1. `where`
+// begins the message: a file or a flag.
 void check_config(const TransformerConfig& config, const std::string& where);
 
 // One parameter of a model.
@@ -63,8 +65,8 @@ struct TensorSpec {
   int64_t numel = 0;
 };
 
-// The parameters of a model (workload/transformer.h), in registration order, which is that of the forward pass. A tied weight is listed
-// once. Throws InputError as check_config does.
+// The parameters of a model (workload/transformer.h), in registration order, which is that of the forward pass. A tied
+// weight is listed once. Throws InputError as check_config does.
 std::vector<TensorSpec> tensor_specs(const TransformerConfig& config);
 
 // The models that Firkin knows by name: `demo`, Stanford CS336 assignment 2's five sizes, and GPT-2's four.
@@ -84,13 +86,15 @@ const NamedModel& find_model(std::string_view name);
 // Model configurations from JSON files.
 //
 //   {"base": "xl", "num_layers": 4}                       xl, but with four blocks
-//   {"family": "gpt2", "vocab_size": 256, "context_length": 128, "d_model": 64, "d_ff": 256, "num_layers": 2, "num_heads": 4, "tied": true}
+//   {"family": "gpt2", "vocab_size": 256, "context_length": 128, "d_model": 64, "d_ff": 256, "num_layers": 2,
+//    "num_heads": 4, "tied": true}
 
-// One JSON object. Keys: `base` (a named model to start from), `family` (cs336 or gpt2), the sizes in kConfigSizes, `tied`,
-// `rope_theta`. Without `base`, every size is required and the rest defaults as in TransformerConfig.
-// Throws InputError with file and line for unreadable files, malformed JSON, unknown or repeated keys, wrong types, and sizes that
-// check_config rejects.
-TransformerConfig parse_model_json(std::string_view text, const std::string& file);  // `file`: the name that errors carry
+// One JSON object. Keys: `base` (a named model to start from), `family` (cs336 or gpt2), the sizes in kConfigSizes,
+// `tied`, `rope_theta`. Without `base`, every size is required and the rest defaults as in TransformerConfig. Throws
+// InputError with file and line for unreadable files, malformed JSON, unknown or repeated keys, wrong types, and sizes
+// that check_config rejects.
+// `file`: the name that errors carry
+TransformerConfig parse_model_json(std::string_view text, const std::string& file);
 TransformerConfig model_from_json_file(const std::filesystem::path& path);
 
 // What a --model flag means: a file if it ends in .json, a named model otherwise. Throws InputError as those two do.

@@ -23,9 +23,9 @@
 namespace firkin {
 namespace {
 
-constexpr double kNoDifference = 1e-3;  // of a step; a smaller gain is not worth a bucket
+constexpr double kNoDifference = 1e-3;  // as a share of a step: a smaller gain is not worth a bucket
 constexpr double kNoise = 0.03;         // expected of a block, as a share of a step, before any is measured
-constexpr double kNoiseBlocks = 4;      // that this expectation counts as
+constexpr double kNoiseBlocks = 4;      // how many blocks this expectation counts as
 
 // Indexed by Outcome.
 constexpr std::array<std::string_view, 7> kOutcomes = {
@@ -35,7 +35,7 @@ constexpr std::array<std::string_view, 7> kOutcomes = {
 // What blocks say about the caps relative to one another: the means over the caps are 0.
 struct Measured {
   std::vector<double> log_s;
-  double variance = 0;  // of each entry
+  double variance = 0;  // for each entry
 };
 
 Measured measured_beside(const std::vector<std::vector<double>>& step_s) {
@@ -300,8 +300,9 @@ bool keeps_default(Outcome outcome) {
 }
 
 Decision decide(const DecisionInputs& inputs, double none_predicted_s) {
-  constexpr double kHiddenPart = 1.02;        // of a step: what the default may take longer than none
-  constexpr double kWorthAnotherLook = 0.03;  // predicted, of a step
+  // The default's communication is hidden if its step is within this of none's.
+  constexpr double kHiddenPart = 1.02;
+  constexpr double kWorthAnotherLook = 0.03;  // the predicted gain, as a share of a step, for which to measure more
   const Standing& standing = inputs.standing;
   const size_t choice = standing.choice;
   const PredictedCap& cap = inputs.caps[choice];

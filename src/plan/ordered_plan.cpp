@@ -231,7 +231,7 @@ class OrderedSearch {
 };
 
 constexpr size_t kImprovedStarts = 4;
-constexpr int64_t kEffortPerTensor = 5000;  // of each start
+constexpr int64_t kEffortPerTensor = 5000;  // for each start
 
 void check_ordered(const OrderedSearchOptions& options) {
   check_options(options.pipeline);

@@ -47,7 +47,7 @@ std::vector<int64_t> caps_of(const PredictionInputs& inputs, int64_t total_bytes
 
 // The standard error of the slowest measured rank's time, as a fraction, from its steps.
 double compute_error(const std::vector<std::vector<double>>& rank_times) {
-  constexpr double kOfMedian = 1.2533;  // of a median's error over a mean's: sqrt(pi / 2)
+  constexpr double kOfMedian = 1.2533;  // a median's standard error over a mean's: sqrt(pi / 2)
   std::vector<double> slowest = rank_times[0];
   for (const std::vector<double>& times : rank_times) {
     for (size_t step = 0; step < slowest.size(); ++step) slowest[step] = std::max(slowest[step], times[step]);

@@ -53,7 +53,7 @@ std::optional<std::vector<double>> solve(Matrix a, std::vector<double> b) {
 // determines gets 0.
 std::vector<double> fit_nonnegative_to_one(const std::vector<std::vector<double>>& equations) {
   const size_t term_count = equations.empty() ? 0 : equations[0].size();
-  std::vector<double> scale(term_count, 0);  // of each term, so that the normal equations have a unit diagonal
+  std::vector<double> scale(term_count, 0);  // for each term, so that the normal equations have a unit diagonal
   for (const auto& equation : equations) {
     for (size_t t = 0; t < term_count; ++t) scale[t] += equation[t] * equation[t];
   }
@@ -196,7 +196,7 @@ double expected_max(const Matrix& rows, double draws_each) {
   std::ranges::sort(sorted);
   std::vector<double> up_to(rows.size(), 0);  // how many of each row are among the times so far
   size_t rows_begun = 0;
-  double log_probability = 0;  // that all draws are among the times so far, once every row has one
+  double log_probability = 0;  // the probability that all draws are among the times so far, once every row has one
   double below = 0;
   double expectation = 0;
   for (const auto& [time, row] : sorted) {
@@ -243,7 +243,7 @@ WorldRange worlds_alike(int64_t world, int64_t ranks_per_node) {
 }
 
 ScalingModel::ScalingModel(const AllReduceTable& table, WorldRange range) : fitted_worlds_(worlds_to_fit(table, range)) {
-  std::map<int64_t, std::vector<double>> gap_ratios;  // of gaps limited as in comm_costs()
+  std::map<int64_t, std::vector<double>> gap_ratios;  // gaps are limited as in comm_costs()
   std::vector<double> all_gap_ratios;
   for (const int64_t world : fitted_worlds_) {
     const CommCosts costs = comm_costs(table, world);
@@ -300,7 +300,7 @@ Straggler expected_straggler(const Matrix& times_by_rank, int64_t ranks) {
   // The other ranks' estimate of a step is noisy as well, which adds to what is left of a rank's time.
   const double own_part = measured > 1 ? std::sqrt((measured - 1) / measured) : 1;
   Matrix typical;                    // [rank][step], without what slows all ranks of a step
-  std::vector<double> levels, left;  // of each rank; what is left of each time, as a ratio
+  std::vector<double> levels, left;  // the level of each rank, and each time's ratio to it
   for (const SettingFit& rank : fit_blocks(times_by_rank)) {
     levels.push_back(rank.median);
     typical.emplace_back();

@@ -194,7 +194,7 @@ class Simulator {
   CachedCosts costs_;
   std::optional<CachedCosts> gather_costs_;  // `sharded`
   double ranks_ = 1;                         // `sharded` divides a step among them
-  std::vector<int64_t> bytes_before_;        // of the tensors before tensor i
+  std::vector<int64_t> bytes_before_;        // the sum over the tensors before tensor i
   std::vector<double> update_before_;        // update_s of the tensors before tensor i
   std::vector<double> needed_s_;             // zeros when the profile does not know it
   std::vector<size_t> tensors_by_need_;

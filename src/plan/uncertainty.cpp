@@ -203,7 +203,7 @@ PlanOdds CapOdds::of(const BucketPlan& plan) const {
 
 const UniformCap& CapOdds::least_regret() const {
   constexpr double kNoDifference = 1e-3;
-  constexpr double kSameShare = 0.25;  // where much is uncertain, so is the expected regret
+  constexpr double kSameShare = 0.25;  // if much is uncertain, the expected regret is as well
   std::vector<double> regret;
   for (const std::vector<double>& end_s : end_s_) regret.push_back(odds(end_s).expected_regret);
   const double least = std::ranges::min(regret);

@@ -24,25 +24,27 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(WatchSummary, ranks, steps, first_step, last_
 
 namespace {
 
-constexpr double kNoticeable = 0.05;    // of a step: a cause
-constexpr double kWorthTuning = 0.02;   // of a step
-constexpr double kOftenLast = 2.0 / 3;  // of the steps: one rank is slow
-constexpr double kFastShare = 0.9;      // the quantile of the link's rate that bounds what could be gained
+constexpr double kNoticeable = 0.05;    // the share of a step that makes something a cause
+constexpr double kWorthTuning = 0.02;   // the gain, as a share of a step, that is worth a tuning
+constexpr double kOftenLast = 2.0 / 3;  // a rank that is last in this share of steps is slow
+constexpr double kFastShare = 0.9;      // the quantile of the link's rate that bounds the possible gain
 constexpr double kMicrosecond = 1e-6;
 
 using StepOfRanks = std::vector<const RankStep*>;  // by rank
 
-// One step on all ranks, as the last of them saw it. Microseconds.
+// One step of all ranks, as the last of them saw it, in microseconds.
 struct LastOfStep {
   size_t rank = 0;
-  std::vector<double> times;        // phases, exposed, the whole step, and from the first gradient to the last
-  std::vector<double> waited_us;    // by rank
-  std::vector<double> excess_us;    // by phase, over the median of the others; then of all work
-  std::vector<double> launched_us;  // per bucket, after the last gradient, when its last rank launched it; empty: unknown
-  double bytes_per_us = 0;          // the link's, at least
+  std::vector<double> times;      // the phases, exposed, the whole step, and from the first gradient to the last
+  std::vector<double> waited_us;  // per rank
+  std::vector<double> excess_us;  // per phase, then of all work: by how much it exceeds the median of the others
+  // Per bucket, after the last gradient: its launch on the last rank; empty if unknown.
+  std::vector<double> launched_us;
+  double bytes_per_us = 0;  // the least rate that the link must have
 };
 
-// Without the wait for buffers that a rank who is late before forward causes in the others' forward.
+// The ranks' work. A rank that is late before forward makes the others wait for its buffers in forward; that is left
+// out.
 std::vector<double> work_of(const StepOfRanks& rows, bool broadcasts_in_forward) {
   int64_t latest = 0, least = INT64_MAX;
   for (const RankStep* row : rows) {
@@ -58,7 +60,7 @@ std::vector<double> work_of(const StepOfRanks& rows, bool broadcasts_in_forward)
   return work_us;
 }
 
-// Of one value over the median of the others; of a single value 0.
+// By how much one value exceeds the median of the others; 0 if it is the only one.
 double excess_of(std::vector<double> values, size_t one) {
   const double value = values[one];
   if (values.size() > 1) values.erase(values.begin() + static_cast<std::ptrdiff_t>(one));
@@ -83,7 +85,7 @@ LastOfStep last_of(const StepOfRanks& rows, const RankSteps& facts) {
   last.excess_us.push_back(excess_of(work_us, last.rank));
   double left_bytes = 0;
   for (size_t bucket = facts.bucket_bytes.size(); bucket-- > 0;) {
-    int64_t sent = INT64_MAX;  // a bucket travels once its last rank has launched it; all count from the end that they share
+    int64_t sent = INT64_MAX;  // a bucket travels once its last rank has launched it; times are before the common end
     for (const RankStep* each : rows) sent = std::min(sent, bucket < each->sent_us.size() ? each->sent_us[bucket] : 0);
     if (sent <= 0) return last;
     left_bytes += static_cast<double>(facts.bucket_bytes[bucket]);
@@ -93,10 +95,10 @@ LastOfStep last_of(const StepOfRanks& rows, const RankSteps& facts) {
   return last;
 }
 
-// Ranks of one host whose threads are more than the cores they may use.
+// Notes hosts whose ranks have more threads than cores.
 void note_shared_cores(const std::vector<RankSteps>& ranks, std::vector<std::string>& notes) {
   std::map<std::string, std::set<int64_t>> cores;
-  std::map<std::string, std::pair<int64_t, int64_t>> users;  // ranks, and their threads
+  std::map<std::string, std::pair<int64_t, int64_t>> users;  // the number of ranks, and of their threads
   for (const RankSteps& rank : ranks) {
     cores[rank.host].insert(rank.cpus.begin(), rank.cpus.end());
     ++users[rank.host].first;
@@ -129,8 +131,8 @@ std::vector<double> seconds_of(std::vector<double> us) {
   return us;
 }
 
-// Exposed communication under any buckets is at least this: no latency, always sending from the first gradient on, and the tensor of the
-// last gradient after it.
+// A lower bound of exposed communication, whatever the buckets: with no latency, with a link that is busy from the
+// first gradient on, and with the last gradient's tensor sent after it is ready.
 double least_exposed_us(const RankSteps& facts, double window_us, double bytes_per_us) {
   const auto all = static_cast<double>(std::reduce(facts.bucket_bytes.begin(), facts.bucket_bytes.end()));
   return std::max(static_cast<double>(facts.last_bytes) / bytes_per_us, all / bytes_per_us - window_us);
@@ -221,7 +223,8 @@ std::string rank_steps_text(const RankSteps& steps) {
 
 RankSteps parse_rank_steps(const std::string& text) {
   try {
-    return nlohmann::json::parse(text).get<RankSteps>();  // our own text: without the checks of parse_json()
+    // Firkin wrote the text, so it needs no checks of parse_json()
+    return nlohmann::json::parse(text).get<RankSteps>();
   } catch (const nlohmann::json::exception& error) {
     throw InputError(fmt::format("watched steps: {}; expected the text of rank_steps_text()", error.what()));
   }

@@ -15,7 +15,7 @@
 namespace firkin {
 
 struct Chart {
-  std::string id;       // of the page's element, and name of an image file: "curve"
+  std::string id;       // the id of the page's element and the name of an image file: "curve"
   std::string title;    // plain text
   std::string caption;  // plain text: how to read it
   std::string summary;  // plain text: what it shows, for those who cannot see it

@@ -42,8 +42,8 @@ CurveRange times_of(const std::vector<CurveRow>& rows, CurveRange range = {}) {
 
 // A time axis with room above the data for the labels of the best caps.
 void set_time_axis(json& spec, CurveRange times, const std::string& title) {
-  constexpr double kMargin = 0.05;    // of the axis
-  constexpr double kHeadroom = 0.13;  // of the axis
+  constexpr double kMargin = 0.05;    // as a share of the axis
+  constexpr double kHeadroom = 0.13;  // as a share of the axis
   const double margin = std::max(kMargin * times.span(), 0.002 * times.high);
   times.low = std::max(0.0, times.low - margin);
   times.high += margin;
@@ -109,7 +109,7 @@ struct Levels {
 
 Levels place_levels(const std::vector<StrategyRow>& strategies, CurveRange& times) {
   constexpr double kFarthest = 1.5;    // spans of the curve
-  constexpr double kLeastSpan = 0.08;  // of the largest time
+  constexpr double kLeastSpan = 0.08;  // as a share of the largest time
   const CurveRange curve = times;
   const double reach = kFarthest * std::max(curve.span(), kLeastSpan * curve.high);
   Levels levels;

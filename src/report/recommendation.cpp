@@ -51,7 +51,8 @@ std::string against(const PairedRatio& gain, const std::string& other) {
 
 constexpr const char* kRecommended = " (recommended)";
 
-// "ordered (recommended), which also overlaps the next forward pass: 179 ms per step, 12.3 % less time than the best cap (...)"
+// "ordered (recommended), which also overlaps the next forward pass: 179 ms per step, 12.3 % less time than the best
+// cap (...)"
 std::string own_engine(const Results& results) {
   if (!results.ordered_over_best_cap) return "";
   const PairedRatio& ordered = *results.ordered_over_best_cap;
@@ -116,7 +117,7 @@ std::string tune_heading(const Decision& decision) {
                      display_percent(std::abs(saved)), saved >= 0 ? "less" : "more", predicted);
 }
 
-// What would take more blocks of steps, in the words of the front end that measured.
+// How to ask for more blocks of steps, in the terms of the front end that measured.
 std::string more_blocks(const RunHead& run) {
   if (run.command_line.empty()) return "a larger budget of time";  // a C++ program
   return run.command_line[0] == "firkin" ? "more --blocks" : "a larger time_budget_s";

@@ -29,10 +29,10 @@ std::string render_reports(const std::vector<Results>& several, const std::vecto
 // "b/out/results.json"} -> {"a/out", "b/out"}. If a file is named twice, the second gets a number.
 std::vector<std::string> names_by_place(const std::vector<std::filesystem::path>& files);
 
-// `results` with the names of all that write_result() writes.
+// `results` with the names of all files that write_result() writes.
 Results with_files(Results results, const std::vector<OutputFile>& files);
 
-// results: with_files(). write_files(), and the page.
+// Writes what write_files() writes, and the page. results: from with_files().
 void write_result(const std::filesystem::path& folder, const Results& results, const std::vector<OutputFile>& files);
 
 // THIRD_PARTY_NOTICES: the licences of third-party code in the program.

@@ -259,7 +259,7 @@ std::string answer_in_text(const Results& results, bool with_settings) {
   if (answer.recommends_own_engine) text += wrapped("  firkin  ", answer.own_engine);
   if (!answer.settings.empty() && !results.decision) text += '\n';
   for (const std::string& warning : answer.warnings) text += wrapped("Warning: ", warning);
-  if (!results.decision) {  // what explains a tuning is for its page
+  if (!results.decision) {  // the reasons of a tuning are on its page only
     for (const std::string& paragraph : answer.lead) text += wrapped("", paragraph);
     for (const std::string& note : answer.notes) text += wrapped("Note: ", note);
   }

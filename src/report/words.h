@@ -1,4 +1,5 @@
-// Results in words: the answer in sentences, and what a terminal shows. What needs no page links this alone (firkin_words).
+// Results in words: the answer in sentences, and the text for a terminal. A program that makes no page links only this
+// (firkin_words).
 #pragma once
 
 #include <string>
@@ -13,8 +14,8 @@ struct Wording {
   std::string kicker;                  // what was run, where and when
   std::string heading;                 // the answer, in one sentence
   std::string certainty;               // how sure it is, and what the measurement cannot tell; may be empty
-  std::string own_engine;              // the best that Firkin's own engine did; empty where it was not measured
-  bool recommends_own_engine = false;  // it is faster than the best cap
+  std::string own_engine;              // the best result of Firkin's own engine; empty if it was not measured
+  bool recommends_own_engine = false;  // whether that engine is faster than the best cap
   std::vector<std::string> warnings;   // what limits it
   std::vector<PasteSetting> settings;  // what to do with it; the first is PyTorch's
   std::vector<std::string> lead;       // paragraphs: the reasons
@@ -23,14 +24,16 @@ struct Wording {
 
 Wording summarize(const Results& results);
 
-// Of a tuning or a prediction, all but the kicker and the notes (recommendation.cpp).
+// Fills in the answer of a tuning or a prediction, except for the kicker and the notes (recommendation.cpp).
 void recommend(const Results& results, Wording& answer);
 
-// Results for a terminal: the tables of all that was measured, and the answer in words, the same as on the page. After a tuning only what
-// helps to act: its card, and one table; with caps that were to be compared, theirs too. with_settings: what to paste into every framework.
+// Results for a terminal: the tables of all that was measured, and the answer in words, the same as on the page. For a
+// tuning only what helps to act: its card, and one table, or two if caps were to be compared. with_settings: also what
+// to paste into every framework.
 std::string results_in_text(const Results& results, bool with_settings = false);
 
-// The answer alone. After a tuning its card: what to set, how sure that is, what to paste, and Firkin's own engine if that is faster.
+// The answer alone. For a tuning it is a card: what to set, how certain that is, what to paste, and Firkin's own engine
+// if that is faster.
 std::string answer_in_text(const Results& results, bool with_settings = false);
 
 // One configuration of `firkin bench step`: two tables, or one line when it did not fit into memory.

@@ -1,4 +1,4 @@
-// The sections of a results.json that a tuning fills, as far as it has come.
+// Fills the sections of a results.json from a tuning, as far as that has come.
 #include <algorithm>
 #include <cmath>
 #include <span>
@@ -30,7 +30,7 @@ std::vector<CurveRow> curve_rows(std::span<const PredictedCap> caps, std::span<c
   return rows;
 }
 
-// The settings of `gain` that are no caps of the curve.
+// Adds the settings of `gain` that are no caps of the curve.
 void add_strategies(const Tuning& tuning, const BlockFit& fit, Results& results) {
   for (size_t i = 0; i < tuning.gain.size() - tuning.compared.size(); ++i) {
     const SettingSteps& setting = tuning.gain[i];
@@ -59,7 +59,7 @@ PairedRatio gain_over(const SettingSteps& setting, const SettingSteps& other) {
   return paired_ratio(setting.step_s, other.step_s);
 }
 
-// The best of the curve's caps, predicted and measured, and those that cannot be told from it.
+// The best of the curve's caps, predicted and measured, and those that cannot be told apart from it.
 void add_best(const Tuning& tuning, Results& results) {
   const bool compares = !tuning.compared.empty();
   const IndifferenceSet measured = indifference_set(series_of(compares ? compared_settings(tuning) : tuning.race));

@@ -31,7 +31,7 @@ enum class Verdict {
 };
 
 struct ComparedSetting {
-  std::string configuration = {}, name = {};  // of both
+  std::string configuration = {}, name = {};  // the same in both
   double a_s = 0, b_s = 0;                    // medians
   std::optional<Interval> a_interval = {}, b_interval = {};
   double ratio = 1;  // b / a
@@ -49,7 +49,7 @@ struct DifferentFact {
 
 struct Comparison {
   std::string command;
-  std::string a_file, b_file;  // where they were read
+  std::string a_file, b_file;  // the files that were read
   std::vector<std::pair<std::string, std::string>> same_facts = {};
   std::vector<DifferentFact> different_facts = {};
   std::vector<ComparedSetting> settings = {};  // in the order of a

@@ -142,7 +142,7 @@ struct Field {
   T (*get)(const Row&) = nullptr;
   void (*set)(Row&, const T&) = nullptr;
   Unit unit = unit_of<T>();
-  const char* title = nullptr;  // of a column or a fact
+  const char* title = nullptr;  // the title of a column or a fact
   unsigned shown = kEverywhere;
 
   // how: any of `set`, `unit`, `title` and `shown`.

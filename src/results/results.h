@@ -56,10 +56,10 @@ struct StrategyRow {
   std::optional<double> comm_s = {};           // from the end of backward to the last gradient
   std::optional<double> comm_share = {};       // comm_s / measured_s
   std::optional<double> rank_spread = {};      // slowest rank less fastest, as a fraction
-  std::optional<double> communication_s = {};  // of its collectives alone
-  std::optional<double> overlap_percent = {};  // of communication_s, hidden behind backward (OSU's definition)
+  std::optional<double> communication_s = {};  // for its collectives alone
+  std::optional<double> overlap_percent = {};  // the part of communication_s that backward hides (OSU's definition)
   std::optional<double> per_tensor_us = {};    // exposed_s per tensor, microseconds
-  std::optional<double> tokens_per_s = {};     // of all ranks
+  std::optional<double> tokens_per_s = {};     // over all ranks
   std::optional<int64_t> peak_memory_bytes = {}, memory_between_steps_bytes = {};
   std::optional<double> ratio_to_torch = {};  // paired
   std::optional<Interval> ratio_to_torch_ci = {};
@@ -73,7 +73,7 @@ struct StepSamples {
   std::vector<std::vector<double>> step_s = {}, comm_s = {}, communication_s = {};
   // Steps of `none` and of the runs for the calibration, in blocks of their own.
   std::vector<std::vector<double>> calibration_step_s = {};
-  std::vector<std::vector<double>> race_step_s = {};  // of the caps that were raced, in blocks of their own
+  std::vector<std::vector<double>> race_step_s = {};  // for the raced caps, in blocks of their own
   std::vector<std::vector<std::vector<double>>> raw_step_s_by_rank = {};
 };
 
@@ -94,13 +94,13 @@ std::string steps_csv(const std::vector<StepConfiguration>& configurations);
 
 // ---- The answer of `firkin tune`.
 
-// The best cap with gradients in another type on the wire, against the chosen cap.
+// The best cap for gradients that travel in another type, compared with the chosen cap.
 struct HookGain {
   std::string hook;
   double cap_mib = 0;  // in bytes of the gradients themselves, like all caps
   double predicted_s = 0;
   double measured_s = 0;
-  double ratio = 1;  // of measured steps
+  double ratio = 1;  // between measured steps
   std::optional<Interval> ratio_ci = {};
 };
 
@@ -167,7 +167,7 @@ struct LayerRow {
 
 struct LayersSection {
   std::vector<LayerRow> layers = {};
-  std::vector<double> forward_s = {}, backward_s = {}, optimizer_s = {};  // of the whole model; samples
+  std::vector<double> forward_s = {}, backward_s = {}, optimizer_s = {};  // for the whole model; samples
   std::vector<double> watched_step_s = {}, bare_step_s = {};              // per pair
 };
 
@@ -208,9 +208,9 @@ struct TraceRow {
   std::string file;  // the Chrome trace
   // The share of the last step's backward in which the link idled although a bucket was ready.
   std::optional<double> idle_share = {};
-  std::optional<double> agreement_s = {};  // of the last step: from the start of the ranks' agreement to its end
+  std::optional<double> agreement_s = {};  // in the last step: from the start of the ranks' agreement to its end
   std::vector<TraceFigures> ranks = {};
-  std::vector<BusyPeriod> timeline = {};   // of the last step
+  std::vector<BusyPeriod> timeline = {};   // the last step's
   std::vector<BusyPeriod> predicted = {};  // the same plan as the model predicts it; empty if it was not predicted
 };
 
@@ -223,26 +223,26 @@ struct Results {
   RunHead run;
   bool complete = true;  // false: the run was interrupted, or is still running
   // tune
-  std::optional<MeasuredProfile> profile = {};  // and bench layers
-  AllReduceTable allreduce;                     // and bench allreduce
+  std::optional<MeasuredProfile> profile = {};  // also of bench layers
+  AllReduceTable allreduce;                     // also of bench allreduce
   std::optional<AlphaBeta> alpha_beta = {};
   std::optional<CalibrationSection> calibration = {};
   std::vector<CurveRow> curve = {};        // by ascending cap
   std::vector<CurveRow> dense_curve = {};  // by ascending cap, predictions only
   std::vector<StrategyRow> strategies = {};
-  std::optional<Decision> decision = {};  // of a complete run, as what follows
+  std::optional<Decision> decision = {};  // this and the following: only from a complete run
   std::optional<CurveRow> best_predicted = {}, best_measured = {};
   std::vector<double> indifference_set = {};  // caps in MiB that the measurement cannot tell from the best
   std::optional<double> regret = {};          // step at best_predicted over step at best_measured, minus 1
   std::optional<Interval> regret_ci = {};
-  std::optional<PairedRatio> over_default = {};  // the chosen cap, over PyTorch's default; as in the decision
+  std::optional<PairedRatio> over_default = {};  // step with the chosen cap over PyTorch's default, as in the decision
   std::optional<PairedRatio> ordered_over_default = {};
-  std::optional<PairedRatio> ordered_over_best_cap = {};  // the chosen cap
+  std::optional<PairedRatio> ordered_over_best_cap = {};  // the best cap is the chosen one
   std::vector<HookGain> hooks = {};
   std::optional<PredictedSharded> sharded = {};           // its periods are whole steps
-  std::optional<PairedRatio> sharded_over_best_cap = {};  // where it was measured
+  std::optional<PairedRatio> sharded_over_best_cap = {};  // if it was measured
   std::vector<double> plan_mib = {};                      // buckets of the best plan in launch order
-  std::vector<double> plan_caps_mib = {};                 // bucket_cap_mb_list that gives them; empty where none does
+  std::vector<double> plan_caps_mib = {};                 // a bucket_cap_mb_list that makes them; empty if none does
   std::optional<StepSamples> step_samples = {};
   std::vector<std::string> notes = {};  // what else a reader has to know
   // bench allreduce, chunks, collectives, layers, step; trace
@@ -277,21 +277,22 @@ std::string results_text(const Results& results);
 Results parse_results(std::string_view text, const std::string& file);
 Results read_results(const std::filesystem::path& path);
 
-// A file of the folder, beside results.json.
+// A further file of the folder, beside results.json.
 struct OutputFile {
   std::string name;
   std::string content;
 };
 
-// results.json and the other files, each whole or not there. Throws RuntimeError when the disk does not take them.
+// Writes results.json and the other files. Each is whole or not there. Throws RuntimeError if the disk does not take
+// them.
 void write_files(const std::filesystem::path& folder, const Results& results, const std::vector<OutputFile>& files);
 
 // ---- Made from results.
 
-// Fills everything but the run's head, as far as the tuning has come. What is not complete has no decision.
+// Fills everything except the run's head, as far as the tuning has come. An incomplete one has no decision.
 void add_sections(const Tuning& tuning, Results& results);
 
-// Whether the measurement of a tuning cannot tell a cap from the best one.
+// Whether a tuning's measurement cannot tell the cap apart from the best one.
 bool is_tied(const Results& results, double cap_mib);
 
 // "chosen", "measured best", "chosen, measured best", "as good", or nothing.
@@ -319,7 +320,7 @@ void mark_sample_shapes(Results& results);
 // A bucket size as a setting of a training tool, in the tool's own unit.
 struct PasteSetting {
   std::string tool;     // "DeepSpeed"
-  std::string setting;  // as it is pasted
+  std::string setting;  // the text to paste
   std::string note;     // what to know before: units, versions, what it does not reach
 };
 

@@ -25,11 +25,11 @@ struct Host {
   std::string host;
   std::string cpu;
   std::string os;
-  int64_t cores = 0;                     // of the machine
+  int64_t cores = 0;                     // the machine's
   int64_t usable_cores = 0;              // in the affinity mask
-  std::optional<double> cpu_quota = {};  // of the control group, in cores
+  std::optional<double> cpu_quota = {};  // the control group's, in cores
   std::optional<std::string> governor = {};
-  std::optional<double> load = {};  // of the last minute
+  std::optional<double> load = {};  // over the last minute
   std::vector<int64_t> ranks = {};
 };
 
@@ -75,7 +75,7 @@ struct RunHead {
   std::vector<std::string> command_line = {};
   std::string started;  // UTC, when measuring began
   std::optional<int64_t> seed = {};
-  std::vector<std::string> files = {};          // that the run wrote, including this one
+  std::vector<std::string> files = {};          // those that the run wrote, including this one
   std::map<std::string, std::string> settings;  // every flag's name and its value in force
   Environment environment;
   std::optional<ModelDescription> model = {};

@@ -29,7 +29,7 @@ struct Span {
   uint64_t thread = 0;  // the one on which it started
   int64_t start_ns = 0;
   int64_t end_ns = 0;
-  int64_t elements = 0;  // of a collective's tensors; 0 for the others
+  int64_t elements = 0;  // in a collective's tensors; 0 for all else
 };
 
 // Seconds. Overlapped communication is not free communication: where the transport runs on the cores that compute, both

@@ -51,12 +51,12 @@ void check_input(const Workload& workload, const TuneOptions& options) {
   }
 }
 
-// A rank whose library rounds otherwise must not choose otherwise.
+// Rank 0's plan: a rank whose library rounds differently must not choose another.
 BucketPlan plan_of_rank_0(const ProcessGroup& group, const BucketPlan& plan) {
   return {list_of_rank(group, plan.buckets, 0), list_of_rank(group, plan.launch_order, 0)};
 }
 
-// Seconds per byte of float32 for the way to bfloat16 and back, on the slowest rank's device.
+// Seconds per byte of float32 for the conversion to bfloat16 and back, on the slowest rank's device.
 double conversion_s_per_byte(const ProcessGroup& group) {
   constexpr int64_t kElements = 1 << 20;
   const at::Tensor gradient = at::ones({kElements}, at::TensorOptions(at::kFloat).device(group.device));
@@ -71,7 +71,7 @@ double conversion_s_per_byte(const ProcessGroup& group) {
   return max_over_ranks(group, {median(times)})[0] / static_cast<double>(gradient.nbytes());
 }
 
-// What of the time may have passed when a part of the measurement ends.
+// The share of the time that may have passed when a part of the measurement ends.
 constexpr double kProfiled = 0.15, kCalibrated = 0.4, kRaced = 0.6, kOrderedRaced = 0.7, kAll = 1;
 
 class TuneRun {
@@ -106,7 +106,7 @@ class TuneRun {
     if (options_.on_partial) options_.on_partial(tuning_);
   }
 
-  // Of all trainable parameters.
+  // The dtype of all trainable parameters.
   at::ScalarType dtype() const { return trainable_parameters(*workload_.module)[0].tensor.scalar_type(); }
 
   AllReduceBenchOptions allreduce_options(std::vector<int64_t> sizes, const std::string& phase) const {
@@ -144,7 +144,7 @@ class TuneRun {
     tell();
   }
 
-  // Their caps are rank 0's, and so is the leading one.
+  // Rank 0 decides which caps race, and which one leads.
   void race_caps() {
     choose_race(tuning_, options_.compare ? std::vector<int64_t>() : options_.caps);
     const std::vector<int64_t> caps = list_of_rank<int64_t>(group_, bytes_of(tuning_.raced), 0);
@@ -170,7 +170,8 @@ class TuneRun {
     tuning_.compared = predict_steps(model_of(tuning_), options_.rule, caps);
   }
 
-  // The simulation takes ready times from steps without communication, and cannot tell close plans apart: a short race does.
+  // A short race chooses the plan: the simulation takes ready times from steps without communication, and cannot tell
+  // close plans apart.
   void race_ordered() {
     if (!tensors().knows_forward()) {
       tuning_.notes.emplace_back("ordered is not measured: no module awaits its parameters, see await_parameters()");
@@ -197,7 +198,7 @@ class TuneRun {
     tuning_.ordered = candidates[fastest];
   }
 
-  // In turns with all-reduces, from the smallest size of `bench collectives` to all gradients in one.
+  // Measures them in turns with all-reduces, from the smallest size of `bench collectives` to all gradients in one.
   void measure_collectives() {
     if (group_.size == 1) return;
     std::vector<int64_t> sizes = allreduce_sizes(tensors().total_bytes());
@@ -254,7 +255,7 @@ class TuneRun {
     return settings;
   }
 
-  // Steps that did not choose: what the choice gains, and what is to be compared.
+  // Measures steps that had no part in the choice: what it gains, and what is to be compared.
   void measure_gain() {
     const auto most = static_cast<size_t>(options_.steps.blocks);
     const size_t every = std::max<size_t>(most / 10, 1);  // often enough to lose little, seldom enough to cost nothing
@@ -272,7 +273,7 @@ class TuneRun {
   StepSetting setting(std::string_view name, std::string_view strategy) const {
     DataParallelOptions options;
     options.strategy = find_strategy(strategy);
-    options.broadcast_parameters = false;  // the ranks are in step already
+    options.broadcast_parameters = false;  // the ranks have the same ones already
     options.ready_order = tuning_.ready_order;
     return {std::string(name), options};
   }
@@ -283,14 +284,14 @@ class TuneRun {
     return bucketed;
   }
 
-  // It chooses the launch order itself, from steps: the plan's was made without them.
+  // Without the plan's launch order: the strategy chooses its own, from steps that the plan did not know.
   StepSetting ordered_setting(const BucketPlan& plan) const {
     StepSetting ordered = setting(kOrderedName, kOrderedName);
     ordered.options.plan = BucketPlan{plan.buckets, {}};
     return ordered;
   }
 
-  // Rank 0's clock has come to this share of the time.
+  // Whether this share of the time has passed, by rank 0's clock.
   bool is_past(double share) const { return of_rank_0(group_, seconds_since(started_)) > share * options_.seconds; }
 
   // How many blocks: more than the fewest until the share of the time is past.

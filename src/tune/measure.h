@@ -1,5 +1,5 @@
-// What tuning measures with LibTorch, step by step: a profile, the all-reduce, steps that calibrate, a race of the few best caps, and what
-// the choice gains. What follows from it is measuring/'s.
+// The measurements of a tuning with LibTorch, one after another: a profile, the all-reduce, steps for the calibration,
+// a race of the few best caps, and the gain of the choice. measuring/tuning.h draws the conclusions.
 #pragma once
 
 #include <cstdint>
@@ -18,34 +18,36 @@
 namespace firkin {
 
 struct TuneOptions {
-  // For all of it, about: where steps are slow there are fewer of them, but at least what a calibration, a race and an interval of 95 %
-  // need.
+  // Budget for everything, roughly: slow steps run fewer times, but at least as often as a calibration, a race and an
+  // interval of 95 % need.
   double seconds = std::numeric_limits<double>::infinity();
-  std::vector<int64_t> caps = {};       // bytes, to be raced with the best predicted; with `compare` the caps of the comparison
-  bool sharded = false;                 // consider the strategy
+  // Bytes, to be raced with the best predicted; with `compare` the caps of the comparison.
+  std::vector<int64_t> caps = {};
+  bool sharded = false;                 // consider the strategy sharded
   bool compare = false;                 // measure naive, flat, overlap and default_caps() too
-  int race_blocks = 10;                 // at most, as those that follow
+  int race_blocks = 10;                 // at most, like those below
   CapOptions rule = {};                 // how buckets are filled; its cap is not used
   std::vector<std::string> hooks = {};  // names of find_compression(), to compare with gradients as they are
-  int calibration_blocks = 8;           // of the steps that calibrate the model
+  int calibration_blocks = 8;           // for the steps that calibrate the model
   int profile_steps = 20;
   double allreduce_seconds = 10;  // for the whole table
   StepBenchOptions steps = {};
   uint64_t seed = 0;
-  // Called as work goes on: what is done now, how many units of it there are, and which unit ended.
+  // Called as work goes on: the current phase, how many units it has, and which unit ended.
   std::function<void(const std::string& phase, int units, const std::string& done)> on_progress = {};
-  // Called with what is known so far, on every rank: after the profile, after the all-reduce table, after the calibration, after the race,
-  // and up to a dozen times between blocks of steps. Other ranks wait meanwhile. The complete result is returned, not passed here.
+  // Called with what is known so far, on every rank: after the profile, after the all-reduce table, after the
+  // calibration, after the race, and up to a dozen times between blocks of steps. Other ranks wait meanwhile. The
+  // complete result is returned, not passed here.
   std::function<void(const Tuning& so_far)> on_partial = {};
 };
 
-// Progress lines on standard error, if `enabled`; the last line is ended when options.on_progress goes.
+// Progress lines on standard error, if `enabled`; the last line ends when options.on_progress is destroyed.
 void show_progress(TuneOptions& options, bool enabled);
 
-// Collective: every rank gets the same result. The few best predicted caps race, in blocks, until the choice is clear (decision.h). Then,
-// in other blocks: none, PyTorch's default, the chosen cap, the strategy ordered where modules await their parameters, sharded, hooks,
-// and what is to be compared. Throws InputError for caps that are not positive, for hooks that there are not, and for a module whose
-// trainable parameters are of several dtypes.
+// Collective: every rank gets the same result. The few best predicted caps race, in blocks, until the choice is clear
+// (decision.h). Then, in other blocks: none, PyTorch's default, the chosen cap, the strategy ordered if modules await
+// their parameters, sharded, hooks, and what is to be compared. Throws InputError for caps that are not positive, for
+// unknown hooks, and for a module whose trainable parameters are of several dtypes.
 Tuning tune(const ProcessGroup& group, Workload& workload, const TuneOptions& options);
 
 // tensors.csv and allreduce.csv, as far as they are known.

@@ -23,7 +23,7 @@
 namespace firkin {
 namespace {
 
-// Parameters and buffers of a module as they are when it is constructed.
+// A copy of a module's parameters and buffers.
 class KeptState {
  public:
   explicit KeptState(const torch::nn::Module& module) {
@@ -32,7 +32,7 @@ class KeptState {
     for (const at::Tensor& tensor : module.buffers()) tensors_.emplace_back(tensor, tensor.detach().clone());
   }
 
-  // And no gradients. Throws what LibTorch throws, when all that can be put back has been.
+  // Also removes gradients. If LibTorch throws, restores what can be restored, then throws that.
   void put_back() {
     const at::NoGradGuard no_grad;
     std::exception_ptr first_error;
@@ -41,7 +41,7 @@ class KeptState {
         tensor.mutable_grad().reset();
         if (tensor.sizes() == kept.sizes() && tensor.scalar_type() == kept.scalar_type()) {
           tensor.copy_(kept);
-        } else {  // a step has resized it
+        } else {  // a step has resized it, or changed its type
           tensor.set_data(kept);
         }
       } catch (...) {
@@ -55,7 +55,8 @@ class KeptState {
   std::vector<std::pair<at::Tensor, at::Tensor>> tensors_;
 };
 
-// What the body returns, with the module put back to what it was before; also where the body throws, whose error counts.
+// Returns what the body returns, after restoring the module; restores it also if the body throws, and then throws the
+// body's error.
 template <class Body>
 auto with_module_put_back(const torch::nn::Module& module, Body body) {
   KeptState kept(module);
@@ -87,7 +88,7 @@ void check_options(const ModuleTuningOptions& options) {
   at_least("seconds", options.seconds, 1);
 }
 
-// Also that the ranks' modules are alike: DataParallel's constructor sees to it.
+// Constructing a DataParallel also checks that the ranks' modules are alike.
 Workload workload_of(torch::nn::Module& module, const TrainingStep& step, const ProcessGroup& group) {
   if (!step) throw InputError("tune: no training step; expected a function");
   const DataParallel same_on_all_ranks(module, group);
@@ -98,7 +99,7 @@ Workload workload_of(torch::nn::Module& module, const TrainingStep& step, const 
   return workload;
 }
 
-// Rank 0 alone looks at the folder; what is wrong with it is every rank's error.
+// Rank 0 alone looks at the folder; a problem with it is every rank's error.
 std::unique_ptr<OutputFolder> claimed_folder(const ProcessGroup& group, const std::string& out) {
   std::unique_ptr<OutputFolder> folder;
   std::string problem;
@@ -116,7 +117,7 @@ ModuleProfile public_profile(const MeasuredProfile& profile, const std::vector<i
   return {.tensors = profile.tensors, .ready_order = ready_order, .bare_backward_s = profile.bare_backward_s.value_or(0)};
 }
 
-// results: with its sections.
+// results: its sections must be filled.
 ModuleTuning module_tuning(const Tuning& tuned, const Results& results) {
   ModuleTuning tuning;
   for (size_t i = 0; i < tuned.raced.size(); ++i) {

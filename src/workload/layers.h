@@ -1,5 +1,5 @@
-// The layers of transformers, on any device. LibTorch's own modules cannot be made on the meta device, and draw their random numbers
-// before one can say which.
+// Transformer layers, on any device. LibTorch's own modules cannot be made on the meta device, and draw their random
+// numbers before a device can be chosen.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -12,7 +12,7 @@
 
 namespace firkin {
 
-// A parameter of this shape, normal with the given standard deviation.
+// A parameter of this shape with normally distributed values.
 at::Tensor normal_parameter(at::IntArrayRef shape, double stdev, const at::TensorOptions& options);
 
 // y = x W^T + b. weight [out, in], bias [out].
@@ -53,18 +53,19 @@ class NormLayer : public torch::nn::Module {
   at::Tensor bias_;  // undefined for kRms
 };
 
-// Transformer blocks: attention and feed-forward, each behind a norm and added to the residual stream.
+// Transformer blocks: attention and feed-forward, each after a norm and added to the residual stream.
 
-// Rotary position angles (Su et al. 2021): cosines and sines, each [sequence, head dimension / 2]. The pair i of position p has the angle
-// p * theta^(-2i / head dimension). Computed in float64: a float32 product of a far position and a frequency loses the digits that count.
+// Rotary position angles (Su et al. 2021): cosines and sines, each [sequence, head dimension / 2]. The pair i of
+// position p has the angle p * theta^(-2i / head dimension). Computed in float64: a float32 product of a far position
+// and a frequency loses the digits that count.
 struct RotaryAngles {
   at::Tensor cosines;
   at::Tensor sines;
 };
 RotaryAngles rotary_angles(int64_t sequence, int64_t head_dimension, double theta, const at::TensorOptions& options);
 
-// Turns each pair of neighbouring dimensions (2i, 2i+1) by its angle. x [..., sequence, head dimension]. Computes in the wider type of x
-// and the angles, and returns the type of x.
+// Turns each pair of neighbouring dimensions (2i, 2i+1) by its angle. x [..., sequence, head dimension]. Computes in
+// the wider type of x and the angles, and returns the type of x.
 at::Tensor rotate(const at::Tensor& x, const RotaryAngles& angles);
 
 class TransformerBlock : public torch::nn::Module {

@@ -111,7 +111,7 @@ struct ReplayModule : torch::nn::Module {
 
   struct Use {
     const torch::nn::Module* module = nullptr;
-    double needed_s = 0;  // of the parameter that is needed first
+    double needed_s = 0;  // when its first parameter is needed
   };
   std::vector<at::Tensor> tensors;  // in gradient-ready order
   std::vector<Use> uses;            // in the order of forward

@@ -23,8 +23,8 @@ struct SyntheticTensors {
 Workload make_synthetic_workload(const SyntheticTensors& tensors, c10::Device device = c10::kCPU);
 
 struct ReplayScale {
-  double bytes = 1;  // of every gradient; rounded to whole float32, at least one
-  double time = 1;   // of every ready, needed and update time
+  double bytes = 1;  // factor for every gradient's size, rounded to whole float32 elements, at least one
+  double time = 1;   // factor for every ready, needed and update time
 };
 
 // Throws InputError unless both factors are positive and finite.

@@ -73,8 +73,8 @@ at::Tensor TransformerLMImpl::forward(const at::Tensor& tokens) {
   done("");
   at::Tensor x = layers_->token_embeddings->forward(tokens);
   done("token_embeddings");
-  // The angles are computed anew for each pass: that costs far less than one layer, and a kept copy would have to follow the model to
-  // other devices and types, and would be spoilt for training by a first pass under InferenceMode.
+  // The angles are computed anew for each pass: that costs far less than one layer, and a kept copy would have to
+  // follow the model to other devices and types, and would be spoilt for training by a first pass under InferenceMode.
   RotaryAngles angles;
   if (layers_->position_embeddings != nullptr) {
     x = x + layers_->position_embeddings->forward(at::arange(sequence, tokens.options()));

@@ -31,7 +31,7 @@ class CsvTable {
  public:
   size_t rows() const { return rows_.size(); }
   const std::vector<std::string>& columns() const { return header_; }
-  int64_t line(size_t row) const { return rows_[row].line; }  // of the file, from 1
+  int64_t line(size_t row) const { return rows_[row].line; }  // in the file, from 1
   bool has(std::string_view column) const;
 
   bool empty(size_t row, std::string_view column) const { return text(row, column).empty(); }

@@ -18,7 +18,7 @@ struct MachineState {
   int cpus = 0;                  // online CPUs of the machine
   int allowed_cpus = 0;          // in the affinity mask
   std::optional<double> cpu_quota;
-  std::string governor;                               // of the first CPU's clock; empty in most virtual machines
+  std::string governor;                               // the first CPU's; empty in most virtual machines
   std::optional<std::array<double, 3>> load_average;  // running and waiting processes over 1, 5 and 15 minutes
   int64_t available_memory_bytes = 0;
 };

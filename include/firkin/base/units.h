@@ -10,7 +10,7 @@ namespace firkin {
 inline constexpr int64_t kKiB = int64_t{1} << 10;
 inline constexpr int64_t kMiB = int64_t{1} << 20;
 inline constexpr int64_t kGiB = int64_t{1} << 30;
-inline constexpr int64_t kFloatBytes = 4;  // of a float32 element
+inline constexpr int64_t kFloatBytes = 4;  // the size of a float32 element
 
 // Bytes in MiB.
 inline double mib(double bytes) {

@@ -4,11 +4,11 @@
 //   at::Tensor t = ...;
 //   all_reduce(group, t);  // t now holds the sum over the ranks
 //
-// Every rank must call the same collectives in the same order. One thread at a time may use a group; its companions and its Connections may
-// each be used by their own thread.
+// Every rank must call the same collectives in the same order. One thread at a time may use a group; its companions and
+// its Connections may each be used by their own thread.
 //
-// If a collective fails, the group is lost: GroupError (base/error.h) names the missing ranks on every surviving rank, and later
-// collectives throw the same.
+// If a collective fails, the group is lost: GroupError (base/error.h) names the missing ranks on every surviving rank,
+// and later collectives throw the same.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -29,24 +29,30 @@
 
 namespace firkin {
 
-// `backend` selects what carries GPU tensors, the same on all ranks: "gloo", through CPU memory; "nccl", in full "cpu:gloo,cuda:nccl"; or
-// "auto", which is nccl if every rank has it and a GPU of its own, otherwise gloo. CPU tensors always use Gloo, and so do Firkin's own
-// messages: agreements, orders, figures.
+// `backend` selects what carries GPU tensors, the same on all ranks: "gloo", through CPU memory; "nccl", in full
+// "cpu:gloo,cuda:nccl"; or "auto", which is nccl if every rank has it and a GPU of its own, otherwise gloo. CPU tensors
+// always use Gloo, and so do Firkin's own messages: agreements, orders, figures.
 struct GroupOptions {
   std::string backend = "auto";
-  std::optional<c10::Device> device = std::nullopt;                        // of this rank; default: device_for_rank("auto")
-  std::chrono::milliseconds timeout = std::chrono::minutes(30);            // of each collective; long enough for rank 0 to evaluate alone
-  std::chrono::milliseconds rendezvous_timeout = std::chrono::minutes(5);  // of connect() and the like; at most `timeout`
-  std::chrono::milliseconds report_after = std::chrono::seconds(10);       // then, and every minute, stderr says for whom connect() waits
-  std::chrono::milliseconds look_every = std::chrono::seconds(1);          // while a rank waits: for others that have given up
-  std::optional<ModelledLink> link = std::nullopt;                         // collectives take the time they would take over this link
+  std::optional<c10::Device> device = std::nullopt;  // this rank's; default: device_for_rank("auto")
+  // For each collective; long enough for rank 0 to evaluate alone.
+  std::chrono::milliseconds timeout = std::chrono::minutes(30);
+  // For connect() and the like; at most `timeout`.
+  std::chrono::milliseconds rendezvous_timeout = std::chrono::minutes(5);
+  // When connect() begins to say on standard error which ranks it waits for; then it says so every minute.
+  std::chrono::milliseconds report_after = std::chrono::seconds(10);
+  // How often a waiting rank looks whether another has given up.
+  std::chrono::milliseconds look_every = std::chrono::seconds(1);
+  std::optional<ModelledLink> link = std::nullopt;  // makes collectives take the time they would take over this link
 };
 
-// What a wait is for. wait() uses it to detect that two ranks wait for each other in different wrapped modules (see note_step()).
+// What a wait is for. wait() uses it to detect that two ranks wait for each other in different wrapped modules (see
+// note_step()).
 struct WaitPlace {
-  int64_t wrapper = 0;  // equal on every rank, and unique to one wrapped module of the group: Connections::number(), for example
-  int64_t step = 0;     // of the wrapped module; the collective cannot complete before every rank has begun this step; -1: none
-  std::string name;     // completes "in step 3 of ...", for example "module A"
+  // Equal on every rank, and unique to one wrapped module of the group: Connections::number(), for example.
+  int64_t wrapper = 0;
+  int64_t step = 0;  // the wrapped module's; every rank must begin it before the collective can complete; -1: none
+  std::string name;  // completes "in step 3 of ...", for example "module A"
 };
 
 struct ConnectionPlace;  // internal, in src/comm, like
@@ -58,13 +64,14 @@ struct ProcessGroup {
   int size = 1;
   c10::intrusive_ptr<c10d::Store> store;
   c10::intrusive_ptr<c10d::ProcessGroup> c10d;
-  std::optional<std::chrono::milliseconds> timeout;  // of collectives through this handle; default: GroupOptions::timeout
-  std::shared_ptr<GroupState> state;                 // shared by all handles: what is known about a failure
-  std::string link;                                  // describe(GroupOptions::link); empty: no modelled link
-  int64_t link_world = 0;                            // ranks that the link is modelled for
-  c10::Device device = c10::kCPU;                    // of this rank's module and batches
-  std::string backend = "gloo";                      // or "cpu:gloo,cuda:nccl"
-  std::optional<WaitPlace> place = std::nullopt;     // for waits through this handle
+  // For collectives through this handle; default: GroupOptions::timeout.
+  std::optional<std::chrono::milliseconds> timeout;
+  std::shared_ptr<GroupState> state;              // shared by all handles: what is known about a failure
+  std::string link;                               // describe(GroupOptions::link); empty: no modelled link
+  int64_t link_world = 0;                         // ranks that the link is modelled for
+  c10::Device device = c10::kCPU;                 // where this rank's module and batches are
+  std::string backend = "gloo";                   // or "cpu:gloo,cuda:nccl"
+  std::optional<WaitPlace> place = std::nullopt;  // for waits through this handle
 
   // One rank that stands for itself alone, and not for many over a modelled link: it has nothing to send.
   bool is_alone() const { return size == 1 && link.empty(); }
@@ -76,45 +83,49 @@ struct ProcessGroup {
 // A collective in flight.
 using Work = c10::intrusive_ptr<c10d::Work>;
 
-// Meets the other ranks at info.master_address:master_port (rank 0 listens there, unless a launcher does) and forms a group.
+// Meets the other ranks at info.master_address:master_port (rank 0 listens there, unless a launcher does) and forms a
+// group.
 //
-// Groups never collide: ranks may form several through one meeting point, in the same order on every rank, and none sees leftovers of an
-// earlier attempt. Restarted ranks, all of them or those of one node, meet the others once these have lost the old group and call this
-// again.
+// Groups never collide: ranks may form several through one meeting point, in the same order on every rank, and none
+// sees leftovers of an earlier attempt. Restarted ranks, all of them or those of one node, meet the others once these
+// have lost the old group and call this again.
 //
 // First this rank's device becomes the current one (use_device()), before anything is allocated on another.
 //
-// Throws RuntimeError at most two seconds after options.rendezvous_timeout, naming the ranks that have not arrived, or arrived but did not
-// connect, as far as the meeting point can be reached. Throws InputError for an unknown backend, an unavailable device, and for nccl
-// without a GPU for every rank.
+// Throws RuntimeError at most two seconds after options.rendezvous_timeout, naming the ranks that have not arrived, or
+// arrived but did not connect, as far as the meeting point can be reached. Throws InputError for an unknown backend, an
+// unavailable device, and for nccl without a GPU for every rank.
 //
-// From then on this process ignores SIGPIPE, unless the program handles it: the backend writes to sockets that a dead rank has closed.
+// From then on this process ignores SIGPIPE, unless the program handles it: the backend writes to sockets that a dead
+// rank has closed.
 ProcessGroup connect(const RankInfo& info, const GroupOptions& options);
 
-// The same, with the rank from the launcher's environment (rank_info_from_environment()). Throws InputError explaining how to start the
-// program if there was no launcher.
+// The same, with the rank from the launcher's environment (rank_info_from_environment()). Throws InputError explaining
+// how to start the program if there was no launcher.
 ProcessGroup connect(const GroupOptions& options = {});
 
-// Forms a group through a store all ranks share already; threads of one process share a c10d::HashStore. Otherwise like connect(). All
-// ranks count as being on this machine when GPUs are assigned.
+// Forms a group through a store all ranks share already; threads of one process share a c10d::HashStore. Otherwise like
+// connect(). All ranks count as being on this machine when GPUs are assigned.
 ProcessGroup make_process_group(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size, const GroupOptions& options);
 
-// Wraps an existing group, for example PyTorch's from Python: its connections are used, and its collectives and ours share one order on
-// every rank. If its CPU backend is not Gloo, or missing as in init_process_group("nccl"), a Gloo for Firkin's own messages is connected
-// through the group's store. (Run with groups without any backend, not with NCCL's.) options.timeout: the one the group was made with.
-// options.backend is ignored; the default of options.device is this thread's device if the group has a backend for GPUs. Collective. Throws
-// RuntimeError like connect().
+// Wraps an existing group, for example PyTorch's from Python: its connections are used, and its collectives and ours
+// share one order on every rank. If its CPU backend is not Gloo, or missing as in init_process_group("nccl"), a Gloo
+// for Firkin's own messages is connected through the group's store. (Tested with groups without any backend, not with
+// NCCL's.) options.timeout must be the one the group was made with. options.backend is ignored; the default of
+// options.device is this thread's device if the group has a backend for GPUs. Collective. Throws RuntimeError like
+// connect().
 ProcessGroup adopt_process_group(const c10::intrusive_ptr<c10d::ProcessGroup>& group, const GroupOptions& options);
 
-// The same ranks over separate connections, so that a small message need not wait behind large ones in `group`. The first call with an
-// index forms that set and is collective; the set is kept with the group and must not outlive it. All fail together: if one is lost, so are
-// the group and the others. Over a modelled link each has the link's rate and latency and its own queue. CPU tensors use a separate Gloo;
-// device tensors too, unless the group has another backend for the device, such as NCCL, which is shared because a communicator takes GPU
-// memory. Throws RuntimeError like connect().
+// The same ranks over separate connections, so that a small message need not wait behind large ones in `group`. The
+// first call with an index forms that set and is collective; the set is kept with the group and must not outlive it.
+// All fail together: if one is lost, so are the group and the others. Over a modelled link each has the link's rate and
+// latency and its own queue. CPU tensors use a separate Gloo; device tensors too, unless the group has another backend
+// for the device, such as NCCL, which is shared because a communicator takes GPU memory. Throws RuntimeError like
+// connect().
 ProcessGroup companion(const ProcessGroup& group, int64_t index = 0);
 
-// A set of connections like companion()'s, lent to one user at a time. Move-only. Destruction waits for nothing, is not collective, and
-// returns the set; nothing may be in flight in it then. If something may be, call abandon() first.
+// A set of connections like companion()'s, lent to one user at a time. Move-only. Destruction waits for nothing, is not
+// collective, and returns the set; nothing may be in flight in it then. If something may be, call abandon() first.
 class Connections {
  public:
   Connections(Connections&& other) noexcept;
@@ -124,7 +135,8 @@ class Connections {
   const ProcessGroup& group() const { return group_; }
   // The number of sets taken from this group and its companions before: equal on every rank, and never reused.
   int64_t number() const { return number_; }
-  // Retires this set, because something of a broken step may still be in flight in it. It stays open as long as the group.
+  // Retires this set, because something of a broken step may still be in flight in it. It stays open as long as the
+  // group.
   void abandon();
 
  private:
@@ -138,63 +150,66 @@ class Connections {
   int64_t number_ = 0;
 };
 
-// The first set that is free on every rank, or a new one: two users of one group never share connections. Collective over `group`. Throws
-// RuntimeError like connect(), GroupError if the group is lost.
+// The first set that is free on every rank, or a new one: two users of one group never share connections. Collective
+// over `group`. Throws RuntimeError like connect(), GroupError if the group is lost.
 Connections take_connections(const ProcessGroup& group);
 
 // Whether the group has a backend for tensors on such devices; and whether that is Gloo.
 bool can_carry(const ProcessGroup& group, c10::DeviceType device);
 bool carries_by_gloo(const ProcessGroup& group, c10::DeviceType device);
 
-// Starts summing `tensor` (contiguous, the same shape and dtype on every rank) over the ranks, in place. The tensor must stay alive, and
-// its content is undefined, until wait() returns. Throws GroupError if the group is lost.
+// Starts summing `tensor` (contiguous, the same shape and dtype on every rank) over the ranks, in place. The tensor
+// must stay alive, and its content is undefined, until wait() returns. Throws GroupError if the group is lost.
 Work start_all_reduce(const ProcessGroup& group, at::Tensor tensor);
 
 // Starts replacing `tensor` by rank `root`'s; otherwise like start_all_reduce().
 Work start_broadcast(const ProcessGroup& group, at::Tensor tensor, int root);
 
-// Starts sending slice j of `input` to rank j, for every j; slice j of `output` becomes what rank j sent here. Both contiguous, 1-d; they
-// must not overlap. from, to: elements of the slices of `output` and of `input`, by rank; empty: all slices of both have one length, on
-// every rank. Otherwise like start_all_reduce().
+// Starts sending slice j of `input` to rank j, for every j; slice j of `output` becomes what rank j sent here. Both
+// contiguous, 1-d; they must not overlap. from, to: elements of each slice of `output` and of `input`, by rank; if
+// empty, all slices of both have the same length on every rank. Otherwise like start_all_reduce().
 Work start_all_to_all(const ProcessGroup& group, at::Tensor output, at::Tensor input, std::vector<int64_t> from = {},
                       std::vector<int64_t> to = {});
 
-// Starts making `output` the sum over the ranks of this rank's slice of their `input`: of the world size times its length. `output` may be
-// that slice of `input`, whose other slices are undefined afterwards. Otherwise like start_all_to_all().
+// Starts making `output` the sum, over the ranks, of the slice of their `input` that is this rank's. `input` has the
+// world size times the length of `output`, which may be this rank's slice of `input`; the other slices are undefined
+// afterwards. Otherwise like start_all_to_all().
 Work start_reduce_scatter(const ProcessGroup& group, at::Tensor output, at::Tensor input);
 
-// Starts filling slice j of `output` with rank j's `input`, for every j: of the world size times its length. `input` may be this rank's
-// slice of `output`. Otherwise like start_all_to_all().
+// Starts filling slice j of `output` with rank j's `input`, for every j. `output` has the world size times the length
+// of `input`, which may be this rank's slice of `output`. Otherwise like start_all_to_all().
 Work start_all_gather(const ProcessGroup& group, at::Tensor output, at::Tensor input);
 
-// The same into the rows of `output`, of the world size times input's length; each row is contiguous, and they may lie apart. Not over a
-// modelled link.
+// The same into the rows of `output`: as many rows as ranks, each of input's length and contiguous; rows may lie apart.
+// Not available over a modelled link.
 Work start_all_gather_rows(const ProcessGroup& group, const at::Tensor& output, at::Tensor input);
 
-// Starts replacing `bytes` (kByte, contiguous, on the CPU, of equal length on every rank) by the bitwise OR over all ranks, in ceil(log2 W)
-// hops: what ranks have to agree on. Otherwise like start_all_reduce(). Differing lengths are an error naming both. Only for connections of
-// a companion or of Connections: its messages cannot be told apart from c10d's own send and recv.
+// Starts replacing `bytes` (kByte, contiguous, on the CPU, of equal length on every rank) by the bitwise OR over all
+// ranks, in ceil(log2 W) hops: this is how ranks agree. Otherwise like start_all_reduce(). Differing lengths are an
+// error naming both. Only for connections of a companion or of Connections: its messages cannot be told apart from
+// c10d's own send and recv.
 Work start_or(const ProcessGroup& group, at::Tensor bytes);
 
-// Waits for a collective started through `group`. Blocks the calling thread; with NCCL only the device's current stream, and reports the
-// errors known by then.
+// Waits for a collective started through `group`. Blocks the calling thread; with NCCL only the device's current
+// stream, and reports the errors known by then.
 //
-// what: completes the sentence "rank 1 (gpu07) did not reach ...", for example "bucket 3 of step 17"; called only after a failure. Throws
-// GroupError if the collective failed, timed out, or another rank gave up, which is noticed within GroupOptions::look_every. Finding out
-// who is missing then takes less than three times that and 1.3 s. After a throw the backend may use the tensor until its own timeout. With
-// group.place, ranks that step wrapped modules in different orders, and so wait for each other, all throw a GroupError naming both modules
-// within about twice look_every.
+// what: completes the sentence "rank 1 (gpu07) did not reach ...", for example "bucket 3 of step 17"; called only after
+// a failure. Throws GroupError if the collective failed, timed out, or another rank gave up, which is noticed within
+// GroupOptions::look_every. Finding out who is missing then takes less than three times that and 1.3 s. After a throw
+// the backend may use the tensor until its own timeout. With group.place, ranks that step wrapped modules in different
+// orders, and so wait for each other, all throw a GroupError naming both modules within about twice look_every.
 void wait(const ProcessGroup& group, const Work& work, c10::function_ref<std::string()> what);
 void wait(const ProcessGroup& group, const Work& work, const char* what);
 
-// Records that this rank has begun a step of a wrapped module; later steps have higher numbers. Cheap (no store, no network) and
-// thread-safe. Record every step before waiting for anything of it, and step all wrapped modules of a group from one thread: once a second
-// thread records a step, this rank reports and concludes nothing. caller: where a thread of autograd's records it, which works for whoever
-// called backward(): something that stands for that thread alone.
+// Records that this rank has begun a step of a wrapped module; later steps have higher numbers. Cheap (no store, no
+// network) and thread-safe. Record every step before waiting for anything of it, and step all wrapped modules of a
+// group from one thread: once a second thread records a step, this rank reports and concludes nothing. caller: if one
+// of autograd's threads records the step on behalf of the thread that called backward(), an address that identifies the
+// latter.
 void note_step(const ProcessGroup& group, int64_t wrapper, int64_t step, const void* caller = nullptr);
 
-// Gives up the group for a reason of this rank's own: the others notice within about a second instead of after their timeouts, and their
-// errors name this rank and `what`. Throws GroupError(what).
+// Gives up the group for a reason of this rank's own: the others notice within about a second instead of after their
+// timeouts, and their errors name this rank and `what`. Throws GroupError(what).
 [[noreturn]] void give_up(const ProcessGroup& group, const std::string& what);
 
 // Blocking collectives, in place. Throw GroupError like wait().

@@ -1,4 +1,5 @@
-// Declares that a module is about to use its parameters. LibTorch's C++ modules have no forward hooks, so forward() says it explicitly:
+// Declares that a module is about to use its parameters. LibTorch's C++ modules have no forward hooks, so forward()
+// says it explicitly:
 //
 //   struct BlockImpl : torch::nn::Module {
 //     torch::Tensor forward(torch::Tensor x) {
@@ -8,8 +9,8 @@
 //     ...
 //   };
 //
-// Under the strategy `ordered`, parameters of the last step may still be in flight when the next forward begins. A module that awaits them
-// lets communication continue behind the layers before it.
+// Under the strategy `ordered`, parameters of the last step may still be in flight when the next forward begins. A
+// module that awaits its own lets communication continue behind the layers before it.
 #pragma once
 
 namespace torch::nn {
@@ -18,15 +19,17 @@ class Module;
 
 namespace firkin {
 
-// On return the parameters of `module` are those of the last step, and so are those of its submodules, unless these await their own.
+// Returns when the parameters of `module` are those of the last step, and also those of its submodules, unless these
+// await their own.
 //
-// Costs one atomic read if no module is wrapped with the strategy `ordered`; harmless for a module that is not wrapped. Call it at the top
-// of every forward() that uses parameters, before reading them, and on every path: a module whose gradient arrives without it fails the
-// step. Throws GroupError if a collective failed.
+// Costs one atomic read if no module is wrapped with the strategy `ordered`; harmless for a module that is not wrapped.
+// Call it at the top of every forward() that uses parameters, before reading them, and on every path: a module whose
+// gradient arrives without it fails the step. Throws GroupError if a collective failed.
 //
-// Thread-safe: parts of one forward may run on several threads, each of which awaits its own modules. Under `ordered` a call may run the
-// optimiser, which sees no gradients but those that have just arrived: until all these threads are joined, nothing else may touch the
-// module's gradients, or parameters of a part that has not awaited them. The same holds for parameters under `sharded`.
+// Thread-safe: parts of one forward may run on several threads, each of which awaits its own modules. Under `ordered` a
+// call may run the optimiser, which sees only the gradients that have just arrived. Until all these threads are joined,
+// nothing else may touch the module's gradients, nor parameters of a part that has not awaited them. The latter also
+// holds under `sharded`.
 void await_parameters(const torch::nn::Module& module);
 
 }  // namespace firkin

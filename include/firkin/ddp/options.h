@@ -1,4 +1,5 @@
-// How a DataParallel treats gradients: the strategy, its buckets, the reduction of a full bucket, and buckets chosen during training.
+// How a DataParallel treats gradients: the strategy, its buckets, the reduction of a full bucket, and buckets chosen
+// during training.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -21,7 +22,8 @@ class CommHookInterface;
 
 namespace firkin {
 
-// A reduction of one bucket in progress. `finish` blocks until the bucket holds the result; it runs on the thread that completes the step.
+// A reduction of one bucket in progress. `finish` blocks until the bucket holds the result; it runs on the thread that
+// completes the step.
 struct BucketReduction {
   Work work;                     // for completion times; may be null
   std::function<void()> finish;  // called before waiting for `work`; may be empty
@@ -30,12 +32,12 @@ struct BucketReduction {
 // How a full bucket is reduced: plain all-reduce, compressed all-reduce, or your own function.
 struct GradientHook {
   std::string name;
-  // Starts the reduction of `bucket`, a contiguous 1-d tensor of this rank's gradients divided by the world size, which must end up holding
-  // the sum over the ranks. Called in the same order on every rank, from the thread that runs backward. If it throws, the group is lost:
-  // what the other ranks wait for cannot be sent.
+  // Starts the reduction of `bucket`, a contiguous 1-d tensor of this rank's gradients divided by the world size, which
+  // must end up holding the sum over the ranks. Called in the same order on every rank, from the thread that runs
+  // backward. If it throws, the group is lost: what the other ranks wait for cannot be sent.
   std::function<BucketReduction(const ProcessGroup& group, at::Tensor bucket)> start;
-  // The dtype `start` receives and ranks exchange: float32 and float64 gradients are divided, written in this dtype into a buffer that
-  // persists across steps, and converted back afterwards. Default: the gradients' own dtype.
+  // The dtype `start` receives and ranks exchange: float32 and float64 gradients are divided, written in this dtype
+  // into a buffer that persists across steps, and converted back afterwards. Default: the gradients' own dtype.
   std::optional<at::ScalarType> wire_dtype = std::nullopt;
   // Bytes this rank passes to the collective for that tensor. Default: all of them.
   std::function<int64_t(const at::Tensor& bucket)> bytes_on_wire = nullptr;
@@ -46,44 +48,48 @@ struct GradientHook {
 // Sums in the gradients' own dtype.
 GradientHook plain_all_reduce();
 
-// Sums in bfloat16 or float16: half the bytes of float32, with 8 and 11 significant bits. float16 overflows if a mean exceeds 65504.
-// Buckets that are not float32 or float64 are summed unchanged.
+// Sums in bfloat16 or float16: half the bytes of float32, with 8 and 11 significant bits. float16 overflows if a mean
+// exceeds 65504. Buckets that are not float32 or float64 are summed unchanged.
 GradientHook bf16_compression();
 GradientHook fp16_compression();
 
-// A communication hook as PyTorch's DistributedDataParallel takes it (torch/csrc/distributed/c10d/comm.hpp), for the strategies bucketed
-// and planned. Called for every bucket in the same order on every rank, it gets this rank's gradients, not divided by the world size, one
-// behind the other; the tensor that its future holds becomes the gradients. name: equal on every rank.
+// A communication hook as PyTorch's DistributedDataParallel takes it (torch/csrc/distributed/c10d/comm.hpp), for the
+// strategies bucketed and planned. Called for every bucket in the same order on every rank, it gets this rank's
+// gradients, not divided by the world size, one after another; the tensor that its future holds becomes the gradients.
+// name: equal on every rank.
 //
-// A hook that throws, or whose future fails, fails the step on every rank. If other ranks have called it for more buckets by then, what
-// they have sent waits for ever: the group is lost with the next step.
+// A hook that throws, or whose future fails, fails the step on every rank. If other ranks have called it for more
+// buckets by then, what they have sent waits for ever: the group is lost with the next step.
 GradientHook comm_hook(std::string name, std::shared_ptr<c10d::CommHookInterface> hook);
 
 // Buckets chosen during training, for the strategies bucketed and ordered.
 //
 //   DataParallel ddp(*net, group, {.buckets = automatic({.plan_file = "buckets.json"})});
 //   ...                                                            // train as before
-//   // firkin: 7 buckets (largest 2.4 MiB, best plan) instead of 25 MiB caps (1 bucket): step 226 ms -> 222 ms (-1.8 %, ...
+//   // firkin: 7 buckets (largest 2.4 MiB, best plan) instead of 25 MiB caps (1 bucket): step 226 ms -> 222 ms ...
 //
-// Apart from all-reduces between steps, only the training itself is timed, in this order. Failed steps, and steps in which a rank had no
-// data, do not count.
+// Apart from all-reduces between steps, only the training itself is timed, in this order. Failed steps, and steps in
+// which a rank had no data, do not count.
 //   - Warm-up: a few steps with DataParallelOptions::cap.
 //   - Profiling: profile_steps more, in which hooks record when each gradient is ready.
-//   - Measuring: between steps, all-reduces by size, on separate tensors of at most 64 MiB, a quarter of a second at a time, until budget_s
-//     is spent or there is nothing more to learn. Then rank 0 predicts every cap and the best plan.
-//   - Trying: if the best of these is predicted to gain half a percent of a step, blocks of steps alternate between it and the
-//     buckets in use.
+//   - Measuring: between steps, all-reduces by size, on separate tensors of at most 64 MiB, a quarter of a second at a
+//     time, until budget_s is spent or there is nothing more to learn. Then rank 0 predicts every cap and the best
+//     plan.
+//   - Trying: if the best of these is predicted to gain half a percent of a step, blocks of steps alternate between it
+//     and the buckets in use.
 //   - Settled: the new plan stays unless it is slower; a line says what was chosen and what it gains.
 //
-// Guarantees: rank 0 decides, and all ranks switch between the same two steps. Gradients are right and equal on all ranks throughout, as
-// under any plan. At the first gradient of a step the old buckets are freed before new ones are allocated, unless they still hold
-// gradients: then each keeps its old bucket until it has moved.
+// Guarantees: rank 0 decides, and all ranks switch between the same two steps. Gradients are right and equal on all
+// ranks throughout, as under any plan. At the first gradient of a step the old buckets are freed before new ones are
+// allocated, unless they still hold gradients: then each keeps its old bucket until it has moved.
 struct AutomaticBuckets {
-  double budget_s = 3;         // total for measuring all-reduces; exceeded only if one call of the smallest sizes takes longer
+  // Total for measuring all-reduces; exceeded only if one call of the smallest sizes takes longer.
+  double budget_s = 3;
   int64_t profile_steps = 10;  // 3 or more
   int64_t trial_pairs = 8;     // pairs of blocks, one with each plan; 6 or more, for 95 % intervals
   int64_t trial_steps = 5;     // per block; the first, which allocates buckets, is not timed; 2 or more
-  std::string plan_file = {};  // on rank 0: keeps the choice, and supplies it from the first step if it fits; empty: none
+  // On rank 0: keeps the choice, and supplies it from the first step if it fits; empty: none.
+  std::string plan_file = {};
   std::function<void(const std::string& line)> log = {};  // on rank 0, per line; default: standard error
 };
 
@@ -103,23 +109,29 @@ enum class AutomaticPhase {
 // Must be equal on every rank, except timeout and the log and file of automatic buckets.
 struct DataParallelOptions {
   Strategy strategy = find_strategy("bucketed");
-  CapOptions cap;                  // for Grouping::kCap
-  std::optional<BucketPlan> plan;  // for Grouping::kPlan, optional for Wait::kAtFirstUse; over the tensors in ready order
-  // For bucketed and ordered, without a plan: starts with `cap` and finds faster buckets during training. See automatic().
+  CapOptions cap;  // for Grouping::kCap
+  // For Grouping::kPlan, optional for Wait::kAtFirstUse; over the tensors in ready order.
+  std::optional<BucketPlan> plan;
+  // For bucketed and ordered, without a plan: starts with `cap` and finds faster buckets during training. See
+  // automatic().
   std::optional<AutomaticBuckets> buckets;
-  // The order in which gradients become ready, as indices of the trainable parameters in registration order. Default: reverse registration
-  // order, then (but for sharded) rank 0's order as observed in the first backward. A given order is kept.
+  // The order in which gradients become ready, as indices of the trainable parameters in registration order. Default:
+  // reverse registration order, then (but for sharded) rank 0's order as observed in the first backward. A given order
+  // is kept.
   std::vector<int64_t> ready_order;
-  // For ordered: the slack of its launch order (plan/launch_order.h). Default: chosen from observed steps. For experiments.
+  // For ordered: the slack of its launch order (plan/launch_order.h). Default: chosen from observed steps. For
+  // experiments.
   std::optional<double> launch_slack;
   GradientHook gradient_hook = plain_all_reduce();
-  std::optional<std::chrono::milliseconds> timeout;  // of each collective in a step; default: the group's
-  bool finish_with_backward = true;                  // false: call finish_gradient_synchronization() after every backward
-  bool find_unused_parameters = false;               // allow parameters a rank's backward does not reach
-  bool broadcast_buffers = true;                     // send rank 0's buffers (batch norm's statistics) to all after every step
-  bool broadcast_parameters = true;                  // send rank 0's parameters and buffers to all at construction
-  int64_t audit_every = 100;                         // steps between audits (DataParallel::audit()); 0: none
-  std::string name;                                  // of the module, in errors; default: "module N", counted per group from 0
+  std::optional<std::chrono::milliseconds> timeout;  // for each collective in a step; default: the group's
+  // If false, call finish_gradient_synchronization() after every backward.
+  bool finish_with_backward = true;
+  bool find_unused_parameters = false;  // allow parameters a rank's backward does not reach
+  // Send rank 0's buffers (batch norm's statistics) to all after every step.
+  bool broadcast_buffers = true;
+  bool broadcast_parameters = true;  // send rank 0's parameters and buffers to all at construction
+  int64_t audit_every = 100;         // steps between audits (DataParallel::audit()); 0: none
+  std::string name;                  // names the module in errors; default: "module N", counted per group from 0
 };
 
 }  // namespace firkin

@@ -1,9 +1,9 @@
-// Where the time of a training goes while it runs: work, waiting for slower ranks, communication that nothing hides.
+// Shows where the time of a running training goes: work, waiting for slower ranks, exposed communication.
 //
 //   DataParallel ddp(*net, group);
 //   Watch watch(ddp, group);  // anywhere before the loop, at the same place on every rank; nothing else changes
 //
-// Rank 0 says every hundred steps:
+// Rank 0 prints every hundred steps:
 //
 //   firkin.watch, steps 21 to 120, 8 ranks: 312 ms a step
 //     communication not hidden     41 ms, 13.1 %
@@ -23,23 +23,24 @@
 namespace firkin {
 
 struct WatchOptions {
-  int64_t every = 100;                          // steps
-  int64_t warmup = 20;                          // steps that do not count
-  std::function<void(const std::string&)> log;  // on rank 0; none: to std::cerr
+  int64_t every = 100;                          // steps in a window
+  int64_t warmup = 20;                          // steps before the first window
+  std::function<void(const std::string&)> log;  // called on rank 0; by default it prints to std::cerr
 };
 
-// Looks at stats() as each step ends; ranks tell each other through the group's store, and nobody waits. Steps stay as they are, bit for
-// bit. The phases are "before backward" (from the end of a step to the next one's first gradient) and "backward". docs/watch.md says what
-// the figures cannot see. Not thread-safe; must go before the DataParallel, which has one at a time.
+// Reads stats() when a step ends. Ranks exchange what they read through the group's store, without waiting. Results of
+// steps stay the same, bit for bit. The phases are "before backward" (from the end of a step to the first gradient of
+// the next) and "backward". docs/watch.md says what the figures do not show. Not thread-safe. A DataParallel takes one
+// Watch at a time, which must be destroyed before it.
 class Watch {
  public:
-  // group: that of `ddp`. Throws InputError for options out of range.
+  // group: the group of `ddp`. Throws InputError for options out of range.
   Watch(DataParallel& ddp, const ProcessGroup& group, WatchOptions options = {});
   ~Watch();
   Watch(const Watch&) = delete;
   Watch& operator=(const Watch&) = delete;
 
-  // The last window, on rank 0; no steps before its end, and on the other ranks.
+  // The last complete window, on rank 0. It has no steps before the first window ends, and on other ranks.
   const WatchSummary& summary() const;
 
  private:

@@ -55,7 +55,7 @@ double queued_gap_s(double total_s, double isolated_s, double calls);
 // One collective of one size: a row of collectives.csv.
 struct CollectiveRow {
   std::string collective;                         // all_reduce, reduce_scatter, all_gather
-  int64_t bytes = 0;                              // of the bucket: all ranks' slices together
+  int64_t bytes = 0;                              // the bucket's size: all ranks' slices together
   std::optional<int64_t> world_size = {};         // ranks
   double seconds = 0;                             // median of single calls
   std::optional<double> gap_s = {};               // per call when queued back to back; none if not measured

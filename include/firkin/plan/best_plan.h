@@ -31,7 +31,7 @@ inline constexpr int64_t kMostExactTensors = 4096;  // takes half a second
 
 struct BestPlan {
   BucketPlan plan;
-  Timeline timeline;   // of that plan, under the same options
+  Timeline timeline;   // that plan's, under the same options
   bool exact = false;  // the best of all plans in ready order; otherwise the best of a few
 };
 

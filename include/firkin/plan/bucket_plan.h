@@ -28,7 +28,7 @@ struct Bucket {
   bool operator==(const Bucket&) const = default;
 };
 
-inline constexpr int64_t kMostParts = 65536;  // of one tensor
+inline constexpr int64_t kMostParts = 65536;  // for one tensor
 
 // total * part / parts, rounded down, for 0 <= part <= parts <= kMostParts and any total of at least 0.
 int64_t part_begin(int64_t total, int64_t part, int64_t parts);

@@ -36,7 +36,7 @@ class CostCurve {
  private:
   std::vector<CostPoint> points_;
   double low_slope_ = 0;   // seconds per byte below the first point
-  double high_slope_ = 0;  // and above the last
+  double high_slope_ = 0;  // above the last row
 };
 
 // a(x), one all-reduce on an idle link, and g(x), the time per call when many are queued (latency and gap of LogGP,

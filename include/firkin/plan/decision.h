@@ -5,7 +5,7 @@
 //   predict_steps(model, rule, caps);                                      // one prediction for each cap
 //   const std::vector<PredictedCap> caps = caps_to_race(model, rule, {});  // the few best predicted
 //   while (!is_clear(weigh(caps, step_s))) ...                             // one more block of steps of each
-//   decide({.caps = caps, .standing = ..., .confirmation = ...});           // the gain, from blocks that did not choose
+//   decide({.caps = caps, .standing = ..., .confirmation = ...});           // the gain, from blocks measured after it
 //
 // Measures nothing. Deterministic; thread-safe.
 #pragma once
@@ -35,7 +35,7 @@ struct StepModel {
   SimulationOptions simulation;
   double none_step_s = 0;               // measured, without communication: more than 0
   double bare_backward_s = 0;           // measured, without hooks
-  std::optional<double> residual = {};  // of the calibration (calibration.h); none: not calibrated
+  std::optional<double> residual = {};  // from the calibration (calibration.h); none if not calibrated
 };
 
 // Seconds of a whole step under `plan`. This and predict_steps() throw std::invalid_argument if the step without
@@ -119,7 +119,7 @@ enum class Outcome {
   kNotMeasured,    // the default was not measured
   kSameBuckets,    // the default makes the same buckets
   kHidden,         // the default's communication is hidden: its steps take as long as steps without communication
-  kNothingToGain,  // as far as the measurement shows, and the prediction gives no reason to measure more
+  kNothingToGain,  // by the measurement; and the prediction gives no reason to measure more
   kDefaultFaster,  // by an interval that excludes 1
 };
 
@@ -138,29 +138,30 @@ struct Confirmation {
 
 struct DecisionInputs {
   std::span<const PredictedCap> caps;
-  Standing standing = {};                          // among them, as weighed
+  Standing standing = {};                          // from weigh()
   std::optional<double> default_predicted_s = {};  // a step with PyTorch's default
   std::vector<bool> as_default = {};               // per cap: makes the default's buckets; empty: none does
   Confirmation confirmation = {};
 };
 
-// What to set, and what it is worth; as in a results.json. Caps in MiB, times in seconds a step.
+// What to set, and what that gains; as in a results.json. Caps are in MiB, times in seconds per step.
 struct Decision {
   Outcome outcome = Outcome::kNotMeasured;
   double cap_mib = 0;
-  std::optional<double> lowest_cap_mib = {}, highest_cap_mib = {};  // make the same buckets; none: no bound
+  std::optional<double> lowest_cap_mib = {}, highest_cap_mib = {};  // the caps with the same buckets; none: no bound
   std::optional<double> predicted_s = {}, measured_s = {};
-  std::optional<double> predicted_to_default = {};  // its step over the default's
+  std::optional<double> predicted_to_default = {};  // step with the cap over step with the default
   std::optional<PairedRatio> over_default = {};     // the same, measured by the confirmation
   std::optional<double> expected_regret = {};       // Standing::expected_regret
-  std::vector<double> tied_mib = {};                // caps that cannot be told from it, with it
-  // A step without communication, confirmed over predicted. If it is far from 1, the machine's speed has changed: predicted times may be
-  // off by up to about that factor. What was compared within blocks is not affected.
+  std::vector<double> tied_mib = {};                // caps that the measurement cannot tell apart from it, with it
+  // A step without communication, confirmed over predicted. If it is far from 1, the machine's speed has changed:
+  // predicted times may be off by up to about that factor. What was compared within blocks is not affected.
   std::optional<double> level = {};
-  std::optional<std::string> options = {};  // of DistributedDataParallel that won beside the cap: "gradient_as_bucket_view=True"
+  // Options of DistributedDataParallel that were found faster with the cap: "gradient_as_bucket_view=True".
+  std::optional<std::string> options = {};
 };
 
-// measured_s and options are the caller's to know.
+// Leaves measured_s and options to the caller. Throws like weigh().
 Decision decide(const DecisionInputs& inputs, double none_predicted_s = 0);
 
 }  // namespace firkin

@@ -23,9 +23,9 @@ struct ObservedTraining {
 };
 
 struct LaunchOrder {
-  std::vector<int64_t> order;  // of buckets
+  std::vector<int64_t> order;  // the buckets' indices
   double slack = 1;            // ready times were multiplied by it to make the order
-  double period_s = 0;         // of a step in this order: the mean over the observed steps
+  double period_s = 0;         // for a step in this order: the mean over the observed steps
 };
 
 // One order for each of a range of slacks, ascending: from "what forward needs first, whenever it is ready" to "as they

@@ -35,7 +35,7 @@ struct PredictedWorkload {
   std::optional<int64_t> first_cap_bytes;
   bool gap_measured = false;
   SimulationOptions simulation;
-  std::optional<double> latency_factor;  // where it is not 1
+  std::optional<double> latency_factor;  // if it is not 1
 };
 
 // A rule of another library or paper.
@@ -59,7 +59,7 @@ struct PredictedPlan {
   // Over the best uniform cap, as a fraction of its time, at least 0. (A plan with fewer buckets may be slower within
   // the search's tolerance, and then counts as equal.)
   double gain = 0;
-  bool exact = false;  // of all plans in ready order
+  bool exact = false;  // whether it is the best of all plans in ready order
   PyTorchCaps pytorch;
 };
 
@@ -73,7 +73,7 @@ struct StragglerPrediction {
   double factor = 1;
   double tail_factor = 1;
   bool beyond_samples = false;
-  double measured_backward_s = 0;  // of the profile before
+  double measured_backward_s = 0;  // from the profile before
 };
 
 // One form in which a(x) may grow with the world, and the best cap if that form is right.
@@ -100,7 +100,8 @@ struct PredictedHook {
   int64_t buckets = 0;
   double backward_s = 0;
   double exposed_s = 0;
-  std::optional<double> bucketed_period_s = {}, ordered_period_s = {};  // of a profile that knows its forward pass
+  // Only for a profile that knows its forward pass.
+  std::optional<double> bucketed_period_s = {}, ordered_period_s = {};
 };
 
 struct PredictionInputs {
@@ -111,21 +112,21 @@ struct PredictionInputs {
   int64_t ranks_per_node = 0;
   CapOptions rule = {};  // its cap is ignored
   SearchOptions search = {};
-  double latency_factor = 1;  // of a calibration (calibration.h)
+  double latency_factor = 1;  // from a calibration (calibration.h)
   // How well the model fits, by the same calibration; none if it was not calibrated.
   std::optional<double> residual = std::nullopt;
-  std::vector<int64_t> caps = {};  // of the curve, bytes; empty: powers of two
+  std::vector<int64_t> caps = {};  // the curve's, in bytes; empty: powers of two
   // Seconds of ranks, without communication, [rank][step]; empty: every rank is as fast as the profile's.
   std::vector<std::vector<double>> rank_times = {};
   std::vector<Compression> hooks = {};  // to compare
   bool sensitivity = false;
-  bool sharded = false;                          // of a profile that knows its forward pass
+  bool sharded = false;                          // only for a profile that knows its forward pass
   std::optional<ShardedCosts> collectives = {};  // measured, at world_size; none: halves_of() the all-reduce
 };
 
 struct Prediction {
   PredictedWorkload workload;
-  AlphaBeta alpha_beta;  // of a(x)
+  AlphaBeta alpha_beta;  // fitted to a(x)
   std::vector<PredictedCap> curve;
   PredictedCap best_uniform;  // the cap to use: of least expected regret
   PredictedPlan best_plan;
@@ -134,7 +135,7 @@ struct Prediction {
   // None at a measured world; else costs are the geometric mean of its forms.
   std::optional<Extrapolation> extrapolation;
   std::optional<SensitivityPrediction> sensitivity;
-  std::optional<PredictedOrdered> ordered;  // of a profile that knows its forward pass
+  std::optional<PredictedOrdered> ordered;  // only for a profile that knows its forward pass
   std::vector<PredictedHook> hooks;         // those asked for
   std::optional<PredictedSharded> sharded;  // if asked for
   // What the table and the profile cannot say, or may have in another unit, one line each.

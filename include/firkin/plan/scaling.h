@@ -29,7 +29,7 @@ std::string name_of(ScalingForm form);  // "ring", "tree", "pipelined tree", "tw
 
 struct FormFit {
   ScalingForm form = ScalingForm::kRing;
-  std::vector<double> coefficients;  // of the terms above, in their order
+  std::vector<double> coefficients;  // for the terms above, in their order
 };
 
 inline constexpr int64_t kLargestWorld = 65536;
@@ -67,7 +67,7 @@ class ScalingModel {
   std::vector<double> seconds_at_sizes(const FormFit& fit, int64_t world) const;
   CommCosts curves(const std::vector<double>& seconds) const;
 
-  AllReduceTable rows_;  // of the fitted worlds
+  AllReduceTable rows_;  // for the fitted worlds
   std::vector<int64_t> fitted_worlds_;
   std::vector<FormFit> fits_;
   std::vector<int64_t> sizes_;     // ascending
@@ -75,7 +75,7 @@ class ScalingModel {
 };
 
 struct Straggler {
-  double expected_max_s = 0;  // of `ranks`, in a typical step
+  double expected_max_s = 0;  // the slowest of `ranks`, in a typical step
   double factor = 1;          // expected_max_s over the same of the measured ranks
   // More ranks than times: some are probably slower than any measured, so `factor` is too low.
   bool beyond_samples = false;

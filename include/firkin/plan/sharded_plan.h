@@ -36,8 +36,8 @@ ShardedCosts calibrated(const ShardedCosts& measured, const CommCosts& all_reduc
 int64_t optimizer_states(std::string_view optimizer);
 
 struct TrainedMemory {
-  int64_t elements = 0;       // of all parameters
-  int64_t element_bytes = 4;  // of a parameter and its gradient
+  int64_t elements = 0;       // in all parameters
+  int64_t element_bytes = 4;  // for a parameter and its gradient
   int64_t states = 2;         // optimizer_states()
   bool masters = false;       // float32 copies are stepped, and the state is in float32 as well
 };
@@ -86,7 +86,7 @@ struct PredictedSharded {
   double bucketed_period_s = 0;  // forward, backward with the best uniform cap, and the optimiser
   double period_s = 0;
   double gain = 0;                               // 1 - period_s / bucketed_period_s; below 0 where sharded is slower
-  std::optional<double> gain_over_ordered = {};  // where that is known
+  std::optional<double> gain_over_ordered = {};  // if that is known
   double bound_s = 0;                            // no plan has a shorter period
   double waited_s = 0;
   double computation_s = 0;

@@ -1,4 +1,4 @@
-// The strategies of data parallelism by name, and what sets them apart.
+// The strategies of data parallelism by name, and how they differ.
 //
 //   const Strategy& strategy = find_strategy("bucketed");
 //   strategy.launch;  // Launch::kWhenReady
@@ -12,8 +12,8 @@
 
 namespace firkin {
 
-// A strategy is data: which gradients travel together, when they are sent, and when the step waits for them. `flat` is one bucket sent
-// after backward; `overlap` is one tensor per bucket, each sent as soon as it is ready.
+// A strategy is data: which gradients travel together, when they are sent, and when the step waits for them. `flat` is
+// one bucket sent after backward; `overlap` is one tensor per bucket, each sent as soon as it is ready.
 enum class Grouping {
   kOneTensorPerBucket,
   kOneBucket,
@@ -39,7 +39,8 @@ struct Strategy {
   Launch launch;
   std::string_view summary;
   Wait wait = Wait::kAtStepEnd;
-  bool shards = false;  // each rank sums only its part of every bucket, and a ShardedOptimizer steps it (sharded_optimizer.h)
+  // Each rank sums only its part of every bucket, and a ShardedOptimizer steps it (sharded_optimizer.h).
+  bool shards = false;
 };
 
 inline constexpr std::array kStrategies = {
@@ -56,7 +57,7 @@ inline constexpr std::array kStrategies = {
     Strategy{"torch", Grouping::kCap, Launch::kByTorch, "c10d::Reducer, PyTorch's own engine, for comparison"},
 };
 
-// Throws InputError, which lists the names.
+// The strategy of this name. Throws InputError, which lists the names, for any other.
 inline const Strategy& find_strategy(std::string_view name) {
   std::string names;
   for (const Strategy& strategy : kStrategies) {

@@ -14,7 +14,7 @@ namespace firkin {
 // update_s may be empty: not measured.
 struct TensorProfile {
   std::vector<std::string> names;
-  std::vector<int64_t> bytes;   // of the gradient
+  std::vector<int64_t> bytes;   // the gradient's size
   std::vector<double> ready_s;  // seconds from the start of backward
   double backward_s = 0;        // end of the backward pass without communication; at least the last ready_s
 
@@ -25,8 +25,8 @@ struct TensorProfile {
   double forward_s = 0;               // end of the forward pass without waiting; at least the largest needed_s
 
   bool knows_forward() const { return !needed_s.empty(); }
-  int64_t total_bytes() const;  // of all gradients
-  double updates_s() const;     // of all tensors
+  int64_t total_bytes() const;  // over all gradients
+  double updates_s() const;     // over all tensors
 };
 
 // The columns of tensors.csv, and the fields of a tensor in results.json.

@@ -18,8 +18,8 @@ namespace firkin {
 // default.
 struct SimulationOptions {
   double overhead_s = 0;        // per call, on the thread that runs backward
-  double compute_slowdown = 1;  // of backward while an all-reduce runs: at least 1
-  double comm_slowdown = 1;     // of all-reduces while backward runs: at least 1
+  double compute_slowdown = 1;  // slows backward while an all-reduce runs: at least 1
+  double comm_slowdown = 1;     // slows all-reduces while backward runs: at least 1
 
   bool operator==(const SimulationOptions&) const = default;
 };
@@ -82,7 +82,7 @@ struct Pipeline {
   // This step's, in launch order. One that ends after period_s ends in the next step's forward.
   std::vector<BucketSpan> buckets;
   std::vector<BucketSpan> gathers;  // `sharded`: likewise; each is ready when its part has been stepped
-  std::vector<PipelineSpan> waits;  // of forward, for buckets of the step before
+  std::vector<PipelineSpan> waits;  // in forward, for buckets of the previous step
   // The optimiser's, on buckets of the step before. None for `sharded`, which steps between backward and forward.
   std::vector<PipelineSpan> updates;
 };

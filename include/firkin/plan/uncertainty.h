@@ -21,7 +21,7 @@ namespace firkin {
 
 // One set of inputs that is consistent with the measurements.
 struct InputDraw {
-  double compute_factor = 1;  // of ready times and the end of backward
+  double compute_factor = 1;  // for ready times and the end of backward
   CommCosts costs;
   SimulationOptions simulation = {};
 };
@@ -102,7 +102,7 @@ struct PredictedCap {
   int64_t lowest_cap_bytes = 0, highest_cap_bytes = 0;  // range of caps that make the same buckets
   int64_t buckets = 0;
   double time_s = 0;
-  double exposed_s = 0;          // of it, what communication adds
+  double exposed_s = 0;          // the part that communication adds
   double low_s = 0, high_s = 0;  // 95 % range, from the model's error (model_range()) and the inputs'
   // Over errors of the model and of its inputs (PlanOdds). Next to a cliff the expected regret is more than time_s
   // suggests, since one late large bucket costs more than one call too many.

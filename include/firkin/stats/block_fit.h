@@ -34,7 +34,7 @@ std::vector<size_t> find_outliers(std::span<const double> values, double thresho
 struct TwoModes {
   double low = 0;  // medians of the groups
   double high = 0;
-  double high_share = 0;  // of the values, 0 to 1
+  double high_share = 0;  // share of the values, 0 to 1
 };
 
 // Splits the values at the widest gap that leaves at least a fifth of them (and at least three) on either side; up to a
@@ -52,7 +52,7 @@ struct SettingFit {
   Interval interval;
   std::vector<double> polished;   // per block: the sample, as it would be in a typical block
   std::vector<size_t> outliers;   // blocks in which this setting's polished samples stand out
-  std::optional<TwoModes> modes;  // of the polished samples
+  std::optional<TwoModes> modes;  // found in the polished samples
 };
 
 using BlockFit = std::vector<SettingFit>;  // one per setting

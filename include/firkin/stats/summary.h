@@ -12,7 +12,7 @@ namespace firkin {
 struct Summary {
   double median = 0;
   double mean = 0;
-  double stdev = 0;  // of the sample, divisor count - 1; 0 for a single value
+  double stdev = 0;  // the sample's, with divisor count - 1; 0 for a single value
   double min = 0;
   double max = 0;
   double p99 = 0;

@@ -1,6 +1,11 @@
-// Finds the fastest bucket size for your module on your machines: measured, predicted, and checked with real steps. Link firkin::tune.
+// Finds the fastest bucket size for your module on your machines: measured, predicted, and checked with real steps.
+// Link firkin::tune.
 //
-//   const auto step = [&] { optimizer.zero_grad(); loss(net->forward(x), y).backward(); optimizer.step(); };  // as without ranks
+//   const auto step = [&] {  // as without ranks
+//     optimizer.zero_grad();
+//     loss(net->forward(x), y).backward();
+//     optimizer.step();
+//   };
 //   const firkin::ModuleTuning tuning = firkin::tune(*net, step, group);
 //   if (group.rank == 0) std::cout << tuning.text;
 //   firkin::DataParallel ddp(*net, group, tuning.options);  // and train
@@ -22,8 +27,8 @@
 
 namespace firkin {
 
-// One training step, written as for a single process. It runs backward() once, on the calling thread, gives every trainable parameter a
-// gradient, ends with the optimiser, and synchronises nothing.
+// One training step, written as for a single process. It runs backward() once, on the calling thread, gives every
+// trainable parameter a gradient, ends with the optimiser, and synchronises nothing.
 using TrainingStep = std::function<void()>;
 
 // What the performance model needs to know about a module.
@@ -43,7 +48,9 @@ struct ModuleTuningOptions {
   double allreduce_seconds = 10;  // for the whole table a(x)
   uint64_t seed = 0;              // for the order of settings in a block
   std::string name = "module";    // in the report
-  std::string out;       // folder for rank 0's results.json, tensors.csv and allreduce.csv; `firkin report` makes its page; empty: none
+  // Folder for rank 0's results.json, tensors.csv and allreduce.csv, of which `firkin report` makes a page; empty:
+  // none.
+  std::string out;
   bool progress = true;  // lines on rank 0's standard error
 };
 
@@ -65,13 +72,15 @@ struct ModuleTuning {
   std::vector<std::string> notes;  // what was left out, one sentence each
 };
 
-// Collective: every rank calls it with a module of the same parameters, and gets the same result. Steps the module some hundred times
-// under each setting. Afterwards parameters and buffers are restored and gradients are none. Other effects of a step remain:
-// construct the optimiser anew. Memory: one copy of the parameters, and what the strategies need (docs/data_parallel.md).
+// Collective: every rank calls it with a module of the same parameters, and gets the same result. Steps the module some
+// hundred times under each setting. Afterwards parameters and buffers are restored and gradients are none. Other
+// effects of a step remain: construct the optimiser anew. Memory: one copy of the parameters, and what the strategies
+// need (docs/data_parallel.md).
 //
-// Throws on every rank: InputError for options out of range, a module without trainable parameters or with several dtypes among them, a
-// step that runs no backward or several, a parameter without gradient, and (rank 0) an unwritable folder; RuntimeError if the modules of
-// two ranks differ. If a step throws on one rank, it throws there, and the others throw GroupError after the group's timeout.
+// Throws on every rank: InputError for options out of range, a module without trainable parameters or with several
+// dtypes among them, a step that runs no backward or several, a parameter without gradient, and (rank 0) an unwritable
+// folder; RuntimeError if the modules of two ranks differ. If a step throws on one rank, it throws there, and the
+// others throw GroupError after the group's timeout.
 ModuleTuning tune(torch::nn::Module& module, const TrainingStep& step, const ProcessGroup& group, const ModuleTuningOptions& options = {});
 
 // Only the profile: when each gradient is ready. Collective. Throws like tune().

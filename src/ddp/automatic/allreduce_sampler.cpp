@@ -15,9 +15,9 @@ namespace firkin {
 namespace {
 
 constexpr int64_t kLargestMemory = 64 * kMiB;  // on the wire
-constexpr int64_t kMemoryAlignment = 4096;     // bytes; no two buffers share a cache line
+constexpr int64_t kMemoryAlignment = 4096;     // in bytes; so that no two buffers share a cache line
 
-// Bytes of the gradients, whole elements of them; those that the memory has room for.
+// The sizes, in bytes of whole gradients, for which the memory has room.
 std::vector<TimedSize> sizes_to_sample(int64_t gradient_bytes, int64_t element_bytes, int64_t wire_bytes) {
   std::vector<TimedSize> sizes;
   for (const int64_t bytes : allreduce_sizes(gradient_bytes)) {
@@ -35,7 +35,8 @@ AllReduceSampler::AllReduceSampler(ProcessGroup group, int64_t gradient_bytes, i
     : group_(std::move(group)),
       sizes_(sizes_to_sample(gradient_bytes, element_bytes, static_cast<int64_t>(wire.dtype().itemsize()))),
       schedule_(sizes_, {.seconds = budget_s,
-                         .queue_bytes = std::min(2 * gradient_bytes, kLargestMemory),  // as gradients and buckets take
+                         // Gradients and buckets take as much.
+                         .queue_bytes = std::min(2 * gradient_bytes, kLargestMemory),
                          .checks = false,
                          .most_samples = 1,
                          .delay_s = kLongestDelay}) {

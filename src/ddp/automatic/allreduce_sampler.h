@@ -1,4 +1,4 @@
-// The curves a(x) and g(x) for a training that goes on: a little at a time, between steps.
+// Measures the curves a(x) and g(x) during a training: a little at a time, between steps.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -14,14 +14,16 @@ namespace firkin {
 // Seconds for which a step may be delayed. One call, or the first queue of a size, may take it a little beyond.
 inline constexpr double kLongestDelay = 0.25;
 
-// Runs an AllReduceSchedule a few visits at a time. Its times are exchanged (the slowest rank's), so that all ranks do the same without a
-// word. Sums zeros, in memory of its own that it frees with itself. Not thread-safe.
+// Runs an AllReduceSchedule a few visits at a time. All ranks tell their schedules the slowest rank's times, so that
+// they do the same without further messages. Sums zeros, in memory of its own, which the destructor frees. Not
+// thread-safe.
 class AllReduceSampler {
  public:
-  // gradient_bytes: the largest size of interest. What travels for an element of element_bytes is one as `wire` says, on its device.
+  // gradient_bytes: the largest size of interest. For each element of element_bytes, one of `wire`'s dtype travels, on
+  // its device.
   AllReduceSampler(ProcessGroup group, int64_t gradient_bytes, int64_t element_bytes, const at::TensorOptions& wire, double budget_s);
 
-  // Collective. Measures for about kLongestDelay at most; true: there is nothing left to do.
+  // Collective. Measures for about kLongestDelay at most. Returns true if there is nothing left to do.
   bool measure_some();
 
   // Bytes are those of the gradients. Sizes that take too long are left out.
@@ -35,7 +37,7 @@ class AllReduceSampler {
 
   ProcessGroup group_;
   std::vector<TimedSize> sizes_;
-  std::vector<std::vector<at::Tensor>> buffers_;  // by size, of one piece of memory
+  std::vector<std::vector<at::Tensor>> buffers_;  // per size; all in one piece of memory
   AllReduceSchedule schedule_;
 };
 

@@ -19,10 +19,10 @@ namespace firkin {
 namespace {
 
 constexpr int64_t kWarmUpSteps = 2;
-constexpr double kWorthATrial = 0.005;    // of a step, predicted
+constexpr double kWorthATrial = 0.005;    // predicted gain, as a share of a step
 constexpr double kShortestPeriod = 1e-9;  // seconds: no clock says less, and ratios need more than 0
 
-// In one list that the ranks can compare: the wholes, then times of parameters.
+// One list that ranks can exchange: times of the whole step, then those of parameters.
 constexpr size_t kTimeWholes = 4;
 std::vector<double> as_list(const TrainingTimes& times) {
   std::vector<double> values = {times.step_s, times.backward_s, times.launch_s, times.forward_s};
@@ -98,7 +98,7 @@ Automatic::Automatic(Synchronizer& synchronizer, Ordered* ordered)
   if (std::optional<CommunicationPlan> kept = kept_plan()) synchronizer_.transport().use_plan(std::move(*kept));
 }
 
-// Of other parameters nothing is known: all begins anew.
+// Parameters changed: restart from warm-up.
 void Automatic::renewed() {
   phase_ = setup_.group.is_alone() ? AutomaticPhase::kSettled : AutomaticPhase::kWarmUp;  // one rank sends nothing
   steps_ = 0;
@@ -132,9 +132,9 @@ void Automatic::sending() {
   if (is_profiling()) step_.sent = now();
 }
 
-// Gradients that were complete with the end of backward only were ready then.
+// Gradients without a ready time were complete only with the end of backward, so they count as ready then.
 TrainingTimes WatchedStep::times() const {
-  std::vector<double> launching_s = {0};  // until then
+  std::vector<double> launching_s = {0};  // [k]: what the first k launches took
   for (const auto& [from, to] : launching) launching_s.push_back(launching_s.back() + seconds_between(from, to));
   TrainingTimes times{.ready_s = {},
                       .needed_s = forward.first_use_s,
@@ -149,7 +149,7 @@ TrainingTimes WatchedStep::times() const {
   return times;
 }
 
-// A step counts where all ranks had data and the one before it had ended well: known to all alike.
+// A step counts if all ranks had data and the step before ended well, which all ranks know alike.
 void Automatic::ended(const StepAgreement& agreement) {
   if (phase_ == AutomaticPhase::kSettled) return;
   if (last_end_ && agreement.ranks_with_data() == setup_.group.size) {
@@ -158,7 +158,7 @@ void Automatic::ended(const StepAgreement& agreement) {
     if (ordered_ != nullptr) step_.forward = ordered_->last_forward();
     step_ended();
   }
-  last_end_ = now();  // what was measured after the step is not the next one's
+  last_end_ = now();  // taken again: what was measured after the step is not part of the next one
 }
 
 void Automatic::log(const std::string& line) const {
@@ -166,7 +166,7 @@ void Automatic::log(const std::string& line) const {
   try {
     if (options_.log) return options_.log("firkin: " + line);
     fmt::print(stderr, "firkin: {}\n", line);
-  } catch (...) {  // a line is not worth the training
+  } catch (...) {  // a line in the log is not worth the training
   }
 }
 
@@ -223,7 +223,8 @@ void Automatic::profile() {
   const auto bytes = [](const NamedTensor& parameter) { return static_cast<int64_t>(parameter.tensor.nbytes()); };
   int64_t gradient_bytes = 0;
   for (const NamedTensor& parameter : setup_.parameters) gradient_bytes += bytes(parameter);
-  const at::Tensor& largest = std::ranges::max_element(setup_.parameters, {}, bytes)->tensor;  // most travels as it does
+  // Most bytes travel in its dtype.
+  const at::Tensor& largest = std::ranges::max_element(setup_.parameters, {}, bytes)->tensor;
   const at::ScalarType dtype = largest.scalar_type();
   const bool compresses = dtype == at::kFloat || dtype == at::kDouble;
   const at::ScalarType wire = compresses ? setup_.options.gradient_hook.wire_dtype.value_or(dtype) : dtype;
@@ -232,7 +233,7 @@ void Automatic::profile() {
   phase_ = AutomaticPhase::kMeasuring;
 }
 
-// With nothing else under way.
+// Nothing else is in flight meanwhile.
 void Automatic::measure() {
   if (ordered_ != nullptr) ordered_->receive_rest();
   if (sampler_->measure_some()) plan();
@@ -251,7 +252,7 @@ void Automatic::plan() {
   phase_ = AutomaticPhase::kTrying;
 }
 
-// Nothing where nothing is worth a trial, and why.
+// None if nothing is worth a trial; `why_not` then says why.
 std::optional<CommunicationPlan> Automatic::plan_on_rank_0(std::string& why_not) {
   const auto started = std::chrono::steady_clock::now();
   spent_s_ = sampler_->spent_s();
@@ -278,7 +279,7 @@ std::optional<CommunicationPlan> Automatic::plan_on_rank_0(std::string& why_not)
 }
 
 void Automatic::try_out() {
-  (trial_->uses_new() ? new_.plan : old_) = in_use();  // perhaps in another launch order by now
+  (trial_->uses_new() ? new_.plan : old_) = in_use();  // its launch order may have changed
   periods_.emplace_back(step_.before, step_.end);
   trial_->step_ended();
   if (trial_->is_over()) return settle_trial();

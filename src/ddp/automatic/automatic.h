@@ -1,4 +1,4 @@
-// Automatic buckets: looks at the clock while steps run, and takes plans into use that it finds, between steps.
+// Automatic buckets: times steps while they run, and switches to better plans between steps.
 #pragma once
 
 #include <cstdint>
@@ -18,8 +18,8 @@
 
 namespace firkin {
 
-// Two plans in turn, in blocks of training steps, and which is the faster one: old new, new old, old new, ... The first step with a plan,
-// in which buckets may be made, does not count.
+// Finds the faster of two plans by running them in turn, in blocks of training steps: old new, new old, old new, ...
+// The first step with a plan does not count, because it may make buckets.
 //
 //   PlanTrial trial(8, 5);
 //   while (!trial.is_over()) { a step with the plan that trial.uses_new() says; trial.step_ended(); }
@@ -31,7 +31,7 @@ class PlanTrial {
              {.fewest = static_cast<int>(pairs), .most = static_cast<int>(pairs)}),
         rest_(all_) {}
 
-  // In the step that comes.
+  // For the next step.
   bool uses_new() const { return rest_.next()->setting == 1; }
   bool is_over() const { return !rest_.next(); }
   void step_ended();
@@ -46,39 +46,40 @@ class PlanTrial {
 
  private:
   StepSchedule all_, rest_;
-  int steps_ = 0;  // of this visit of a plan
+  int steps_ = 0;  // in this visit to a plan
 };
 
-// What one step has shown, on this rank. On a device its times are known when that has come so far: nothing asks for them before the last
-// observed step has ended.
+// What this rank observed in one step. On a device, times are known only when it has come so far: nothing asks for them
+// before the last observed step has ended.
 struct WatchedStep {
   struct Ready {
     DeviceTime at;
-    size_t launches = 0;  // that came before it
+    size_t launches = 0;  // how many came before it
   };
   DeviceTime began;
-  std::vector<std::optional<Ready>> ready = {};                   // per parameter: in its bucket; none: not before the end of backward
-  std::vector<std::pair<DeviceTime, DeviceTime>> launching = {};  // of one or several buckets, from the gradient that made them full
-  int64_t launches = 0;                                           // of buckets
-  DeviceTime sent = {};                                           // backward is over
-  Ordered::Forward forward = {};                                  // the one before, under the strategy ordered
-  DeviceTime before = {}, end = {};                               // of the step before it, and its own
+  std::vector<std::optional<Ready>> ready = {};  // per parameter: in its bucket; none: not before backward ended
+  // One or several buckets, from the gradient that filled them.
+  std::vector<std::pair<DeviceTime, DeviceTime>> launching = {};
+  int64_t launches = 0;              // how many buckets were launched
+  DeviceTime sent = {};              // when backward was over
+  Ordered::Forward forward = {};     // the one before, under the strategy ordered
+  DeviceTime before = {}, end = {};  // the ends of the previous step and of this one
 
-  // Times without what launching has taken until then, which is another plan's to take or not.
+  // The step's times without what launching has taken until then, because another plan launches differently.
   TrainingTimes times() const;
 };
 
-// Throws InputError unless buckets = automatic() can be: with the strategy bucketed or ordered, no plan, all parameters on one device, and
-// sensible numbers.
+// Throws InputError unless buckets = automatic() is possible: with the strategy bucketed or ordered, no plan, all
+// parameters on one device, and sensible numbers.
 void check_automatic(const DataParallelOptions& options, const std::vector<NamedTensor>& parameters);
 
-// The course that options.h describes. All ranks call it after the same steps, so what it sends meets. Whatever follows from a clock is
-// decided on rank 0, or from times that were exchanged. What goes wrong in planning, and with the file, ends in a line of the log and the
-// plan in use.
+// Runs the phases that options.h describes. All ranks call it after the same steps, so that their messages meet. What
+// depends on a clock is decided on rank 0, or from times that were exchanged. If planning or the plan file fails, the
+// log gets a line, and the plan in use stays.
 class Automatic final : public StepExtension {
  public:
-  // Both must outlive this; ordered: null under another strategy, and told of steps before this. Takes up what the plan file says.
-  // Collective.
+  // Both must outlive this. `ordered` is null under another strategy, and is told of steps before this. Applies the
+  // plan that the plan file holds. Collective.
   Automatic(Synchronizer& synchronizer, Ordered* ordered);
 
   AutomaticPhase phase() const { return phase_; }
@@ -88,18 +89,18 @@ class Automatic final : public StepExtension {
   void launched(size_t buckets) override;
   void sending() override;
   void ended(const StepAgreement& agreement) override;
-  void dropped() override { last_end_.reset(); }  // the time to the next end is no step's
+  void dropped() override { last_end_.reset(); }  // the time to the next end belongs to no step
   void renewed() override;
 
  private:
-  // Steps that are profiled: every gradient is timed.
+  // Whether steps are profiled: every gradient is timed.
   bool is_profiling() const { return phase_ == AutomaticPhase::kProfiling; }
   DeviceTime now() const { return device_now(setup_.parameters[0].tensor.device()); }
   std::optional<CommunicationPlan> kept_plan();
   // After a step that counts. Collective.
   void step_ended();
   const CommunicationPlan& in_use() const { return synchronizer_.transport().communication(); }
-  // From the next step on.
+  // Takes effect with the next step.
   void use(const CommunicationPlan& plan);
   void profile();
   void measure();
@@ -118,19 +119,19 @@ class Automatic final : public StepExtension {
   AutomaticBuckets options_;
   std::string old_name_;  // "25 MiB caps"
   AutomaticPhase phase_ = AutomaticPhase::kWarmUp;
-  int64_t steps_ = 0;                          // that counted
+  int64_t steps_ = 0;                          // those that counted
   std::vector<WatchedStep> watched_;           // those that were profiled
-  std::vector<std::vector<double>> times_;     // of them: the slowest rank's
+  std::vector<std::vector<double>> times_;     // the times of these, on the slowest rank
   std::unique_ptr<AllReduceSampler> sampler_;  // while measuring
   double spent_s_ = 0;                         // for all-reduces and planning
-  CommunicationPlan old_;                      // from here on: once the trial has begun
-  PlanChoice new_;                             // of rank 0; of the other ranks the plan alone
+  CommunicationPlan old_;                      // set, like what follows, once the trial has begun
+  PlanChoice new_;                             // rank 0's; the other ranks have only the plan
   std::optional<PlanTrial> trial_;
-  std::vector<std::pair<DeviceTime, DeviceTime>> periods_;  // of its steps
+  std::vector<std::pair<DeviceTime, DeviceTime>> periods_;  // the beginning and end of each of the trial's steps
 
-  WatchedStep step_;                    // this one
-  DeviceTime placed_at_;                // its last gradient
-  std::optional<DeviceTime> last_end_;  // of the step before, if it ended well
+  WatchedStep step_;                    // the current one
+  DeviceTime placed_at_;                // when its last gradient was placed
+  std::optional<DeviceTime> last_end_;  // the end of the previous step, if it ended well
 };
 
 }  // namespace firkin

@@ -22,7 +22,8 @@ namespace {
 
 using nlohmann::json;
 
-constexpr double kWorthOverCap = 1e-3;            // of a step: gain over the best cap that is worth a plan without one
+// The gain, as a share of a step, for which a plan may replace the best cap.
+constexpr double kWorthOverCap = 1e-3;
 constexpr size_t kMostTensorsWithLaunches = 400;  // the exact search is cubic when a launch takes time
 constexpr int64_t kMostBuckets = 256;
 

@@ -24,7 +24,7 @@ constexpr const char* kUnusedGradients =
     "the gradients of the last step were neither used nor awaited, because under the strategy ordered a plain optimizer.step() misses "
     "them; expected OverlappedOptimizer::step(), or drain() before gradients are read";
 
-// After the second step, then after twice as many each time, and every 64: ready times move most in the beginning.
+// Due after the second step, then after twice as many each time, and every 64: ready times move most in the beginning.
 bool is_choice_due(int64_t steps) {
   constexpr int64_t kLongest = 64;
   return steps > 1 && (steps % kLongest == 0 || (steps < kLongest && (steps & (steps - 1)) == 0));
@@ -61,7 +61,8 @@ std::vector<int64_t> LaunchTimes::order(const ProcessGroup& group, int root, std
   for (size_t at = 0; at < slowest.size(); at += width)
     rows.emplace_back(slowest.begin() + static_cast<std::ptrdiff_t>(at), slowest.begin() + static_cast<std::ptrdiff_t>(at + width));
   const std::vector<double> usual = column_medians(rows);
-  // What a collective waited for another rank is no property of the link, and is there on the rank that launched first.
+  // The least over the ranks: what a collective waited for another rank is no property of the link, and only shows on
+  // ranks that launched first.
   double busy_s = std::numeric_limits<double>::infinity();
   for (const std::vector<double>& row : rows) busy_s = std::min(busy_s, -row[width - 1]);
   const double bytes = std::accumulate(bytes_on_wire_.begin(), bytes_on_wire_.end(), 0.0);
@@ -113,7 +114,7 @@ void Ordered::begun() {
   if (!next_launch_order_.empty()) synchronizer_.transport().set_launch_order(std::exchange(next_launch_order_, {}));
 }
 
-// All buckets of the last step have come, and the forward behind it is over.
+// Records the last step: all its buckets have arrived, and the forward behind it is over.
 void Ordered::observe() {
   if (!std::exchange(is_forward_observed_, false)) return;
   const BucketTransport& transport = synchronizer_.transport();
@@ -154,7 +155,7 @@ void Ordered::received(const StepAgreement& agreement, bool is_first) {
   begin_forward();
 }
 
-// Clipping, say, by a norm that lacks what is on its way.
+// Throws if gradients were changed since backward, for example clipped by a norm that lacks those in flight.
 void Ordered::check_unchanged() const {
   for (size_t i = 0; i < traces_.size(); ++i) {
     const at::Tensor& gradient = tensor_of(i).grad();
@@ -186,7 +187,7 @@ void Ordered::receive_rest() {
   FirstUse::receive_rest();
 }
 
-// Their buckets, in launch order.
+// Receives the buckets of these parameters, in launch order.
 void Ordered::receive_those(const std::vector<size_t>& parameters) {
   const BucketTransport& transport = synchronizer_.transport();
   std::vector<int64_t> buckets = transport.not_received();
@@ -199,7 +200,8 @@ void Ordered::receive_those(const std::vector<size_t>& parameters) {
   if (!buckets.empty()) receive_in_turn(buckets);
 }
 
-// The optimiser runs once on all that have come, which in Python costs as much as on one; while a bucket has not come, on others that have.
+// Runs the optimiser once on all buckets that have arrived, which in Python costs as much as on one. While the next
+// bucket has not arrived, it runs on others that have.
 void Ordered::receive_in_turn(const std::vector<int64_t>& buckets) {
   const BucketTransport& transport = synchronizer_.transport();
   for (const int64_t bucket : buckets) {

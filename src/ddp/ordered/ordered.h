@@ -16,18 +16,20 @@
 
 namespace firkin {
 
-// The optimisers of LibTorch leave a parameter without gradient alone, and keep their state per parameter. So run() lets them see the
-// gradients of a few parameters and nothing else: what they then do to these is what one step over all would have done. Not thread-safe.
+// Steps of optimisers that are run later, for a few parameters at a time. LibTorch's optimisers skip parameters without
+// a gradient and keep their state per parameter. So run() shows them the gradients of these parameters only, and they
+// do to them what one step over all parameters would have done. Not thread-safe.
 class DeferredSteps {
  public:
-  // From now on until clear() a step of this optimiser is owed, with the options that it has now: a schedule may change them before the
-  // last gradient has come. The optimiser must live until then. clip_each_norm: as OverlappedOptions'.
+  // From now on until clear(), a step of this optimiser is owed, with the options that it has now: a schedule may
+  // change them before the last gradient has arrived. The optimiser must live until then. clip_each_norm: as
+  // OverlappedOptions'.
   void add(torch::optim::Optimizer& optimizer, double clip_each_norm);
   bool empty() const { return steps_.empty(); }
   void clear() { steps_.clear(); }
 
-  // Steps all optimisers, in the order in which they were added, with no gradient defined but those that `set_gradients` sets for these
-  // parameters. Afterwards those are undefined, and all others as before.
+  // Steps all optimisers, in the order in which they were added, with no gradient defined but those that
+  // `set_gradients` sets for these parameters. Afterwards those are undefined, and all others as before.
   void run(const std::vector<at::Tensor>& parameters, c10::function_ref<void()> set_gradients);
 
  private:
@@ -40,39 +42,43 @@ class DeferredSteps {
   std::vector<Step> steps_;
 };
 
-// Scales each gradient that is defined down to this norm; 0: none.
+// Scales each defined gradient down to at most this norm; does nothing for 0.
 void clip_each(const torch::optim::Optimizer& optimizer, double max_norm);
 
-// What steps have shown of when buckets are ready, how long they take, and when forward uses them; and the launch order that follows. Times
-// of this rank alone, until order() asks the others. Not thread-safe.
+// What steps have shown: when buckets are ready, how long they take, and when forward uses them; and the launch order
+// that follows. The times are this rank's own until order() asks the others. Not thread-safe.
 class LaunchTimes {
  public:
   void backward_ended(double seconds) { backward_s_ = seconds; }
-  // The step and the forward behind it are over, and every bucket has come. By bucket: first_use_s. All steps have the same buckets.
+  // Call it when the step and the forward behind it are over and every bucket has arrived. first_use_s: by bucket. All
+  // steps have the same buckets.
   void add(const std::vector<BucketStats>& stats, const std::vector<int64_t>& launch_order, std::vector<double> first_use_s,
            double forward_s);
 
-  // From the last steps, the same on every rank. Collective; every rank must have added the same number of steps. slack:
-  // DataParallelOptions::launch_slack.
+  // The launch order for what the last steps have shown, the same on every rank. Collective; every rank must have added
+  // the same number of steps. slack: DataParallelOptions::launch_slack.
   std::vector<int64_t> order(const ProcessGroup& group, int root, std::optional<double> slack) const;
 
  private:
   static constexpr size_t kMostSteps = 8;
 
   double backward_s_ = 0;
-  // Per step: ready times and first uses by bucket, then the lengths of backward and forward, and, negative, the seconds that the link
-  // was busy: of these the largest over the ranks is the shortest time.
+  // Per step: ready times and first uses by bucket, then the lengths of backward and forward, and the negative of the
+  // seconds that the link was busy: the largest of these over the ranks is the shortest time.
   std::vector<std::vector<double>> rows_;
   std::vector<double> bytes_on_wire_;
 };
 
-// The first step is as with `bucketed` and shows which modules await. In the next two steps buckets are launched as they become ready, and
-// waited for. Then, and again after 4, 8, ... steps, and every 64, all ranks choose a launch order for what the steps before have shown
-// (plan/launch_order.h), unless the plan has one: gradients come at other times while communication and late steps of the optimiser share
-// the machine with backward. From the first choice on, when a step ends:
-//   - the agreement has come, over connections of its own, so that it does not wait behind the buckets: all ranks know that it is good;
-//   - buckets whose parameters are all awaited by some module are left on their way; the others are waited for;
-//   - step() runs the optimiser on what has come, and owes it to the rest, which a module's await or drain() receives and pays.
+// The first step is as with `bucketed` and shows which modules await. In the next two steps buckets are launched as
+// they become ready, and waited for. Then, after 4, 8, ... steps, and every 64, all ranks choose a launch order for
+// what the steps before have shown (plan/launch_order.h), unless the plan has one: gradients come at other times while
+// communication and late steps of the optimiser share the machine with backward. From the first choice on, when a step
+// ends:
+//   - the agreement has come, over connections of its own, so that it does not wait behind the buckets: all ranks know
+//     that the step is good;
+//   - buckets whose parameters are all awaited by some module are left in flight; the others are waited for;
+//   - step() runs the optimiser on what has arrived, and owes it to the rest: a module's await or drain() receives and
+//     pays.
 class Ordered final : public FirstUse {
  public:
   // synchronizer: must outlive this.
@@ -80,10 +86,10 @@ class Ordered final : public FirstUse {
   ~Ordered() override;
 
   void step(torch::optim::Optimizer& optimizer, double clip_each_norm);
-  // What steps with the buckets in use have shown is no more of interest: they are replaced.
+  // Forgets what steps have shown with the buckets in use, because these are replaced.
   void forget_buckets();
-  // When the last forward that was observed used each parameter first, and ended: seconds from the end of the step before it, without
-  // waits.
+  // When the last forward that was observed first used each parameter, and when it ended: seconds from the end of the
+  // step before it, without waits.
   struct Forward {
     std::vector<double> first_use_s;
     double end_s = 0;
@@ -93,7 +99,7 @@ class Ordered final : public FirstUse {
   void receive_rest() override;
   void begun() override;
   void before_comparison() override {
-    if (!are_unclaimed_) receive_all();  // otherwise nobody has stepped with what is on its way
+    if (!are_unclaimed_) receive_all();  // otherwise nobody has stepped with what is in flight
   }
   bool may_arrive_later(int64_t bucket) const override { return may_be_late(bucket); }
   void received(const StepAgreement& agreement, bool is_first) override;
@@ -111,12 +117,12 @@ class Ordered final : public FirstUse {
   const at::Tensor& tensor_of(size_t parameter) const { return synchronizer_.setup().parameters[parameter].tensor; }
 
   LaunchTimes times_;
-  int64_t steps_ = 0;                       // of these buckets, that came to their end
-  std::vector<int64_t> next_launch_order_;  // from the next step on; empty: as it is
+  int64_t steps_ = 0;                       // finished with these buckets
+  std::vector<int64_t> next_launch_order_;  // for the next step on; empty: no change
   Forward last_forward_;
   bool is_forward_observed_ = false;  // a step has ended well, and its forward runs
-  std::vector<Trace> traces_;         // parameter: of its gradient, when that arrived
-  bool are_unclaimed_ = false;        // nobody has asked for the gradients that were on their way when the last step ended
+  std::vector<Trace> traces_;         // by parameter: of its gradient, when that arrived
+  bool are_unclaimed_ = false;        // nobody has asked for the gradients that were in flight when the last step ended
   DeferredSteps deferred_;
 };
 

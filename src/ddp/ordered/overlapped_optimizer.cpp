@@ -30,7 +30,7 @@ void set_options(torch::optim::Optimizer& optimizer, const std::vector<std::uniq
 
 }  // namespace
 
-// As clip_grad_norm_() scales; nothing waits for a device.
+// Scales as clip_grad_norm_() does; nothing waits for a device.
 void clip_each(const torch::optim::Optimizer& optimizer, double max_norm) {
   if (max_norm == 0) return;
   constexpr double kEpsilon = 1e-6;

@@ -23,7 +23,7 @@ constexpr const char* kUnusedParts =
     "this rank did not use the gradients of the last step, though others may have; expected ShardedOptimizer::step() on every rank "
     "after each successful step";
 
-// In the run's shape; no view in autograd's books.
+// The part's elements in its parameter, in the run's shape. Autograd does not know it as a view.
 at::Tensor elements_of(const ParameterPart& part) {
   return part.within(part.parameter.variable_data(), part.begin).variable_data();
 }
@@ -82,7 +82,7 @@ std::vector<NamedTensor> Sharded::parts() const {
   return runs;
 }
 
-// The buckets in use among the ranks.
+// Divides the buckets in use among the ranks.
 void Sharded::divide() {
   const StepSetup& setup = synchronizer_.setup();
   const GradientBuckets& buckets = *transport().buckets();
@@ -109,8 +109,8 @@ void Sharded::divide() {
   replace_parts(std::move(parts));
 }
 
-// By bucket. A rank gets the parameters whose middle lies where the ranks' needs, one behind the other, have its own: what it lacks of an
-// even share of all buckets up to this one.
+// Slice lengths, by bucket. A rank needs what it lacks of an even share of all buckets up to this one. With the ranks'
+// needs laid end to end along the bucket, each parameter goes to the rank whose need holds its middle.
 std::vector<SliceLengths> Sharded::lengths_of_whole_parameters() const {
   const GradientBuckets& buckets = *transport().buckets();
   const auto ranks = static_cast<size_t>(synchronizer_.setup().group.size);
@@ -150,7 +150,7 @@ void Sharded::settle() {
   synchronizer_.or_lose_group([&] { begun(); });
 }
 
-// All parameters are those of the last step afterwards, on every rank the same.
+// Afterwards all parameters are those of the last step, the same on every rank.
 void Sharded::begun() {
   settled().follow();
   if (std::exchange(has_gradients_, false)) {
@@ -193,7 +193,7 @@ void Sharded::forget_gradients() {
   for (const ParameterPart& part : parts_) part.run.tensor.mutable_grad().reset();
 }
 
-// As the forward needs them; what is ready last in backward, where nothing is known.
+// Buckets in the order in which forward needs them; if that is not known, those that backward readies last go first.
 std::vector<int64_t> Sharded::gather_order() const {
   std::vector<int64_t> order = reversed_order(static_cast<size_t>(transport().buckets()->bucket_count()));
   if (first_use_.empty()) return order;
@@ -202,7 +202,7 @@ std::vector<int64_t> Sharded::gather_order() const {
   return order;
 }
 
-// A program may have given a parameter other memory, as torch::load() does, or values that its master does not know.
+// The program may have given a parameter other memory, as torch::load() does, or values that its master does not know.
 void Sharded::follow_parameters() {
   const at::NoGradGuard no_grad;
   for (const ParameterPart& part : parts_) {
@@ -259,7 +259,7 @@ void Sharded::step_bucket(int64_t bucket, const std::vector<at::Tensor>& gradien
   forget_gradients();
 }
 
-// The gradients there have been used.
+// Starts gathering a bucket; the gradients in it have been used.
 void Sharded::gather(int64_t bucket) {
   const ProcessGroup& group = synchronizer_.setup().group;
   if (flat(bucket).numel() == 0) return;
@@ -285,7 +285,8 @@ void Sharded::receive(int64_t bucket) {
   std::vector<at::Tensor> values;
   for (const ParameterPart& part : parts_) {
     if (part.bucket != bucket) continue;
-    parameters.push_back(part.parameter.variable_data());  // as LibTorch's optimisers step: gradient() sees what has used an old value
+    // Written as LibTorch's optimisers write; gradient() notices uses of old values.
+    parameters.push_back(part.parameter.variable_data());
     values.push_back(transport().buckets()->view(part.position));
   }
   at::_foreach_copy_(parameters, values);
@@ -317,7 +318,7 @@ double Sharded::clip_gradients(double max_norm) {
   const double ours = sum.defined() ? sum.item<double>() : 0;
   const Synchronizer::Call call(synchronizer_, "clip_gradients()");
   const double norm = std::sqrt(synchronizer_.or_lose_group([&] { return sum_over_ranks(synchronizer_.setup().control, ours); }));
-  constexpr double kEpsilon = 1e-6;  // as clip_grad_norm_()
+  constexpr double kEpsilon = 1e-6;  // as in clip_grad_norm_()
   const double factor = max_norm / (norm + kEpsilon);
   if (factor >= 1) return norm;
   for (const ParameterPart& part : parts_) {

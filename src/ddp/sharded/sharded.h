@@ -1,4 +1,5 @@
-// The strategy sharded: every rank sums and steps its part of each bucket, and modules wait for the parameters in the next forward.
+// The strategy sharded: every rank sums and steps its part of each bucket, and modules wait for the parameters in the
+// next forward.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -20,20 +21,21 @@ namespace firkin {
 
 // Throws InputError for options and modules that the strategy does not support.
 void check_sharded(const DataParallelOptions& options, const torch::nn::Module& module);
-// What is wrong with a module that is registered under two names, in it or in several of its modules; empty: there is none.
+// The error if a module is registered under two names, in `module` or in several of its modules; empty if none is.
 std::string standing_twice(const torch::nn::Module& module);
 
-// This rank's run of a parameter's elements: what its slice of the bucket has of them.
+// The run of a parameter's elements that this rank steps: those in its slice of the bucket.
 struct ParameterPart {
   at::Tensor parameter;
-  // What is stepped, one tensor for good, whatever elements it shows; its gradient lies in the bucket. Of one dimension, or, where whole
-  // parameters are divided, in the parameter's shape. With master weights a copy in float32, as its gradient is.
+  // What is stepped: the same tensor for good, whatever elements it shows; its gradient lies in the bucket.
+  // One-dimensional or, if whole parameters are divided, in the parameter's shape. With master weights a copy in
+  // float32, as its gradient is.
   NamedTensor run;
-  int64_t bucket = -1;   // that the parameter lies in; -1: it is frozen, and its state is kept for when it is thawed
-  int64_t position = 0;  // of the parameter among the buckets' tensors
-  int64_t begin = 0;     // of the run, in the parameter's memory
+  int64_t bucket = -1;   // the parameter's; -1: it is frozen, and its state is kept until it is thawed
+  int64_t position = 0;  // the parameter's index among the buckets' tensors
+  int64_t begin = 0;     // where the run begins in the parameter's memory
   int64_t count = 0;
-  int64_t in_bucket = 0;  // where the run begins there
+  int64_t in_bucket = 0;  // where the run begins in the bucket
 
   bool has_master() const { return run.tensor.scalar_type() != parameter.scalar_type(); }
   // The run's elements in other memory, in its shape: `first` elements behind where `memory` begins.
@@ -58,12 +60,12 @@ struct ParameterPart {
 //   backward() begins: Sharded::begun
 //   |  receive                           the rest <------------
 //
-// Every step that succeeded is followed by one gather of every bucket, in the same order on every rank, before the next step sends
-// anything: both use the same connections. A rank whose program did not step takes part with what it has, when its next step begins, and
-// fails that.
+// Every step that succeeded is followed by one gather of every bucket, in the same order on every rank, before the next
+// step sends anything: both use the same connections. A rank whose program did not step takes part with what it has
+// when its next step begins, and fails that step.
 class Sharded final : public FirstUse {
  public:
-  // synchronizer: must outlive this. slices: its collective.
+  // synchronizer: must outlive this. slices: the synchronizer's collective.
   Sharded(Synchronizer& synchronizer, std::shared_ptr<SlicedBuckets> slices);
   ~Sharded() override;
 
@@ -72,7 +74,7 @@ class Sharded final : public FirstUse {
   void attach(torch::optim::Optimizer& optimizer);
   void detach();
 
-  // These do what ShardedOptimizer and DataParallel promise.
+  // See ShardedOptimizer and DataParallel.
   void step();
   double clip_gradients(double max_norm);
   void gather_into(torch::optim::Optimizer& whole, std::optional<int> to);
@@ -80,7 +82,7 @@ class Sharded final : public FirstUse {
   std::vector<NamedTensor> gather_masters(std::optional<int> to);
   void load_masters(const std::vector<NamedTensor>& masters);
 
-  // Before the parameters change: afterwards this rank owes the others nothing.
+  // Call it before the parameters change: afterwards this rank owes the others no gather.
   void settle();
   bool is_gathering() const { return anything_late_; }
 
@@ -114,9 +116,9 @@ class Sharded final : public FirstUse {
   std::shared_ptr<SlicedBuckets> slices_;
   torch::optim::Optimizer* optimizer_ = nullptr;
   ShardedOptions options_;
-  std::vector<ParameterPart> parts_;  // of the trained parameters, in their order; then of frozen ones
-  std::vector<double> first_use_;     // by parameter, the same on every rank; empty before the first step
-  bool has_gradients_ = false;        // of a step that succeeded, and nobody has stepped them
+  std::vector<ParameterPart> parts_;  // trained parameters in their order, then frozen ones
+  std::vector<double> first_use_;     // per parameter, the same on every rank; empty before the first step
+  bool has_gradients_ = false;        // whether a step has succeeded whose gradients no optimiser has used yet
 };
 
 }  // namespace firkin

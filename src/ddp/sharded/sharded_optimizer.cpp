@@ -24,7 +24,7 @@ namespace {
 using torch::optim::Optimizer;
 using torch::optim::OptimizerParamGroup;
 
-// Null where no group has the tensor.
+// The group that has the tensor; null if none has.
 template <typename SomeOptimizer>
 auto* group_of(SomeOptimizer& optimizer, const at::Tensor& tensor) {
   auto& groups = optimizer.param_groups();
@@ -46,7 +46,7 @@ bool has_run(const std::vector<ParameterPart>& parts, const at::Tensor& run) {
 // What an optimiser keeps, by parameter.
 using States = std::remove_reference_t<decltype(std::declval<Optimizer&>().state())>;
 
-// All elements of a tensor of which each rank holds a run, in order; exact, because bytes are added to zeros.
+// All elements, in order, of a tensor of which each rank holds a run; exact, because bytes are added to zeros.
 at::Tensor gather_runs(const ProcessGroup& group, const at::Tensor& run, const ParameterPart& part) {
   at::Tensor whole = at::zeros({part.parameter.numel()}, part.run.tensor.options().requires_grad(false).memory_format(std::nullopt));
   if (run.defined()) part.within(whole, part.begin).copy_(run);
@@ -102,7 +102,8 @@ void Sharded::attach(Optimizer& optimizer) {
   }
   optimizer_ = &optimizer;
   if (is_foreign) return;
-  // Ranks step different parts: their parameters would not differ.
+  // Ranks step different parts, so different options would not make their parameters differ: options are audited
+  // themselves.
   synchronizer_.audit_also(&optimizer, [&optimizer] { return group_options_of(optimizer); });
 }
 
@@ -125,10 +126,10 @@ void Sharded::detach() {
   optimizer_ = nullptr;
 }
 
-// Calls take(part, state) for every part of which some rank has a state: all of it, its tensors flat. One at a time is in memory whole.
-// Collective.
+// Calls take(part, state) for every part of which some rank has a state, with all of it, its tensors flat. Only one
+// state at a time is in memory whole. Collective.
 void Sharded::gather_states(c10::function_ref<void(size_t part, State whole)> take) {
-  constexpr size_t kFacts = 3;  // of each part: whether there is a state, its step, and a bit for each tensor that it has
+  constexpr size_t kFacts = 3;  // per part: whether there is a state, its step, and a bit for each tensor that it has
   const ProcessGroup& group = synchronizer_.setup().group;
   std::vector<double> facts;
   for (const ParameterPart& part : parts_) {
@@ -160,7 +161,8 @@ void Sharded::gather_states(c10::function_ref<void(size_t part, State whole)> ta
   }
 }
 
-// Parts of parameters that stay keep their tensors, and their states' elements go where these are now. A frozen parameter's stay here.
+// Switches to other parts. Those of parameters that stay keep their tensors, and elements of their states go where
+// these are now. A frozen parameter's part stays here.
 void Sharded::replace_parts(std::vector<ParameterPart> parts) {
   const at::NoGradGuard no_grad;
   const std::vector<at::Tensor> in_module = synchronizer_.setup().module->parameters();
@@ -206,7 +208,7 @@ void Sharded::replace_parts(std::vector<ParameterPart> parts) {
   parts_ = std::move(parts);
 }
 
-// Those that are new join the first group.
+// Removes parts that are gone from the optimiser's groups; new ones join the first group.
 void Sharded::regroup(const std::vector<ParameterPart>& parts) {
   for (OptimizerParamGroup& group : optimizer_->param_groups()) {
     std::erase_if(group.params(), [&](const at::Tensor& run) { return !has_run(parts, run); });

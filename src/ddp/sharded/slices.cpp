@@ -14,12 +14,13 @@
 namespace firkin {
 namespace {
 
-// Where both directions of a connection are full, Gloo's large calls leave a slow link idle, and small ones cost a fast link's host time: a
-// bucket on the CPU travels in pieces of about this size, all of them under way. docs/decisions.md has the times.
+// If both directions of a connection are busy, Gloo's large calls leave a slow link idle, and small ones cost host time
+// on a fast link. So a bucket on the CPU travels in pieces of about this size, all in flight together.
+// docs/decisions.md has the times.
 constexpr int64_t kPieceBytes = 4 * kMiB;
 
-// Runs of a slice's elements; the same run of every rank's slice is a piece of the bucket. A modelled link has no such limit, and slices of
-// several lengths no such pieces: then there is one run.
+// Runs of a slice's elements; the same run of every rank's slice is a piece of the bucket. Over a modelled link, which
+// has no such limit, and with slices of several lengths, which have no such pieces, there is one run.
 std::vector<SliceRange> runs_of(const ProcessGroup& group, const at::Tensor& bucket, const SliceLengths& lengths, int64_t slice) {
   const int64_t pieces = static_cast<int64_t>(bucket.nbytes()) / kPieceBytes;
   if (pieces <= 1 || !group.link.empty() || !lengths.empty() || !bucket.is_cpu()) return {{0, slice}};
@@ -29,7 +30,7 @@ std::vector<SliceRange> runs_of(const ProcessGroup& group, const at::Tensor& buc
   return runs;
 }
 
-// Rank by rank: a run of every slice of a bucket; and a piece, in memory that holds one after another.
+// By rank: a run of every slice of a bucket; and a piece, in memory that holds one piece after another.
 at::Tensor in_slices(const ProcessGroup& group, const at::Tensor& bucket, const SliceRange& run) {
   return bucket.view({group.size, -1}).narrow(1, run.begin, run.count);
 }
@@ -64,10 +65,10 @@ at::Tensor SlicedBucket::own(const ProcessGroup& group, const at::Tensor& bucket
 BucketReduction SlicedBucket::launch(const ProcessGroup& group, const at::Tensor& bucket) {
   if (group.is_alone() || bucket.numel() == 0) return {};
   const at::NoGradGuard no_grad;
-  // Where one rank's slice is large, an all-reduce, of twice the bucket's bytes, is less to receive, and needs no memory.
+  // If one rank's slice is large, an all-reduce, of twice the bucket's bytes, is less to receive, and needs no memory.
   const bool is_lopsided = !lengths_.empty() && std::ranges::max(lengths_) * group.size > 2 * bucket.numel();
   if (is_lopsided) return {start_all_reduce(group, bucket), {}};
-  // Gloo's own reduce-scatter is an all-reduce underneath.
+  // Not with Gloo, whose reduce-scatter is an all-reduce underneath.
   if (lengths_.empty() && !carries_by_gloo(group, bucket.device().type())) {
     return {start_reduce_scatter(group, own(group, bucket), bucket), {}};
   }
@@ -106,7 +107,7 @@ void SlicedBucket::drop() {
 }
 
 void SlicedBucket::gather(const ProcessGroup& group, const at::Tensor& bucket) {
-  if (!lengths_.empty()) {  // Gloo's all-gather takes slices of one length only
+  if (!lengths_.empty()) {  // Gloo's all-gather takes only slices of equal length
     for (int64_t begin = 0, rank = 0; rank < group.size; begin += lengths_[static_cast<size_t>(rank++)]) {
       const at::Tensor slice = bucket.narrow(0, begin, lengths_[static_cast<size_t>(rank)]);
       if (slice.numel() > 0) gathers_.push_back(start_broadcast(group, slice, static_cast<int>(rank)));

@@ -1,4 +1,5 @@
-// Buckets that are divided among the ranks: exchanged and summed slice by slice in backward, and gathered again after the step.
+// Buckets that are divided among the ranks: in backward their slices are exchanged and summed, and after the step they
+// are gathered again.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -14,47 +15,51 @@
 
 namespace firkin {
 
-// Elements of the bucket in each rank's slice, one slice behind the other, in the order of ranks. Empty: each has as many.
+// Elements of the bucket in each rank's slice; slices follow each other in the order of ranks. Empty if all are equally
+// long.
 using SliceLengths = std::vector<int64_t>;
 
 struct SliceRange {
   int64_t begin = 0, count = 0;
 };
 
-// One bucket's collective. Its methods are called in this order, on every rank alike; `bucket` is always the same memory. Not thread-safe.
+// The collectives of one bucket. Methods are called in this order, alike on every rank, and always with the same memory
+// as `bucket`. Not thread-safe.
 class SlicedBucket {
  public:
   explicit SlicedBucket(SliceLengths lengths = {}) : lengths_(std::move(lengths)) {}
 
-  // This rank's slice of a bucket of so many elements; and the slice itself, a view.
+  // Where this rank's slice lies in a bucket of so many elements; and a view of the slice.
   SliceRange own_range(const ProcessGroup& group, int64_t elements) const;
   at::Tensor own(const ProcessGroup& group, const at::Tensor& bucket) const;
 
-  // Sends every rank its slice: half the bytes of an all-reduce. With NCCL a reduce-scatter, which sums on the way. With Gloo, and where
-  // the bucket is not divided evenly, an all-to-all, whose parts are kept here.
+  // Sends every rank its slice, in half the bytes of an all-reduce. NCCL does so by a reduce-scatter, which sums on the
+  // way. With Gloo, and if the bucket is not divided evenly, it is an all-to-all, and what arrives is kept here.
   BucketReduction launch(const ProcessGroup& group, const at::Tensor& bucket);
-  // When it has come: this rank's slice is the sum, taken in the order of ranks; with two of them it is an all-reduce's to the last bit.
+  // Once that has arrived: sums this rank's slice in the order of ranks. With two ranks, it equals an all-reduce's to
+  // the last bit.
   void finish(const ProcessGroup& group, const at::Tensor& bucket);
-  // Instead, when it has come: the sum is of no use.
+  // Instead of finish(), if the sum is not needed.
   void drop();
 
-  // Late: starts an all-gather of the slices.
+  // After the step: starts an all-gather of the slices.
   void gather(const ProcessGroup& group, const at::Tensor& bucket);
   bool is_gathering() const { return !gathers_.empty(); }
-  void wait_for_gather(const ProcessGroup& group, c10::function_ref<std::string()> what);  // until the bucket has the slices of all
+  // Waits until the bucket has the slices of all ranks.
+  void wait_for_gather(const ProcessGroup& group, c10::function_ref<std::string()> what);
 
  private:
   SliceLengths lengths_;
-  // What the ranks have sent of this rank's slice, in their order, or, of a bucket that goes in pieces, free memory: then what they have
-  // sent is in the bucket's own. Undefined: nothing is to be summed.
+  // What the ranks have sent for this rank's slice, in their order. For a bucket that travels in pieces it is free
+  // memory, and what they have sent is in the bucket's own. Undefined if nothing is to be summed.
   at::Tensor received_;
   std::vector<Work> gathers_;
 };
 
-// All buckets of a wrapped module.
+// The collectives of all buckets of a wrapped module.
 class SlicedBuckets final : public BucketCollective {
  public:
-  // Anew: nothing is under way.
+  // Replaces the buckets, while nothing is in flight.
   void divide(std::vector<SlicedBucket> buckets) { buckets_ = std::move(buckets); }
   SlicedBucket& operator[](int64_t bucket) { return buckets_[static_cast<size_t>(bucket)]; }
   const SlicedBucket& operator[](int64_t bucket) const { return buckets_[static_cast<size_t>(bucket)]; }
