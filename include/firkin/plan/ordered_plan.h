@@ -32,7 +32,7 @@ struct OrderedSearchOptions {
   double tolerance = 1e-6;
   int64_t largest_bucket_bytes = std::numeric_limits<int64_t>::max();  // no bucket of several tensors holds more
   int64_t most_buckets = std::numeric_limits<int64_t>::max();
-  int64_t most_parts = 64;  // for a split tensor
+  int64_t most_parts = 64;  // how many parts a split tensor may have
   int64_t smallest_part_bytes = 64 * kKiB;
 };
 
@@ -53,7 +53,7 @@ OrderedPlan find_ordered_plan(const TensorProfile& profile, const CommCosts& cos
 struct PredictedOrderedBucket {
   int64_t bucket = 0;        // its place among the buckets in gradient-ready order, from 0
   int64_t first_tensor = 0;  // the place of its first tensor in gradient-ready order, from 0
-  int64_t part = 0;          // for a split tensor
+  int64_t part = 0;          // which part, if the tensor is split
   int64_t parts = 1;
   int64_t bytes = 0;
   std::vector<std::string> tensors;
