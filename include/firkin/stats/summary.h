@@ -25,8 +25,8 @@ struct Summary {
 // The middle value, or the mean of the two middle values.
 double median(std::span<const double> values);
 
-// The value below which the fraction q of the sample lies, linearly interpolated between the order statistics at rank q
-// * (n - 1) (type 7 of Hyndman and Fan 1996; the default of R and NumPy). q = 0 is the minimum, q = 1 the maximum.
+// The value below which the fraction q of the sample lies: linearly interpolated between the order statistics at rank
+// q * (n - 1) (type 7 of Hyndman and Fan 1996; the default of R and NumPy). q = 0 is the minimum, q = 1 the maximum.
 // Throws std::invalid_argument unless 0 <= q <= 1.
 double quantile(std::span<const double> values, double q);
 
