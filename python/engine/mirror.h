@@ -13,159 +13,159 @@
 #include <torch/extension.h>
 
 // Hidden like the types of pybind11 that these classes contain.
-namespace firkin {
-namespace python __attribute__((visibility("hidden"))) {
+#pragma GCC visibility push(hidden)
+namespace firkin::python {
 
-  namespace py = pybind11;
+namespace py = pybind11;
 
-  using NamedTensors = std::vector<std::pair<std::string, at::Tensor>>;
+using NamedTensors = std::vector<std::pair<std::string, at::Tensor>>;
 
-  // Divides "layers.0.weight" into "layers.0" and "weight".
-  inline std::pair<std::string, std::string> split_path(const std::string& path) {
-    const size_t dot = path.rfind('.');
-    if (dot == std::string::npos) return {"", path};
-    return {path.substr(0, dot), path.substr(dot + 1)};
-  }
+// Divides "layers.0.weight" into "layers.0" and "weight".
+inline std::pair<std::string, std::string> split_path(const std::string& path) {
+  const size_t dot = path.rfind('.');
+  if (dot == std::string::npos) return {"", path};
+  return {path.substr(0, dot), path.substr(dot + 1)};
+}
 
-  inline torch::nn::Module& make_path(torch::nn::Module & root, const std::string& path) {
-    if (path.empty()) return root;
-    const auto [parent_path, name] = split_path(path);
-    torch::nn::Module& parent = make_path(root, parent_path);
-    if (const auto* known = parent.named_children().find(name)) return **known;
-    return *parent.register_module(name, std::make_shared<torch::nn::Module>(name));
-  }
+inline torch::nn::Module& make_path(torch::nn::Module& root, const std::string& path) {
+  if (path.empty()) return root;
+  const auto [parent_path, name] = split_path(path);
+  torch::nn::Module& parent = make_path(root, parent_path);
+  if (const auto* known = parent.named_children().find(name)) return **known;
+  return *parent.register_module(name, std::make_shared<torch::nn::Module>(name));
+}
 
-  // Remembers the contents of a Python module's dictionaries at watch(), to tell whether they have changed. The GIL
-  // must be held.
-  class Dictionaries {
-   public:
-    void watch(const py::list& dictionaries) {
-      watched_.clear();
-      for (const py::handle each : dictionaries) {
-        Watched watched{.dictionary = py::reinterpret_borrow<py::dict>(each), .then = {}};
-        for_each(watched.dictionary, [&](PyObject* name, PyObject* value) {
-          watched.then.emplace_back(py::reinterpret_borrow<py::object>(name), py::reinterpret_borrow<py::object>(value));
-          return true;
-        });
-        watched_.push_back(std::move(watched));
-      }
-    }
-
-    // Whether the dictionaries have the same names as at watch(), and the same objects. For every other object it asks
-    // is_same(now).
-    template <typename IsSame>
-    bool are_as_then(IsSame is_same) const {
-      for (const Watched& watched : watched_) {
-        size_t position = 0;
-        const bool is_as_then = for_each(watched.dictionary, [&](PyObject* name, PyObject* now) {
-          if (position == watched.then.size()) return false;
-          const auto& [name_then, then] = watched.then[position++];
-          return name == name_then.ptr() && (now == then.ptr() || is_same(now));
-        });
-        if (!is_as_then || position < watched.then.size()) return false;
-      }
-      return true;
-    }
-
-   private:
-    struct Watched {
-      py::dict dictionary;
-      // Owns the old values, so that no new object gets the address of an old one.
-      std::vector<std::pair<py::object, py::object>> then;
-    };
-
-    template <typename Visit>
-    static bool for_each(const py::dict& dictionary, Visit visit) {
-      PyObject* name = nullptr;
-      PyObject* value = nullptr;
-      for (Py_ssize_t position = 0; PyDict_Next(dictionary.ptr(), &position, &name, &value) != 0;) {
-        if (!visit(name, value)) return false;
-      }
-      return true;
-    }
-
-    std::vector<Watched> watched_;
-  };
-
-  inline PyObject* parameter_class() {
-    static PyObject* const kClass = py::object(py::module_::import("torch.nn").attr("Parameter")).release().ptr();
-    return kClass;
-  }
-
-  // During a forward, computed tensors, or others that are no parameters, may stand in the place of parameters. These
-  // still belong to the module.
-  inline bool is_no_parameter(PyObject * object) {
-    if (!THPVariable_Check(object)) return false;
-    return !THPVariable_Unpack(object).is_leaf() || PyObject_IsInstance(object, parameter_class()) == 0;
-  }
-
-  // How a mirror notices that the Python module's parameters or buffers have changed.
-  struct PythonModule {
-    Dictionaries structure;  // modules and parameters
-    Dictionaries buffers;
-    bool always_asks = false;  // some modules keep theirs where watch() does not see them
-    py::object look;           // called with whether anything but the values of buffers has changed
-  };
-
-  // A LibTorch module that mirrors a Python one: it has the same parameters under the same names and in the same order,
-  // which is what DataParallel and await_parameters() need. Names are paths, "layers.0.weight"; a tied tensor comes
-  // under each of its names.
-  class MirroredModule final : public MirrorModule {
-   public:
-    using MirrorModule::MirrorModule;
-
-    // Replaces the parameters, and makes new modules for them.
-    void hold(const NamedTensors& parameters) {
-      parameters_.clear();
-      for (const auto& child : named_children()) unregister_module(child.key());
-      for (const auto& [full_name, tensor] : parameters) {
-        const auto [path, name] = split_path(full_name);
-        make_path(*this, path).register_parameter(name, tensor, tensor.requires_grad());
-      }
-    }
-    void hold_buffers(const NamedTensors& buffers) {
-      buffers_.clear();
-      for (const auto& [name, tensor] : buffers) buffers_.push_back({name, tensor});
-    }
-
-    // The GIL is held.
-    void watch(py::object look, const py::list& structure, const py::list& buffers, bool always_asks) {
-      python_ = {new PythonModule{.structure = {}, .buffers = {}, .always_asks = always_asks, .look = std::move(look)}, DeleteWithGil()};
-      python_->structure.watch(structure);
-      python_->buffers.watch(buffers);
-    }
-
-    void look() override {
-      const py::gil_scoped_acquire gil;
-      const std::shared_ptr<PythonModule> python = python_;  // a copy, because look() may call watch() again
-      if (python == nullptr) return;
-      bool have_values_changed = python->always_asks;
-      const bool is_as_then = python->structure.are_as_then(is_no_parameter) && python->buffers.are_as_then([&](PyObject* /*now*/) {
-        have_values_changed = true;
+// Remembers the contents of a Python module's dictionaries at watch(), to tell whether they have changed. The GIL
+// must be held.
+class Dictionaries {
+ public:
+  void watch(const py::list& dictionaries) {
+    watched_.clear();
+    for (const py::handle each : dictionaries) {
+      Watched watched{.dictionary = py::reinterpret_borrow<py::dict>(each), .then = {}};
+      for_each(watched.dictionary, [&](PyObject* name, PyObject* value) {
+        watched.then.emplace_back(py::reinterpret_borrow<py::object>(name), py::reinterpret_borrow<py::object>(value));
         return true;
       });
-      if (!is_as_then || have_values_changed) python->look(!is_as_then);
+      watched_.push_back(std::move(watched));
     }
-    const std::vector<NamedTensor>& buffers_there() const override { return buffers_; }
-
-   private:
-    struct DeleteWithGil {
-      void operator()(PythonModule* python) const {
-        const py::gil_scoped_acquire gil;
-        delete python;
-      }
-    };
-
-    std::vector<NamedTensor> buffers_;
-    std::shared_ptr<PythonModule> python_;
-  };
-
-  inline std::shared_ptr<MirroredModule> mirror_module(const NamedTensors& parameters, const NamedTensors& buffers) {
-    auto root = std::make_shared<MirroredModule>("module");
-    root->hold(parameters);
-    root->hold_buffers(buffers);
-    return root;
   }
 
-}  // namespace )
-}  // namespace firkin
+  // Whether the dictionaries have the same names as at watch(), and the same objects. For every other object it asks
+  // is_same(now).
+  template <typename IsSame>
+  bool are_as_then(IsSame is_same) const {
+    for (const Watched& watched : watched_) {
+      size_t position = 0;
+      const bool is_as_then = for_each(watched.dictionary, [&](PyObject* name, PyObject* now) {
+        if (position == watched.then.size()) return false;
+        const auto& [name_then, then] = watched.then[position++];
+        return name == name_then.ptr() && (now == then.ptr() || is_same(now));
+      });
+      if (!is_as_then || position < watched.then.size()) return false;
+    }
+    return true;
+  }
+
+ private:
+  struct Watched {
+    py::dict dictionary;
+    // Owns the old values, so that no new object gets the address of an old one.
+    std::vector<std::pair<py::object, py::object>> then;
+  };
+
+  template <typename Visit>
+  static bool for_each(const py::dict& dictionary, Visit visit) {
+    PyObject* name = nullptr;
+    PyObject* value = nullptr;
+    for (Py_ssize_t position = 0; PyDict_Next(dictionary.ptr(), &position, &name, &value) != 0;) {
+      if (!visit(name, value)) return false;
+    }
+    return true;
+  }
+
+  std::vector<Watched> watched_;
+};
+
+inline PyObject* parameter_class() {
+  static PyObject* const kClass = py::object(py::module_::import("torch.nn").attr("Parameter")).release().ptr();
+  return kClass;
+}
+
+// During a forward, computed tensors, or others that are no parameters, may stand in the place of parameters. These
+// still belong to the module.
+inline bool is_no_parameter(PyObject* object) {
+  if (!THPVariable_Check(object)) return false;
+  return !THPVariable_Unpack(object).is_leaf() || PyObject_IsInstance(object, parameter_class()) == 0;
+}
+
+// How a mirror notices that the Python module's parameters or buffers have changed.
+struct PythonModule {
+  Dictionaries structure;  // modules and parameters
+  Dictionaries buffers;
+  bool always_asks = false;  // some modules keep theirs where watch() does not see them
+  py::object look;           // called with whether anything but the values of buffers has changed
+};
+
+// A LibTorch module that mirrors a Python one: it has the same parameters under the same names and in the same order,
+// which is what DataParallel and await_parameters() need. Names are paths, "layers.0.weight"; a tied tensor comes
+// under each of its names.
+class MirroredModule final : public MirrorModule {
+ public:
+  using MirrorModule::MirrorModule;
+
+  // Replaces the parameters, and makes new modules for them.
+  void hold(const NamedTensors& parameters) {
+    parameters_.clear();
+    for (const auto& child : named_children()) unregister_module(child.key());
+    for (const auto& [full_name, tensor] : parameters) {
+      const auto [path, name] = split_path(full_name);
+      make_path(*this, path).register_parameter(name, tensor, tensor.requires_grad());
+    }
+  }
+  void hold_buffers(const NamedTensors& buffers) {
+    buffers_.clear();
+    for (const auto& [name, tensor] : buffers) buffers_.push_back({name, tensor});
+  }
+
+  // The GIL is held.
+  void watch(py::object look, const py::list& structure, const py::list& buffers, bool always_asks) {
+    python_ = {new PythonModule{.structure = {}, .buffers = {}, .always_asks = always_asks, .look = std::move(look)}, DeleteWithGil()};
+    python_->structure.watch(structure);
+    python_->buffers.watch(buffers);
+  }
+
+  void look() override {
+    const py::gil_scoped_acquire gil;
+    const std::shared_ptr<PythonModule> python = python_;  // a copy, because look() may call watch() again
+    if (python == nullptr) return;
+    bool have_values_changed = python->always_asks;
+    const bool is_as_then = python->structure.are_as_then(is_no_parameter) && python->buffers.are_as_then([&](PyObject* /*now*/) {
+      have_values_changed = true;
+      return true;
+    });
+    if (!is_as_then || have_values_changed) python->look(!is_as_then);
+  }
+  const std::vector<NamedTensor>& buffers_there() const override { return buffers_; }
+
+ private:
+  struct DeleteWithGil {
+    void operator()(PythonModule* python) const {
+      const py::gil_scoped_acquire gil;
+      delete python;
+    }
+  };
+
+  std::vector<NamedTensor> buffers_;
+  std::shared_ptr<PythonModule> python_;
+};
+
+inline std::shared_ptr<MirroredModule> mirror_module(const NamedTensors& parameters, const NamedTensors& buffers) {
+  auto root = std::make_shared<MirroredModule>("module");
+  root->hold(parameters);
+  root->hold_buffers(buffers);
+  return root;
+}
+
+}  // namespace firkin::python
+#pragma GCC visibility pop

@@ -12,94 +12,94 @@
 #include <torch/optim/optimizer.h>
 
 // Hidden like the types of pybind11 that these classes contain.
-namespace firkin {
-namespace python __attribute__((visibility("hidden"))) {
+#pragma GCC visibility push(hidden)
+namespace firkin::python {
 
-  namespace py = pybind11;
+namespace py = pybind11;
 
-  // A Python object that any thread may drop, whether it holds the GIL or not.
-  using Held = std::shared_ptr<const py::object>;
+// A Python object that any thread may drop, whether it holds the GIL or not.
+using Held = std::shared_ptr<const py::object>;
 
-  inline Held hold(py::object object) {
-    return {new py::object(std::move(object)), [](const py::object* held) {
-              const py::gil_scoped_acquire gil;
-              delete held;
-            }};
+inline Held hold(py::object object) {
+  return {new py::object(std::move(object)), [](const py::object* held) {
+            const py::gil_scoped_acquire gil;
+            delete held;
+          }};
+}
+
+// All entries of a group except its parameters. Tensors are copied: a learning rate may be one.
+inline py::dict copy_of_options(const py::dict& group) {
+  py::dict copy;
+  const py::object tensor_type = py::module_::import("torch").attr("Tensor");
+  for (const auto& [name, value] : group) {
+    if (py::cast<std::string>(name) == "params") continue;
+    copy[name] = py::isinstance(value, tensor_type) ? value.attr("clone")() : py::reinterpret_borrow<py::object>(value);
+  }
+  return copy;
+}
+
+// The options of one group: the group's own dictionary, or a copy of its contents.
+class PythonOptions final : public ForeignOptions {
+ public:
+  explicit PythonOptions(py::object group) : group_(hold(std::move(group))) {}
+
+  std::unique_ptr<torch::optim::OptimizerOptions> clone() const override {
+    const py::gil_scoped_acquire gil;
+    return std::make_unique<PythonOptions>(copy_of_options(*group_));
+  }
+  void assign(const torch::optim::OptimizerOptions& from) override {
+    const py::gil_scoped_acquire gil;
+    const py::dict options = copy_of_options(*dynamic_cast<const PythonOptions&>(from).group_);
+    group_->attr("update")(options);
+  }
+  double get_lr() const override {
+    const py::gil_scoped_acquire gil;
+    return py::cast<double>((*group_)["lr"]);
+  }
+  void set_lr(const double lr) override {
+    const py::gil_scoped_acquire gil;
+    group_->attr("__setitem__")("lr", lr);
   }
 
-  // All entries of a group except its parameters. Tensors are copied: a learning rate may be one.
-  inline py::dict copy_of_options(const py::dict& group) {
-    py::dict copy;
-    const py::object tensor_type = py::module_::import("torch").attr("Tensor");
-    for (const auto& [name, value] : group) {
-      if (py::cast<std::string>(name) == "params") continue;
-      copy[name] = py::isinstance(value, tensor_type) ? value.attr("clone")() : py::reinterpret_borrow<py::object>(value);
-    }
-    return copy;
+ private:
+  Held group_;
+};
+
+class PythonOptimizer final : public ForeignOptimizer {
+ public:
+  PythonOptimizer(std::vector<torch::optim::OptimizerParamGroup> groups, std::unique_ptr<torch::optim::OptimizerOptions> defaults,
+                  Held optimizer)
+      : ForeignOptimizer(std::move(groups), std::move(defaults)), optimizer_(std::move(optimizer)) {}
+
+  at::Tensor step(LossClosure /*closure*/ = nullptr) override {
+    const py::gil_scoped_acquire gil;
+    optimizer_->attr("step")();
+    return {};
+  }
+  void divide(const std::vector<Part>& parts) override {
+    const py::gil_scoped_acquire gil;
+    py::list tuples;
+    for (const Part& part : parts) tuples.append(py::make_tuple(part.parameter, part.run, part.divided));
+    optimizer_->attr("divide")(tuples);
   }
 
-  // The options of one group: the group's own dictionary, or a copy of its contents.
-  class PythonOptions final : public ForeignOptions {
-   public:
-    explicit PythonOptions(py::object group) : group_(hold(std::move(group))) {}
+ private:
+  Held optimizer_;
+};
 
-    std::unique_ptr<torch::optim::OptimizerOptions> clone() const override {
-      const py::gil_scoped_acquire gil;
-      return std::make_unique<PythonOptions>(copy_of_options(*group_));
-    }
-    void assign(const torch::optim::OptimizerOptions& from) override {
-      const py::gil_scoped_acquire gil;
-      const py::dict options = copy_of_options(*dynamic_cast<const PythonOptions&>(from).group_);
-      group_->attr("update")(options);
-    }
-    double get_lr() const override {
-      const py::gil_scoped_acquire gil;
-      return py::cast<double>((*group_)["lr"]);
-    }
-    void set_lr(const double lr) override {
-      const py::gil_scoped_acquire gil;
-      group_->attr("__setitem__")("lr", lr);
-    }
+// Wraps a torch.optim.Optimizer of Python, with the groups that it has now. Options are read from these groups and
+// written to them. An exception of its step() is thrown as pybind11::error_already_set. Acquires the GIL where it is
+// needed.
+inline std::unique_ptr<torch::optim::Optimizer> wrap_optimizer(py::object optimizer) {
+  const py::list pythons = optimizer.attr("param_groups");
+  std::vector<torch::optim::OptimizerParamGroup> groups;
+  for (const py::handle group : pythons) groups.emplace_back(py::cast<std::vector<at::Tensor>>(group["params"]));
+  auto defaults = std::make_unique<PythonOptions>(optimizer.attr("defaults"));
+  auto wrapped = std::make_unique<PythonOptimizer>(std::move(groups), std::move(defaults), hold(std::move(optimizer)));
+  // The constructor above copies options, so the groups' own are put in afterwards.
+  for (size_t i = 0; i < pythons.size(); ++i) wrapped->param_groups()[i].set_options(std::make_unique<PythonOptions>(pythons[i]));
+  return wrapped;
+}
 
-   private:
-    Held group_;
-  };
-
-  class PythonOptimizer final : public ForeignOptimizer {
-   public:
-    PythonOptimizer(std::vector<torch::optim::OptimizerParamGroup> groups, std::unique_ptr<torch::optim::OptimizerOptions> defaults,
-                    Held optimizer)
-        : ForeignOptimizer(std::move(groups), std::move(defaults)), optimizer_(std::move(optimizer)) {}
-
-    at::Tensor step(LossClosure /*closure*/ = nullptr) override {
-      const py::gil_scoped_acquire gil;
-      optimizer_->attr("step")();
-      return {};
-    }
-    void divide(const std::vector<Part>& parts) override {
-      const py::gil_scoped_acquire gil;
-      py::list tuples;
-      for (const Part& part : parts) tuples.append(py::make_tuple(part.parameter, part.run, part.divided));
-      optimizer_->attr("divide")(tuples);
-    }
-
-   private:
-    Held optimizer_;
-  };
-
-  // Wraps a torch.optim.Optimizer of Python, with the groups that it has now. Options are read from these groups and
-  // written to them. An exception of its step() is thrown as pybind11::error_already_set. Acquires the GIL where it is
-  // needed.
-  inline std::unique_ptr<torch::optim::Optimizer> wrap_optimizer(py::object optimizer) {
-    const py::list pythons = optimizer.attr("param_groups");
-    std::vector<torch::optim::OptimizerParamGroup> groups;
-    for (const py::handle group : pythons) groups.emplace_back(py::cast<std::vector<at::Tensor>>(group["params"]));
-    auto defaults = std::make_unique<PythonOptions>(optimizer.attr("defaults"));
-    auto wrapped = std::make_unique<PythonOptimizer>(std::move(groups), std::move(defaults), hold(std::move(optimizer)));
-    // The constructor above copies options, so the groups' own are put in afterwards.
-    for (size_t i = 0; i < pythons.size(); ++i) wrapped->param_groups()[i].set_options(std::make_unique<PythonOptions>(pythons[i]));
-    return wrapped;
-  }
-
-}  // namespace )
-}  // namespace firkin
+}  // namespace firkin::python
+#pragma GCC visibility pop

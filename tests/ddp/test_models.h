@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "workload/transformer.h"
 #include "seeded.h"
+#include "workload/transformer.h"
 
 #include <torch/torch.h>
 

@@ -7,8 +7,8 @@
 #include "../bench/small_workload.h"
 #include "../comm/thread_ranks.h"
 #include "firkin/base/error.h"
-#include "workload/layers.h"
 #include "results/results.h"
+#include "workload/layers.h"
 
 namespace firkin {
 namespace {
