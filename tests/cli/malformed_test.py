@@ -80,7 +80,7 @@ READERS = {
     "results.json": dict(
         good=RESULTS, command=["report", "FILE", "--html", "out/report.html"],
         missing=('"measured_s"', '"measured"'), text=("0.014878", '"early"'), negative=("0.014878", "-0.014878"), nan=("0.014878", "NaN"),
-        duplicate=("blocks.11.v.weight", "blocks.11.w3.weight"), unsorted=("0.014878", "0.2")),
+        duplicate=("blocks.11.v.weight", "lm_head.weight"), unsorted=("0.014878", "0.2")),
     "ranks.csv": dict(
         good=SECONDS, command=["predict", "--tensors", "tensors.csv", "--allreduce", "allreduce.csv", "--stragglers", "FILE"],
         missing=("seconds", "time"), text=("0.2", "slow"), negative=("0.2", "-0.2"), nan=("0.2", "nan"),

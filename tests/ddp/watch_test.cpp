@@ -19,6 +19,7 @@ namespace {
 // Parameters after some steps, of which rank 1 takes 10 ms more, watched or not.
 std::vector<at::Tensor> train(const ProcessGroup& group, std::optional<WatchOptions> watched, WatchSummary* summary = nullptr) {
   const TestModel model = make_mlp(at::kFloat);
+  seed_parameters(*model.module, 1);
   DataParallelOptions options;
   options.cap.cap_bytes = 1024;
   DataParallel ddp(*model.module, group, options);
