@@ -83,7 +83,7 @@ void check_subcommand(const std::vector<std::string>& words) {
 int run(int argc, char** argv) {
   const bool completes = !command_line().empty() && command_line()[0] == "__complete";
   if (!completes) check_subcommand(command_line());
-  CLI::App app(fmt::format("Picks the fastest gradient bucket size for data-parallel training, and trains\nwith it.\nStart with: firkin {}",
+  CLI::App app(fmt::format("Finds and predicts the fastest gradient bucket size for data-parallel training.\nStart with: firkin {}",
                            can_measure() ? "tune --ranks 2" : "predict --help (this build is without LibTorch)"));
   app.name("firkin");
   app.set_version_flag("--version", FIRKIN_VERSION);
