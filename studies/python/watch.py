@@ -119,7 +119,7 @@ def named(runs, page):
             elif case == "communication":
                 found = watched(Net(2, 1024, 0.004, 0.004), 1000, 12, page=page)  # one bucket of 8 MiB, behind backward
             else:
-                found = watched(Net(4, 128, 0.012, 0.012), 0.05, 12)
+                found = watched(Net(4, 128, 0.03, 0.03), 0.05, 12)
             if found is None:
                 continue
             summary, exposed_s, waited_s = found
