@@ -19,10 +19,10 @@ build: ## build/firkin and the tests
 	@grep -qs '^FIRKIN_BUILD_TESTS:BOOL=ON' $(BUILD)/CMakeCache.txt || cmake --preset release -DFIRKIN_BUILD_TESTS=ON
 	cmake --build $(BUILD)
 
-test: build ## build, and test every behaviour once; takes five minutes once built
+test: build ## build, and test every behaviour once; takes ten minutes on two cores once built
 	tools/test $(BUILD)
 
-test-all: test ## and full products, long runs, packaging; takes 20 minutes once built
+test-all: test ## and full products, long runs, packaging
 	tools/test $(BUILD) --full
 
 test-asan: ## all tests under AddressSanitizer and UndefinedBehaviorSanitizer
@@ -31,7 +31,7 @@ test-asan: ## all tests under AddressSanitizer and UndefinedBehaviorSanitizer
 	cmake --build --preset asan
 	ctest --preset asan -j 2 -LE package
 
-test-light: ## only the modules without LibTorch (builds in seconds)
+test-light: ## only the modules without LibTorch, and their tests
 	@tools/bootstrap test
 	cmake --preset light
 	cmake --build --preset light
