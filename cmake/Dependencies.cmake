@@ -1,4 +1,4 @@
-# Libraries from the system's packages (tools/bootstrap installs them; CONTRIBUTING.md lists them). A source
+# Libraries from the system's packages (tools/bootstrap installs them; docs/install.md lists them). A source
 # distribution has copies of the header-only ones (tools/package), for systems that lack them.
 
 # firkin_find(fmt 9 libfmt-dev fmt::fmt-header-only): find_package(), which fails with one line that says what to

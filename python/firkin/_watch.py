@@ -432,8 +432,8 @@ def watch(
     The first `warmup` steps do not count. table: from measure_all_reduce(), to predict the best cap too.
     writer(values, step): called on rank 0 with the figures of each window, such as wandb.log or accelerator.log.
 
-    Results of steps stay the same, bit for bit. docs/watch.md says what watching costs, what the figures do not show,
-    and what is not known on GPUs.
+    Results of steps stay the same, bit for bit. docs/watch.md says how the cost is measured, what the figures do not
+    show, and what is not known on GPUs.
 
     Raises InputError for a model without a DistributedDataParallel, for one that is watched already or uses
     optimize_ddp="python_reducer", for arguments out of range, and for a table if it is for other ranks or if the times

@@ -1,5 +1,5 @@
-"""Includes go down only: no module includes one above it, and plan/, stats/, base/ never include LibTorch; examples include
-what is installed.
+"""Includes go down only: no module includes one above it, and those of WITHOUT_LIBTORCH never include LibTorch;
+examples include what is installed.
 
 Usage: check_layering.py SOURCE_DIR      prints each violation; exit code 1 if there is any
 """

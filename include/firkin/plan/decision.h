@@ -80,7 +80,8 @@ BucketPlan best_plan(const StepModel& model);
 // ---- The decision
 
 // The standard error of a predicted difference between two caps, as a share of a step. Of the values tried, this one
-// gave the least regret when ten blocks decided, in two studies of 18 regimes (docs/validation.md).
+// gave the least regret when ten blocks decided, in two studies of 18
+// configurations (docs/performance_model.md).
 inline constexpr double kPredictionError = 0.02;
 
 // What predictions and measurements together say about some caps.
