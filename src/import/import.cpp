@@ -31,6 +31,9 @@ const ImportText* only_one(const std::vector<ImportText>& texts, ImportFormat wa
 }
 
 Imported parse_allreduce(const ImportText& text, const ImportOptions& options) {
+  if (!options.where.empty() && text.format != ImportFormat::kAllReduceCsv) {
+    throw InputError(fmt::format("{}:1: {}; --where takes rows of all-reduce times in CSV", text.file, name_of(text.format)));
+  }
   if (text.format == ImportFormat::kNcclTests) return parse_nccl_tests(text.text, text.file, options);
   if (text.format == ImportFormat::kOsu) return parse_osu(text.text, text.file, options);
   return parse_allreduce_times(text.text, text.file, options);

@@ -143,13 +143,25 @@ std::optional<Words> columns_in(Words words) {
   return std::nullopt;
 }
 
+// Whether the fields are the header of a table of nccl-tests and of nothing else: with columns of its own, or without
+// the bandwidths, it is a CSV file as others write them.
+bool is_csv_header(const Words& fields) {
+  constexpr std::array<std::string_view, 10> kColumns = {"redop", "op",    "root",   "time",  "cputime",
+                                                         "algbw", "busbw", "#wrong", "error", "res"};
+  const std::optional<Words> columns = columns_in(fields);
+  if (!columns || (fields[0] != "size" && fields[0] != "bytes" && fields[0] != "#")) return false;
+  const auto has = [&](std::string_view name) { return std::ranges::count(*columns, name) > 0; };
+  const auto is_known = [&](std::string_view name) { return std::ranges::find(kColumns, name) != kColumns.end(); };
+  return (has("time") || has("cputime")) && has("algbw") && has("busbw") && std::ranges::all_of(*columns, is_known);
+}
+
 // The line's words; or its fields, where it belongs to a table in CSV, whose rows are told from other files' by the
 // header before them.
 Words words_in(std::string_view line, bool after_header) {
   Words words = words_of(line);
   if (columns_in(words) || find_row(words) != std::string_view::npos) return words;
   Words fields = words_of(line, " \t\r,;");
-  const bool in_table = columns_in(fields) || (after_header && find_row(fields) != std::string_view::npos);
+  const bool in_table = is_csv_header(fields) || (after_header && find_row(fields) != std::string_view::npos);
   return in_table ? fields : words;
 }
 
