@@ -65,7 +65,7 @@ int report_error(const std::string& message, int exit_code) {
   std::string line = message.substr(0, message.find('\n'));
   std::ranges::replace_if(
       line, [](unsigned char c) { return c < 0x20 || c == 0x7f; }, '?');
-  fmt::print(stderr, "firkin: {}\n", line);
+  std::fputs(fmt::format("firkin: {}\n", line).c_str(), stderr);  // unlike fmt::print it does not throw
   return exit_code;
 }
 
@@ -76,6 +76,10 @@ void check_subcommand(const std::vector<std::string>& words) {
   for (const Command& command : commands()) {
     if (words[0] == command.name) return;
     names.emplace_back(command.name);
+  }
+  if (std::ranges::find(kCommands, words[0], &Command::name) != kCommands.end()) {
+    throw InputError(
+        fmt::format("'{}' measures, for which this program starts firkin-measure: there is none beside it that can be executed", words[0]));
   }
   throw InputError(fmt::format("unknown subcommand '{}'; expected one of {}", words[0], fmt::join(names, ", ")));
 }
@@ -122,7 +126,9 @@ const std::vector<std::string>& command_line() {
 
 }  // namespace firkin::cli
 
-int main(int argc, char** argv) {
+namespace {
+
+int run_and_report(int argc, char** argv) {
   using namespace firkin;
   occupy_standard_descriptors();
   cli::stored_command_line.assign(argv + 1, argv + argc);
@@ -134,4 +140,12 @@ int main(int argc, char** argv) {
   } catch (const std::exception& error) {
     return cli::report_error(error.what(), cli::kFailure);
   }
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const int code = run_and_report(argc, argv);
+  if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return code;
+  return firkin::cli::report_error("standard output cannot be written", code != 0 ? code : firkin::cli::kFailure);
 }

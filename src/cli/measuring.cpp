@@ -125,7 +125,10 @@ void check_ranks(const RankFlags& flags) {
   if (!(flags.timeout_s > 0) || flags.timeout_s > kLongestTimeout) {
     throw InputError(fmt::format("--timeout {}: expected more than 0, and at most 11 days", format_seconds(flags.timeout_s)));
   }
-  if (flags.threads < 0) throw InputError(fmt::format("--threads {}: expected 0 or more", flags.threads));
+  constexpr int kMostThreads = 1024;
+  if (flags.threads < 0 || flags.threads > kMostThreads) {
+    throw InputError(fmt::format("--threads {}: expected 0 to {}", flags.threads, kMostThreads));
+  }
 }
 
 void check_budget(const char* flag, double seconds) {

@@ -2,6 +2,8 @@
 // model on a cluster whose all-reduce was published by others.
 #include <fmt/ranges.h>
 
+#include <cmath>
+
 #include "command.h"
 #include "firkin/plan/scaling.h"
 #include "import/clusters.h"
@@ -144,6 +146,9 @@ void add_assumption_flags(CLI::App& app, PredictFlags& flags) {
 int run(PredictFlags& flags) {
   if (tensors_of(flags).empty()) throw InputError("predict: expected --tensors or --model");
   if (allreduce_of(flags).empty()) throw InputError("predict: expected --allreduce or --cluster");
+  // CLI::Range lets these pass.
+  if (flags.utilization && std::isnan(*flags.utilization)) throw InputError("--utilization nan: expected 0.001 to 1");
+  if (flags.given.residual && std::isnan(*flags.given.residual)) throw InputError("--residual nan: expected 0 to 1");
   std::vector<std::string> notes;
   const PredictionInputs inputs = read_inputs(flags, notes);
   if (!flags.common.out.empty()) claim_output_folder(flags.common);
@@ -194,6 +199,7 @@ Run declare_predict(CLI::App& app) {
   add_sizes(app, "--cap", inputs.caps, "caps of the curve: 1MiB,25MiB (default: powers of two)");
   add_rule_flags(app, flags->rule);
   add_import_flags(app, flags->reading, "Others' all-reduce times");
+  for (const char* name : {"--in-place", "--dtype", "--unit", "--where"}) app.get_option(name)->excludes(app.get_option("--cluster"));
   const char* const group = "Performance model";
   SimulationOptions& simulation = inputs.search.simulation;
   add_time(app, "--overhead", simulation.overhead_s, "cost per call on the computing thread: 20us")->group(group);

@@ -35,6 +35,7 @@ int run(const ReportFlags& flags) {
   const std::vector<std::string> names = names_by_place(files);
   const std::filesystem::path html = page_path(flags, files);
   const std::filesystem::path folder = html.has_parent_path() ? html.parent_path() : ".";
+  if (std::filesystem::is_directory(html)) throw InputError(fmt::format("--html {}: it is a folder; expected a file", html.string()));
   std::vector<Results> several;
   for (const std::filesystem::path& file : files) several.push_back(read_results(file));
   check_output_folder(folder, flags.html.empty() && (!flags.out.empty() || files.size() > 1) ? "--out" : "--html");

@@ -13,7 +13,10 @@ namespace {
 std::filesystem::path measuring_program() {
   const std::filesystem::path folder = std::filesystem::read_symlink("/proc/self/exe").parent_path();
   for (const char* place : {"firkin-measure", FIRKIN_INSTALLED_MEASURE}) {
-    if (access((folder / place).c_str(), X_OK) == 0) return folder / place;
+    const std::filesystem::path program = folder / place;
+    std::error_code ignored;
+    if (!std::filesystem::is_regular_file(program, ignored) || access(program.c_str(), X_OK) != 0) continue;
+    if (!std::filesystem::equivalent(program, "/proc/self/exe", ignored)) return program;  // else it would start itself for ever
   }
   return {};
 }

@@ -5,6 +5,7 @@ import math
 import os
 import pathlib
 import resource
+import shutil
 import signal
 import subprocess
 import time
@@ -33,8 +34,26 @@ class Start(InFolder):
         self.assertEqual({words for words, loaded in loads.items() if loaded}, {"tune --data none.txt"})
 
 
+    def test_alone_it_says_what_is_missing(self):
+        alone = shutil.copy(FIRKIN, self.folder)
+        for measuring in (None, alone):  # none, then itself under that name, which it must not start for ever
+            if measuring:
+                shutil.copy(measuring, self.folder / "firkin-measure")
+            result = subprocess.run([alone, "tune", "--ranks", "2"], capture_output=True, text=True, timeout=DEADLINE_S)
+            self.assertEqual(result.returncode, 2, result.stderr)
+            self.assertIn("firkin-measure", result.stderr)
+
+    def test_an_output_that_cannot_be_written_is_an_error(self):
+        with open("/dev/full", "w") as full:
+            for words in (["--help"], ["--version"], ["buckets", "--list"], ["completions", "bash"]):
+                result = subprocess.run([FIRKIN, *words], stdout=full, stderr=subprocess.PIPE, text=True, timeout=DEADLINE_S)
+                self.assertEqual((result.returncode, result.stderr), (1, "firkin: standard output cannot be written\n"), words)
+            self.assertEqual(subprocess.run([FIRKIN, "frobnicate"], stderr=full, timeout=DEADLINE_S).returncode, 2)
+
+
 class Usage(InFolder):
     def test_bad_flags_and_values_exit_2_with_one_line(self):
+        on_a_cluster = ["predict", "--model", "gpt2-xl", "--cluster", "aws-p4de-16"]
         for words, mentions in [
             (["frobnicate"], "frobnicate"),
             (["tune", "--frobnicate"], "--frobnicate"),
@@ -69,6 +88,10 @@ class Usage(InFolder):
             (["buckets", "--tensors", "tensors.csv", "--model", "xl"], "--model: cannot be combined with --tensors"),
             (["buckets", "--tensors", "tensors.csv", "--dtype", "bf16"], "--dtype: cannot be combined with --tensors"),
             (["report", "missing.json"], "missing.json: cannot be read"),
+            (["tune", "--threads", "99999999"], "--threads 99999999: expected 0 to"),
+            ([*on_a_cluster, "--residual", "nan"], "--residual nan: expected 0 to 1"),
+            ([*on_a_cluster, "--utilization", "nan"], "--utilization nan: expected"),
+            ([*on_a_cluster, "--where", "x=y"], "--where"),
         ]:
             self.assert_refused(*words, mentions=mentions)
 
