@@ -49,9 +49,21 @@ TEST(ImportFiles, RecognizesAFormatByWhatItHolds) {
   EXPECT_EQ(recognize_import("{\"results\": []}", "f"), ImportFormat::kNcclTests);
   EXPECT_EQ(recognize_import("Name,min,mean\n", "f"), ImportFormat::kCmsc828gTimes);
   EXPECT_EQ(recognize_import("# measured with NCCL\nbytes,time_us\n", "f"), ImportFormat::kAllReduceCsv);
+  EXPECT_EQ(recognize_import("size,count,type,redop,root,time,algbw,busbw,#wrong\n", "f"), ImportFormat::kNcclTests);
+  EXPECT_EQ(recognize_import("algo,size,count,type,redop,root,time,algbw,busbw,#wrong\n", "f"), ImportFormat::kAllReduceCsv);
+  EXPECT_EQ(recognize_import("size,count,type,time_us\n", "f"), ImportFormat::kAllReduceCsv);
   EXPECT_EQ(recognize_import("make: nothing to do\n# OSU MPI Allreduce Latency Test v7.3\n", "f"), ImportFormat::kOsu);
   EXPECT_THAT(error_of([] { recognize_import("\na,b\n", "f"); }), HasSubstr("f:2: unknown format; expected layer sizes"));
   EXPECT_THAT(error_of([] { recognize_import("", "f"); }), HasSubstr("f:1: unknown format"));
+}
+
+TEST(ImportFiles, TakesRowsByAColumnOrRefusesTo) {
+  const std::string rows = "algo,size,count,type,time_us\nring,1024,256,float,20\ntree,1024,256,float,70\n";
+  const Imported ring = import_files({file_of("algos.csv", rows)}, {.world_size = 8, .where = {"algo=ring"}});
+  ASSERT_EQ(ring.table.size(), 1u);
+  EXPECT_DOUBLE_EQ(ring.table[0].median_s, 20e-6);
+  EXPECT_THAT(error_of([] { import_files({file_of("nccl.txt", kNccl)}, {.world_size = 8, .where = {"type=float"}}); }),
+              HasSubstr("--where takes rows of all-reduce times in CSV"));
 }
 
 TEST(ImportFiles, RejectsHalfAProfileAndTwoOfOneKind) {
