@@ -17,7 +17,7 @@ namespace {
 
 struct Cluster {
   std::string_view name, title, gpu, file;
-  std::string_view where = "";  // the rows to read, as COLUMN=VALUE
+  std::string_view where = {};  // the rows to read, as COLUMN=VALUE
 };
 
 constexpr std::array kClusters = {

@@ -34,7 +34,7 @@ AllReduceSchedule::AllReduceSchedule(const std::vector<TimedSize>& sizes, const 
   for (const auto& [bytes, collective] : sizes) {
     Size& size = sizes_.emplace_back();
     size.series = {.collective = collective, .bytes = bytes, .isolated_s = {}, .gap_s = {}};
-    size.queue = at_most(static_cast<double>(options.queue_bytes / bytes), kQueueLength);
+    size.queue = at_most(static_cast<double>(options.queue_bytes) / static_cast<double>(bytes), kQueueLength);
   }
   if (sizes_.empty()) stage_ = Stage::kDone;
 }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <utility>
 
 #include "firkin/stats/paired.h"
 #include "firkin/stats/summary.h"
@@ -18,7 +19,7 @@ void add_bare_backward(const std::vector<double>& hooked_s, const std::vector<do
 std::vector<int64_t> order_of_times(const std::vector<double>& times) {
   std::vector<int64_t> order(times.size());
   std::iota(order.begin(), order.end(), 0);
-  std::ranges::stable_sort(order, {}, [&times](int64_t i) { return times[static_cast<size_t>(i)]; });
+  std::ranges::sort(order, {}, [&times](int64_t i) { return std::pair(times[static_cast<size_t>(i)], i); });
   return order;
 }
 
