@@ -21,7 +21,10 @@ HAS_LISTS = _ddp.takes_lists()
 
 def setUpModule():
     torch.set_num_threads(1)
-    os.environ.update(RANK="0", WORLD_SIZE="1", MASTER_ADDR="127.0.0.1", MASTER_PORT=str(_free_port()), GLOO_SOCKET_IFNAME="lo")
+    launched = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(_free_port()), "GLOO_SOCKET_IFNAME": "lo"}
+    variables = mock.patch.dict(os.environ, launched)
+    variables.start()
+    unittest.addModuleCleanup(variables.stop)  # other files' tests, in this process, start programs that would take them for a launcher's
     dist.init_process_group("gloo")
 
 
