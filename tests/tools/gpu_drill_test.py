@@ -31,7 +31,7 @@ class InAFolder(unittest.TestCase):
 
 class Parts(InAFolder):
     def drill(self, dry=True):
-        return parts.Drill(self.out, BUILD, dry)
+        return parts.Drill(self.out, BUILD, dry, quick=dry)
 
     def outcome(self, function, dry=True):
         return parts.outcome(self.drill(dry), parts.Part(function, 60))

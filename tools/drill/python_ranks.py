@@ -1,4 +1,4 @@
-"""One rank of the Python package's part: firkin.tune, and the engine's DistributedDataParallel beside PyTorch's.
+"""One rank of the Python package's part: firkin.tune, firkin.watch, and the engine's DistributedDataParallel beside PyTorch's.
 
 The launcher's variables say which rank. Ranks share the device and talk over Gloo. Writes rankN.json with what was checked and what was seen.
 """
@@ -17,6 +17,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 STEPS = 5
+WATCHED_STEPS = 60
 WIDTH = 512
 
 
@@ -101,6 +102,30 @@ def check_tune(checks, device, seconds):
     checks.notes.append(f"tune: {result.cap_mib:g} MiB, {result.speedup:.3f} times as fast as PyTorch's default")
 
 
+def check_watch(checks, device, make_net):
+    """That a watched training has the bits of one that is not, and that the step's time is the clock's."""
+    parameters, seconds = [], []
+    for watched in (False, True):
+        model = make_model(device)
+        net = make_net(model)
+        optimizer = sgd(net)
+        watch = firkin.watch(net, every=20, warmup=20) if watched else None
+        began = time.perf_counter()
+        for step in range(WATCHED_STEPS):
+            optimizer.zero_grad()
+            loss_of(net, device, step).backward()
+            optimizer.step()
+        seconds.append((time.perf_counter() - began) / WATCHED_STEPS)
+        if watch:
+            watch.close()
+            found = watch.summary()
+        parameters.append(tensors_of(model))
+    if dist.get_rank() == 0:
+        checks.notes.append(f"watch: {found['step_s'] * 1e3:.2f} ms a step, by the clock {seconds[1] * 1e3:.2f}, "
+                            f"not watched {seconds[0] * 1e3:.2f}; exposed {found['exposed_s'] * 1e3:.2f} ms")  # fmt: skip
+    return equal(*parameters) and (dist.get_rank() != 0 or 0 < found["exposed_s"] < found["step_s"] < 2 * seconds[1])
+
+
 def check_audit(checks, device):
     """That one weight which differs is found, and what an audit takes when all are equal."""
     width = 8192 if device == "cuda" else 1024
@@ -163,6 +188,10 @@ def main():
     dist.init_process_group("gloo")
     checks = Checks()
     check_engine(checks, arguments.device)
+    ids = [0] if arguments.device == "cuda" else None
+    for name, make_net in (("watch", lambda model: DistributedDataParallel(model, device_ids=ids)),
+                           ("watch of the engine", lambda model: firkin.DistributedDataParallel(model, device_ids=ids))):  # fmt: skip
+        checks.add(name, lambda make_net=make_net: check_watch(checks, arguments.device, make_net))
     checks.add("tune", lambda: check_tune(checks, arguments.device, arguments.seconds) is None)
     path = arguments.out / f"rank{dist.get_rank()}.json"
     path.write_text(json.dumps({"checks": checks.passed, "notes": checks.notes, "firkin": firkin.__version__, "torch": torch.__version__}, indent=1))
