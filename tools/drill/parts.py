@@ -449,11 +449,12 @@ def main():
     out.mkdir(parents=True, exist_ok=True)
     drill = Drill(out, arguments.build.resolve(), arguments.dry, arguments.quick)
     results = {"dry": arguments.dry, "quick": drill.quick, "parts": []}
-    only = {int(number) for number in arguments.only.split(",") if number}
-    drill.package.begin()
+    only = {int(number) for number in arguments.only.split(",") if number} or set(range(1, len(PARTS) + 1))
+    if len(PARTS) in only:
+        drill.package.begin()
     drill.deadline = time.monotonic()
     for number, part in enumerate(PARTS, 1):
-        if only and number not in only:
+        if number not in only:
             continue
         began = time.monotonic()
         drill.deadline += part.seconds  # and what the parts before have left of theirs
