@@ -209,7 +209,7 @@ Run declare_buckets(CLI::App& app) {
                  "a tensors.csv (name,bytes,ready_s) instead of a model;\nwith --memory, --dtype says what its bytes are");
   add_sizes(app, "--cap", flags->caps, "bucket caps: 1MiB,25MiB");
   app.add_flag("--list", flags->list, "list the tensors of every bucket");
-  CLI::Option* memory = app.add_flag("--memory", flags->memory, "memory of a rank, plain and sharded, for 1 to 1024 ranks");
+  CLI::Option* memory = app.add_flag("--memory", flags->memory, "memory of a rank, plain and sharded, for 1 to 1024\nranks");
   add_value(app, "--optimizer", flags->optimizer, "with --memory: adamw, adam, sgd-momentum, rmsprop,\nadagrad or sgd")->needs(memory);
   app.add_flag("--no-master-weights", flags->no_master_weights, "with --memory and bf16: no float32 copies")->needs(memory);
   add_json_flag(app, flags->json);

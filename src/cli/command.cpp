@@ -27,6 +27,14 @@ class ShortHelp : public CLI::Formatter {
            make_subcommands(app, mode) + "\n" + make_footer(app);
   }
 
+  // Many words to choose from, then their default on a line of its own.
+  std::string make_option_opts(const CLI::Option* option) const override {
+    std::string text = Formatter::make_option_opts(option);
+    const size_t end = text.find("}=[");
+    constexpr size_t kMost = 60;
+    return end != std::string::npos && text.size() > kMost ? text.insert(end + 1, "\n     ") : text;
+  }
+
  private:
   std::string main_group(const CLI::App* app) const {
     std::string text = make_group(kMainGroup, false, shown(app, kMainGroup));

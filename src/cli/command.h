@@ -53,6 +53,7 @@ const std::vector<std::string>& command_line();
 
 // The type, for CLI11, of a value that is a model's name or file.
 inline constexpr const char* kModelType = "MODEL";
+inline constexpr const char* kClusterType = "CLUSTER";
 
 // The group of --help that is always explained.
 inline constexpr const char* kMainGroup = "Options";

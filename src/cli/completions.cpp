@@ -2,6 +2,7 @@
 // what the last word, which may be empty, can become, one per line, followed by a tab and a summary; ":files" stands
 // for any file. `firkin completions SHELL` prints the few lines by which a shell asks.
 #include "command.h"
+#include "import/clusters.h"
 #include "model/transformer_config.h"
 
 namespace firkin::cli {
@@ -82,6 +83,7 @@ std::string offered_values(const CLI::Option& option, const std::string& begun) 
   if (type == kModelType) {
     for (const NamedModel& model : named_models()) words.emplace_back(model.name);
   }
+  if (type == kClusterType) words = cluster_names();
   std::string offers;
   for (const std::string& word : words) {
     if (word.starts_with(begun)) offers += offer(word, "");

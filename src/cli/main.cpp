@@ -50,9 +50,8 @@ constexpr std::array kCommands = {
     Command{"completions", "print the completion script for bash, zsh or fish", declare_completions},
 };
 
-// The commands that this program can run.
-std::span<const Command> commands() {
-  return std::span(kCommands).subspan(can_measure() ? 0 : 3);
+bool measures(const Command& command) {
+  return &command - kCommands.data() < 3;
 }
 
 constexpr int kUsageError = 2;
@@ -61,27 +60,51 @@ constexpr int kFailure = 1;
 std::vector<std::string> stored_command_line;
 
 // Prints a message as one line, harmless on a terminal, whatever a library or a file put into it.
-int report_error(const std::string& message, int exit_code) {
-  std::string line = message.substr(0, message.find('\n'));
+int report_error(std::string message, int exit_code) {
   std::ranges::replace_if(
-      line, [](unsigned char c) { return c < 0x20 || c == 0x7f; }, '?');
-  std::fputs(fmt::format("firkin: {}\n", line).c_str(), stderr);  // unlike fmt::print it does not throw
+      message, [](unsigned char c) { return c < 0x20 || c == 0x7f; }, '?');
+  std::fputs(fmt::format("firkin: {}\n", message).c_str(), stderr);  // unlike fmt::print it does not throw
   return exit_code;
 }
 
-// Names an unknown subcommand, where CLI11 would say that one is missing.
-void check_subcommand(const std::vector<std::string>& words) {
-  if (words.empty() || words[0].starts_with('-')) return;
+// Names an unknown subcommand or experiment, where CLI11 would say that one is missing. Returns the known one, or null
+// for a flag.
+const Command* find_command(const std::string& word, std::span<const Command> commands, const char* what) {
+  if (word.starts_with('-')) return nullptr;
+  const auto found = std::ranges::find(commands, word, &Command::name);
+  if (found != commands.end()) return &*found;
   std::vector<std::string_view> names;
-  for (const Command& command : commands()) {
-    if (words[0] == command.name) return;
-    names.emplace_back(command.name);
+  for (const Command& command : commands) {
+    if (can_measure() || what[0] == 'e' || !measures(command)) names.emplace_back(command.name);
   }
-  if (std::ranges::find(kCommands, words[0], &Command::name) != kCommands.end()) {
+  throw InputError(fmt::format("unknown {} '{}'; expected one of {}", what, word, fmt::join(names, ", ")));
+}
+
+void check_subcommand(const std::vector<std::string>& words) {
+  const Command* command = words.empty() ? nullptr : find_command(words[0], kCommands, "subcommand");
+  if (!command) return;
+  if (measures(*command) && !can_measure()) {
     throw InputError(
         fmt::format("'{}' measures, for which this program starts firkin-measure: there is none beside it that can be executed", words[0]));
   }
-  throw InputError(fmt::format("unknown subcommand '{}'; expected one of {}", words[0], fmt::join(names, ", ")));
+  if (words[0] == "bench" && words.size() > 1) find_command(words[1], kExperiments, "experiment");
+}
+
+// Puts the file of --config before a message about a flag, given as "--cap 4: ..." or as what CLI11 cannot parse, that
+// stands in it.
+std::string with_config_file(const CLI::App& app, std::string message) {
+  constexpr std::string_view kNotParsed = "INI was not able to parse ";
+  if (app.get_config_ptr()->count() == 0) return message;
+  const auto file = app.get_config_ptr()->as<std::string>();
+  if (message.starts_with(kNotParsed)) {
+    message = message.substr(kNotParsed.size());
+    return fmt::format("--config {}: '{}' is no flag; expected sections and flags: [bench.step], batch = [2, 4]", file,
+                       message.substr(0, message.find(".++")));
+  }
+  const std::string flag = message.substr(0, message.find_first_of(" :"));
+  const auto names_it = [&flag](const std::string& word) { return word.substr(0, word.find('=')) == flag; };
+  const bool in_file = flag.starts_with("--") && std::ranges::none_of(command_line(), names_it);
+  return in_file ? fmt::format("--config {}: {}", file, message) : message;
 }
 
 int run(int argc, char** argv) {
@@ -99,7 +122,10 @@ int run(int argc, char** argv) {
   shorten_help(app);
   app.set_config("--config", "", "file of flags: [bench.step], batch = [2, 4]");
   app.allow_config_extras(CLI::config_extras_mode::error);
-  const Run chosen = add_commands(app, commands());
+  const Run chosen = add_commands(app, kCommands);
+  for (const Command& command : kCommands) {
+    if (measures(command) && !can_measure()) app.get_subcommand(command.name)->group("");  // known to --config only
+  }
   if (completes) {
     fmt::print("{}", completions_of(app, {command_line().begin() + 1, command_line().end()}));
     return 0;
@@ -110,12 +136,14 @@ int run(int argc, char** argv) {
   }
   try {
     app.parse(argc, argv);
+    return chosen();
   } catch (const CLI::Success& help) {
     return app.exit(help);
   } catch (const CLI::ParseError& error) {
-    return report_error(fmt::format("{} (see firkin --help, firkin SUBCOMMAND --help)", error.what()), kUsageError);
+    return report_error(with_config_file(app, error.what()) + " (see firkin --help, firkin SUBCOMMAND --help)", kUsageError);
+  } catch (const InputError& error) {
+    return report_error(with_config_file(app, error.what()), kUsageError);
   }
-  return chosen();
 }
 
 }  // namespace
@@ -137,8 +165,11 @@ int run_and_report(int argc, char** argv) {
     return cli::run(argc, argv);
   } catch (const InputError& error) {
     return cli::report_error(error.what(), cli::kUsageError);
-  } catch (const std::exception& error) {
+  } catch (const RuntimeError& error) {
     return cli::report_error(error.what(), cli::kFailure);
+  } catch (const std::exception& error) {
+    const std::string message = error.what();
+    return cli::report_error(message.substr(0, message.find('\n')), cli::kFailure);  // LibTorch's go on with a stack trace
   }
 }
 

@@ -53,7 +53,7 @@ void add_job_flags(CLI::App& app, JobFlags& flags) {
 void add_replay_flags(CLI::App& app, JobFlags& flags) {
   const char* const group = "Replay";
   app.add_option("--replay", flags.replay,
-                 "replay a tensors.csv instead of a model: gradients of\nits sizes at its times; computation sleeps")
+                 "replay a tensors.csv instead of a model: gradients\nof its sizes at its times; computation sleeps")
       ->check(CLI::ExistingFile)
       ->group(group);
   add_value(app, "--scale-bytes", flags.scale_bytes, "multiply the replay's bytes", group)->needs("--replay");

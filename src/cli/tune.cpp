@@ -27,12 +27,12 @@ TuneOptions checked_options(const TuneFlags& flags) {
 }
 
 void run_rank(const TuneFlags& flags, TuneOptions options, const ProcessGroup& group) {
-  const bool speaks = group.rank == 0;
+  const bool is_rank_0 = group.rank == 0;
   Results results = begin_run("tune", flags.common, group);
   results.run.model = describe_job(flags.job);
   Workload workload = make_job(flags.job, group, flags.common.seed);
-  show_progress(options, speaks);
-  if (speaks) {
+  show_progress(options, is_rank_0);
+  if (is_rank_0) {
     options.on_partial = [&](const Tuning& so_far) {
       Results partial = results;
       add_sections(so_far, partial);
@@ -41,7 +41,7 @@ void run_rank(const TuneFlags& flags, TuneOptions options, const ProcessGroup& g
   }
   const Tuning tuned = tune(group, workload, options);
   options.on_progress = {};
-  if (!speaks) return;
+  if (!is_rank_0) return;
   const std::string& warning = tuned.fit.warning;
   if (!warning.empty()) fmt::print(stderr, "firkin: calibration: {}\n", warning);
   add_sections(tuned, results);

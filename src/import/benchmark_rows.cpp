@@ -153,12 +153,16 @@ std::optional<double> number_in(std::string_view word) {
   return whole_word<double>(word);
 }
 
-std::optional<int64_t> tagged_integer(std::string_view word) {
+std::string_view untagged(std::string_view word) {
   for (const std::string_view tag : {"<stdout>:", "<stdout>"}) {
     const size_t found = word.find(tag);
-    if (found != std::string_view::npos) return whole_word<int64_t>(word.substr(found + tag.size()));
+    if (found != std::string_view::npos) return word.substr(found + tag.size());
   }
-  return whole_word<int64_t>(word);
+  return word;
+}
+
+std::optional<int64_t> tagged_integer(std::string_view word) {
+  return whole_word<int64_t>(untagged(word));
 }
 
 }  // namespace firkin

@@ -66,7 +66,8 @@ std::vector<std::string_view> words_of(std::string_view line, std::string_view b
 // The word as a number; none unless all of it is one.
 std::optional<double> number_in(std::string_view word);
 
-// The word as a whole number, without the tag that mpirun may have put before the line: 8 for "[1,0]<stdout>:8".
+// The word without the tag that mpirun may have put before the line, "[1,0]<stdout>:8", and that as a whole number.
+std::string_view untagged(std::string_view word);
 std::optional<int64_t> tagged_integer(std::string_view word);
 
 // Whether a text is JSON as nccl-tests writes it (an object) or rccl-tests (an array of objects).

@@ -5,6 +5,7 @@
 
 #include <filesystem>
 #include <string>
+#include <vector>
 
 #include "firkin/plan/allreduce_table.h"
 
@@ -20,5 +21,8 @@ struct PublishedTimes {
 // `name`: a cluster in data/README.md, alone or with a number of ranks behind it. Throws InputError, which lists the
 // names, for any other, and whatever import_files() throws.
 PublishedTimes read_cluster(const std::string& name, const std::filesystem::path& data_folder);
+
+// The names, without ranks.
+std::vector<std::string> cluster_names();
 
 }  // namespace firkin

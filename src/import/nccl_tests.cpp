@@ -118,10 +118,17 @@ void add_result(BenchmarkRows& rows, const NcclResult& result, const ImportOptio
 
 // ---- The printed table
 
+// Whether the word is a whole number, which need not fit into 64 bits.
+bool is_integer(std::string_view word) {
+  std::string_view digits = untagged(word);
+  if (digits.starts_with('-')) digits.remove_prefix(1);
+  return !digits.empty() && digits.find_first_not_of("0123456789") == std::string_view::npos;
+}
+
 // The index at which a row starts; npos if there is none.
 size_t find_row(const Words& words) {
   for (size_t i = 2; i < words.size(); ++i) {
-    if (find_type(words[i]) && tagged_integer(words[i - 2]) && tagged_integer(words[i - 1])) return i - 2;
+    if (find_type(words[i]) && is_integer(words[i - 2]) && is_integer(words[i - 1])) return i - 2;
   }
   return std::string_view::npos;
 }
@@ -174,7 +181,6 @@ Words usual_columns(std::span<const std::string_view> values) {
 }
 
 struct OpenRow {
-  int64_t line = 0;
   NcclResult result;
   Words columns, values;  // values: as many as were read
 };
@@ -317,12 +323,13 @@ BenchmarkRows rows_of_table(std::string_view text, const std::string& file, cons
       run.columns = *columns;
     } else if (const size_t begin = find_row(words); begin != std::string_view::npos) {
       finish_row(rows, open, options);
+      const auto bytes = tagged_integer(words[begin]), count = tagged_integer(words[begin + 1]);
+      if (!bytes || !count) return rows.skip("rows whose size does not fit into 64 bits", at_line(file, number));
       const std::span values = std::span(words).subspan(begin + 3);
-      open = {.line = number,
-              .result = {.where = at_line(file, number),
+      open = {.result = {.where = at_line(file, number),
                          .program = run.program,
-                         .bytes = *tagged_integer(words[begin]),
-                         .count = *tagged_integer(words[begin + 1]),
+                         .bytes = *bytes,
+                         .count = *count,
                          .type = std::string(words[begin + 2]),
                          .world_size = run.world_size()},
               .columns = run.columns.empty() ? usual_columns(values) : run.columns,

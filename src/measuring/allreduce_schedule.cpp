@@ -222,7 +222,6 @@ AllReduceTable allreduce_table(const std::vector<AllReduceSeries>& series, int64
 std::vector<CollectiveRow> collective_rows(const std::vector<AllReduceSeries>& series, int64_t world_size) {
   constexpr std::array<const char*, kCollectives.size()> kNames = {"all_reduce", "reduce_scatter", "all_gather"};
   std::vector<CollectiveRow> rows;
-  const AllReduceSeries* all_reduce = nullptr;
   for (const AllReduceSeries& one : series) {
     rows.push_back({.collective = kNames[static_cast<size_t>(one.collective)],
                     .bytes = one.bytes,
@@ -233,10 +232,10 @@ std::vector<CollectiveRow> collective_rows(const std::vector<AllReduceSeries>& s
                     .samples = std::ssize(one.isolated_s),
                     .calls_per_sample = one.calls_per_sample,
                     .wrong = one.wrong});
-    if (one.collective == Collective::kAllReduce) {
-      all_reduce = &one;
-      continue;
-    }
+    if (one.collective == Collective::kAllReduce) continue;
+    const auto all_reduce = std::ranges::find_if(
+        series, [&one](const AllReduceSeries& other) { return other.collective == Collective::kAllReduce && other.bytes == one.bytes; });
+    if (all_reduce == series.end()) continue;
     const PairedRatio ratio = paired_ratio(one.block_s, all_reduce->block_s);
     rows.back().ratio_to_allreduce = ratio.ratio;
     rows.back().ratio_to_allreduce_ci = ratio.interval;

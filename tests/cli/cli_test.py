@@ -56,6 +56,7 @@ class Usage(InFolder):
         on_a_cluster = ["predict", "--model", "gpt2-xl", "--cluster", "aws-p4de-16"]
         for words, mentions in [
             (["frobnicate"], "frobnicate"),
+            (["bench", "frobnicate"], "unknown experiment 'frobnicate'; expected one of step, allreduce"),
             (["tune", "--frobnicate"], "--frobnicate"),
             (["tune", "--ranks", "0"], "--ranks 0: expected 1 to"),
             (["tune", "--ranks", "-1"], "--ranks -1: expected 1 to"),
@@ -87,7 +88,7 @@ class Usage(InFolder):
             (["buckets", "--memory", "--list"], "--list: cannot be combined with --memory"),
             (["buckets", "--tensors", "tensors.csv", "--model", "xl"], "--model: cannot be combined with --tensors"),
             (["buckets", "--tensors", "tensors.csv", "--dtype", "bf16"], "--dtype: cannot be combined with --tensors"),
-            (["report", "missing.json"], "missing.json: cannot be read"),
+            (["report", "missing\n.json"], "missing?.json: cannot be read"),
             (["tune", "--threads", "99999999"], "--threads 99999999: expected 0 to"),
             ([*on_a_cluster, "--residual", "nan"], "--residual nan: expected 0 to 1"),
             ([*on_a_cluster, "--utilization", "nan"], "--utilization nan: expected"),
@@ -108,10 +109,15 @@ class Usage(InFolder):
         explained = [line.split()[0] for line in short.splitlines() if line.startswith("  -")]
         self.assertLessEqual(len(explained), 11, explained)  # eight, --help, --help-all, --quiet
         self.assertIn("--blocks", short)
-        for line in short.splitlines():
-            self.assertLessEqual(len(line), 80, line)
         for flag in ["--blocks", "--d-model", "--timeout", "--rule"]:
             self.assertIn(f"\n  {flag}", full)
+
+    def test_help_fits_into_80_columns(self):
+        experiments = [["bench", name] for name in ("step", "allreduce", "chunks", "collectives", "layers")]
+        commands = [[name] for name in ("tune", "bench", "trace", "buckets", "predict", "import", "compare", "report", "completions")]
+        for words in [["--help"], *([*command, how] for command in commands + experiments for how in ("--help", "--help-all"))]:
+            for line in firkin(*words).stdout.splitlines():
+                self.assertLessEqual(len(line), 80, (words, line))
 
     def test_flags_are_taken_also_from_a_file(self):
         typed = firkin("buckets", "--model", "demo", "--cap", "1MiB,4MiB", "--first-cap", "0.5MiB", "--json")
@@ -119,6 +125,22 @@ class Usage(InFolder):
         file = self.folder / "flags.toml"
         file.write_text('[buckets]\nmodel = "demo"\ncap = ["1MiB", "4MiB"]\nfirst-cap = "512KiB"\njson = true\n')
         self.assertEqual(firkin("--config", file, "buckets").stdout, typed.stdout)
+        alone = shutil.copy(FIRKIN, self.folder)  # which knows the flags of tune, though it cannot run it
+        file.write_text(file.read_text() + "[tune]\nbatch = 2\n[bench.step]\nbatch = [2, 4]\n")
+        result = subprocess.run([alone, "--config", file, "buckets"], capture_output=True, text=True, timeout=DEADLINE_S)
+        self.assertEqual((result.stdout, result.stderr), (typed.stdout, ""))
+
+    def test_what_is_wrong_in_a_file_of_flags_names_the_file(self):
+        file = self.folder / "flags.toml"
+        for text, mentions in [
+            ("[buckets]\nfrob = 1\n", "'buckets.frob' is no flag; expected"),
+            ("[frob]\nmodel = 1\n", "'frob' is no flag; expected"),
+            ("[buckets]\ncap = 4\n", "--cap 4: expected a size with its unit"),
+            ("[buckets]\nrule = 4\n", "--rule: 4 not in {at-most,close-when-full}"),
+        ]:
+            file.write_text(text)
+            self.assert_refused("--config", file, "buckets", mentions=f"--config {file}: {mentions}")
+        self.assert_refused("--config", file, "buckets", "--rule", "5", mentions="firkin: --rule: 5 not in")
 
 
 class Buckets(InFolder):

@@ -22,6 +22,7 @@ class Bash(InFolder):
     def test_values_that_are_listed(self):
         self.assertEqual(self.offered("predict", "--rule", ""), ["at-most", "close-when-full"])
         self.assertEqual(self.offered("import", "--model", "gpt2-"), ["gpt2-medium", "gpt2-large", "gpt2-xl"])
+        self.assertEqual(self.offered("predict", "--cluster", "aws"), ["aws-p4de"])
 
     def test_files_where_a_file_may_stand_and_nothing_for_numbers(self):
         self.assertEqual(self.offered("predict", "--tensors", ""), ["t.csv"])

@@ -166,6 +166,8 @@ const Log kLogs[] = {
      {}},
     {"empty_messages", kHeader + "0 0 float sum -1 5.00 0.00 0.00 0 5.00 0.00 0.00 0\n" + kSmall + kLarge,
      "log:2: skipped 1 rows of 0 bytes"},
+    {"size_beyond_64_bits", kHeader + replaced(kSmall, "1000000 ", "99999999999999999999 ") + kSmall + kLarge,
+     "log:2: skipped 1 rows whose size does not fit into 64 bits"},
     {"several_types", kHeader + kHalf + kHalf + kSmall + kLarge, "skipped 2 rows of the element type 'half', which is not float"},
     {"several_operations", kTable + kMax, "skipped 1 rows of the operation 'max', which is not sum"},
     {"other_collectives_beside", kReduceScatter + kAllGather + kTable, "skipped 1 rows of a collective whose count is of one rank's part"},

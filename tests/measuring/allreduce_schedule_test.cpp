@@ -184,12 +184,14 @@ TEST(AllReduceSeriesTable, HasTheMediansAndNoGapWhereNoneWasMeasured) {
 TEST(CollectiveRows, AreComparedWithTheAllReduceOfTheirSizeBlockByBlock) {
   const std::vector<double> slow = {2, 4, 2, 4, 2, 4, 2}, fast = {1, 2, 1, 2, 1, 2, 1};
   const std::vector<CollectiveRow> rows =
-      collective_rows({{.bytes = 8, .isolated_s = slow, .block_s = slow, .gap_s = {}},
-                       {.collective = Collective::kAllGather, .bytes = 8, .isolated_s = fast, .block_s = fast, .gap_s = {}}},
+      collective_rows({{.collective = Collective::kAllGather, .bytes = 8, .isolated_s = fast, .block_s = fast, .gap_s = {}},
+                       {.bytes = 4, .isolated_s = fast, .block_s = fast, .gap_s = {}},
+                       {.bytes = 8, .isolated_s = slow, .block_s = slow, .gap_s = {}},
+                       {.collective = Collective::kReduceScatter, .bytes = 16, .isolated_s = fast, .block_s = fast, .gap_s = {}}},
                       2);
-  EXPECT_FALSE(rows[0].ratio_to_allreduce);
-  EXPECT_EQ(rows[1].collective, "all_gather");
-  EXPECT_DOUBLE_EQ(rows[1].ratio_to_allreduce.value(), 0.5);
+  EXPECT_EQ(rows[0].collective, "all_gather");
+  EXPECT_DOUBLE_EQ(rows[0].ratio_to_allreduce.value(), 0.5);
+  for (const size_t without : {1, 2, 3}) EXPECT_FALSE(rows[without].ratio_to_allreduce);
 }
 
 }  // namespace
