@@ -77,6 +77,4 @@ def all_bars(figures):
     ordered = [abs(these.ordered_error) for _, these in figures if these.ordered_error is not None]
     bars.append(at_most("error of the predicted step of `ordered`: median", statistics.median(ordered) if ordered else None, 0.03))
     bars.append(at_most("error of the predicted step of `ordered`: worst", max(ordered, default=None), 0.08))
-    wide = [r.name for r, these in figures if these.too_wide]
-    bars.append(count_at_most("configurations with intervals wider than the range of their samples", wide, 0, of))
     return bars

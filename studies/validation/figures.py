@@ -50,7 +50,6 @@ class Figures:
     ordered_predicted: float | None  # over the chosen cap, less 1
     ordered_measured: Share | None
     level: float | None  # a step without communication, measured over calibrated
-    too_wide: int  # intervals that are wider than the range of their samples
 
     @property
     def is_steady(self):
@@ -185,15 +184,6 @@ def regrets_of(result, prediction):
     return regrets
 
 
-def count_too_wide(result):
-    count = 0
-    for row, samples in zip(result["curve"], cap_samples(result)):
-        ends = row["measured_ci_s"]
-        if ends["high"] is not None and ends["high"] - ends["low"] > (max(samples) - min(samples)) * (1 + 1e-9):
-            count += 1
-    return count
-
-
 def figures_of(run, result, prediction):
     tested = tested_rows(result)
     errors = [(row["cap_mib"], row["error"]) for row in tested]
@@ -207,7 +197,7 @@ def figures_of(run, result, prediction):
         regrets=regrets_of(result, prediction), over_default=share(result.get("over_default")), measured_share=measured_share(result),
         ordered_error=ordered["predicted_s"] / ordered["measured_s"] - 1 if ordered else None,
         ordered_predicted=ordered["predicted_s"] / chosen["predicted_s"] - 1 if ordered else None,
-        ordered_measured=share(result.get("ordered_over_best_cap")), level=result["decision"].get("level"), too_wide=count_too_wide(result))
+        ordered_measured=share(result.get("ordered_over_best_cap")), level=result["decision"].get("level"))
 
 
 def read_figures(folder, name):

@@ -15,88 +15,78 @@ RULES = ["chosen cap", "recommendation", "predicted best", "PyTorch's default", 
 
 INTRODUCTION = """# Does the prediction hold? The validation study
 
-`firkin tune` predicts the step time T(b) of every bucket cap b. This page shows how far predictions miss, what the chosen caps cost, and which of
-Firkin's own bars are missed, in {count} configurations: four workloads over each of four links, one over four hosts, and one as one of
-{ranks} GPUs over a modelled link. `studies/validation/study.py build/firkin` writes it and a report per configuration in about
-{minutes:.0f} minutes on two idle cores (`--page`: from the kept results).
+`firkin tune` predicts the step time T(b) of every bucket cap b, then races the best few. This page shows how far the predictions missed and what
+following `tune` cost, in {count} configurations: four workloads over each of four links, one over four hosts, and one as one of {ranks} GPUs over
+a modelled link. Over the cap that was measured best the chosen cap cost {median} in the median and {worst} at worst, PyTorch's default
+{default_median} and {default_worst}.
 
 **Read the gains with care.** The links are kernel-limited and join hosts on one machine. The workloads are small: PyTorch's default of
 1 MiB and then 25 MiB is nearly one bucket on them, so gains over it say little about a cluster ([map](where_it_matters.md)).
 
-{machine}
+`studies/validation/study.py build/firkin` measures everything in about {minutes:.0f} minutes on two idle cores, and writes this page and a
+report for each configuration (`--page` writes only them). {machine}
 
 - **Error**: predicted over measured step, less 1. **Regret**: a step over the step of the cap measured best, less 1, paired within
-  blocks. Intervals are 95 %, a prediction's by earlier studies' errors.
+  blocks. Intervals are 95 %.
 - **Workloads**: the demo model with batch 4 (`compute`) and 1 (`communication`), sequences of 128; 24 narrow layers
   (`small-tensors`); gpt2-large with an A100's ready times, [replayed](emulated_links.md#replay-a-profile) and scaled to steps of
   tenths of a second.
-- **Links**: [`lab/run`](emulated_links.md#lab-a-network-on-one-machine) joins two hosts, one core and one rank each; "no limit" is as
-  fast as the cores. Hosts of replays [get two cores](emulated_links.md#small-messages-on-a-single-core), shared on a machine of two. The
-  modelled link has the all-reduce times of {ranks} GH200s of Alps (`{alps}`, {setting}).
-- **Rules**: `tune` names the chosen cap after racing the best predicted ones; other blocks then measure it beside a grid of caps. The
-  recommendation is that cap, or PyTorch's default where `tune` says to keep it. PyTorch's default runs in its own engine, c10d::Reducer.
-  MG-WFBP (Shi, Chu, Li: INFOCOM 2019) is the calibrated model's prediction where its buckets were not measured. Every timed step of every rank is in `studies/validation/data/`."""
+- **Links**: [`lab/run`](emulated_links.md#lab-a-network-on-one-machine) joins hosts of one core and one rank each (replays: [two
+  cores](emulated_links.md#small-messages-on-a-single-core), shared); `loopback` has no limit. The modelled link has the all-reduce times of
+  {ranks} GH200s of Alps (`{alps}`, {setting}).
+- **Rules**: other blocks than those that chose measure the chosen cap beside a grid of caps. The recommendation is that cap, or PyTorch's
+  default where `tune` says to keep it. The default runs in c10d::Reducer. MG-WFBP (Shi, Chu, Li: INFOCOM 2019) is the calibrated model's
+  prediction where its buckets were not measured."""
 
-DEFINITION = """A **bar** is what was asked of a figure before the study was run; "missed by 0.6 points" means 0.6 percentage points beyond it. Errors are
-absolute, pooled over the caps of all configurations of a kind; verdicts are on all configurations. Where nothing is asked (-), a bar was dropped:
-work on the model over three studies did not move it. Over replayed links errors are largest where the link is about as fast as the host's own
-work on a bucket, hooks and copies, which the model only fits (512 GPUs, 10 Gbit/s). Without a limit the cores that compute also carry the bytes,
-which the model knows only as a constant slowdown. Caps below 1 MiB never had a bar for the worst."""
+DEFINITION = """Limits were set before the study was run; "missed by 0.6 points" means 0.6 percentage points beyond one. Errors are absolute, pooled over
+the caps of all configurations of a kind. Nothing is asked (-) where work on the model over three studies did not lower the error. Over replayed
+links it is largest where the link is about as fast as the host's own work on a bucket, hooks and copies, which the model only fits. Without a
+limit the cores that compute also carry the bytes, which the model knows only as a constant slowdown."""
 
 
 def machine_text(figures):
     environment = figures[0][1].result["environment"]
     host = environment["hosts"][0]
-    runs = [these.run for _, these in figures]
-    blocks = sorted({run["blocks"] for run in runs})
-    others = [run["busy_cores_of_others"] for run in runs]
-    loads = [run["load_before"] for run in runs]
-    few = f" **The bars are stated for {BLOCKS} blocks or more: figures from fewer show that the program runs, and nothing else.**"
+    blocks = sorted({these.run["blocks"] for _, these in figures})
+    few = f" **The limits are stated for {BLOCKS} blocks or more: figures from fewer show that the program runs, and nothing else.**"
     return (f"Machine: {host['cpu']}, {host['cores']} cores, LibTorch {environment['libtorch']}; one thread per rank, {' or '.join(map(str, blocks))} blocks "
-            f"per setting. The load average at the start was {min(loads):.1f} to {max(loads):.1f}, of which up to 2 stem from the previous configuration; "
-            f"other processes used {min(others):.2f} to {max(others):.2f} cores.{few if blocks[0] < BLOCKS else ''}")
+            f"per setting.{few if blocks[0] < BLOCKS else ''}")
 
 
 def bars_text(figures):
-    steady = all_bars([(regime, these) for regime, these in figures if these.is_steady])
-    rows = [(bar.text, bar.asked, bar.measured, alone.measured, verdict_text(bar, alone)) for bar, alone in zip(all_bars(figures), steady, strict=True)]
-    parts = ["## Bars, met and missed", DEFINITION, table(("what", "asked", "all", "steady", "verdict"), rows), unsteady_text(figures),
-             "`ctest -L stats` checks on recorded noise how often intervals hold the true value; "
-             "[the model's page](performance_model.md#where-predictions-miss) says why bars are missed."]
+    rows = []
+    for bar in all_bars(figures):
+        cells = (bar.text, bar.asked, bar.measured, bar.verdict)
+        if bar.text.endswith(": worst"):  # beside its median
+            cells = (f"{rows[-1][0]}, worst", *(median if median == worst else f"{median}; {worst}" for median, worst in zip(rows.pop()[1:], cells[1:], strict=True)))
+        rows.append(cells)
+    parts = ["## What was asked, and what was measured", DEFINITION, table(("what", "asked", "measured", "verdict"), rows), unsteady_text(figures)]
     return "\n\n".join(filter(None, parts))
 
 
-def verdict_text(bar, alone):
-    return f"{bar.verdict}; steady: met" if alone.verdict == "met" != bar.verdict else bar.verdict
-
-
 def unsteady_text(figures):
-    """Which are not steady, what the change alone would do, and what was measured."""
+    """Where the machine changed within a configuration, and the worst errors without those."""
     unsteady = [(regime, these) for regime, these in figures if not these.is_steady]
     if not unsteady:
         return ""
-    rows = [(regime.name, signed(these.level - 1), signed(1 / these.level - 1), signed(these.median_signed_error), f"{sum(these.covered)} of {len(these.covered)}") for regime, these in unsteady]
-    which = "configuration" if len(unsteady) == 1 else f"{len(unsteady)} configurations"
-    return (f"**Steady**: without the {which} in which a step without communication changed by more than "
-            f"{percent(STEADY - 1, 0)} between calibration and measurement, as `tune` notes. Predicted times may be off by up to about that much there, and how "
-            "much of an error is the machine's cannot be told. The column shows what is left without them. It was added after the measurement; "
-            "the bars make no such exception. Comparisons within blocks are not affected.\n\n"
-            + table(("not steady", "change of that step", "errors, were they the change alone", "measured errors: median", "caps within their interval"), rows))
+    changes = [f"in {regime.name} by {signed(these.level - 1)}, which alone makes an error of {signed(1 / these.level - 1)} (median measured: "
+               f"{signed(these.median_signed_error)})" for regime, these in unsteady]
+    steady = all_bars([(regime, these) for regime, these in figures if these.is_steady])
+    worst = [f"{alone.text} {alone.measured}" for bar, alone in zip(all_bars(figures), steady, strict=True)
+             if bar.text.endswith("worst") and bar.measured != alone.measured]
+    return (f"Where a step without communication changed by more than {percent(STEADY - 1, 0)} between calibration and measurement, errors are also the "
+            f"machine's: {'; '.join(changes)}." + (f" The errors that this raises would be, without it: {'; '.join(worst)}." if worst else ""))
 
 
 def link_to(regime):
     return f"[{regime.name}](validation/{regime.name}/report.md)"
 
 
-def error_row(regime, figures):
-    errors = [percent(of(errors)) for errors in (figures.large_errors, figures.small_errors) for of in (median_error, worst_error)]
-    return (link_to(regime), *errors, signed(figures.ordered_predicted), share_text(figures.ordered_measured))
-
-
-def choice_row(regime, figures):
+def row_of(regime, figures):
+    errors = [percent(of(errors)) for errors, of in ((figures.large_errors, median_error), (figures.large_errors, worst_error), (figures.small_errors, worst_error))]
     chosen, best = (cap_text(cap) for cap in (figures.chosen["cap_mib"], figures.result["best_measured"]["cap_mib"]))
-    measured = [share_text(share) for share in (figures.regrets["chosen cap"], figures.regrets.get("recommendation"), figures.over_default)]
-    return (link_to(regime), chosen if figures.chosen_in_set else f"**{chosen}**", best, *measured, figures.outcome)
+    measured = [share_text(share) for share in (figures.regrets["chosen cap"], figures.over_default)]
+    return (link_to(regime), *errors, chosen if figures.chosen_in_set else f"**{chosen}**", best, *measured, figures.outcome)
 
 
 def regret_summary(figures):
@@ -107,17 +97,14 @@ def regret_summary(figures):
 
 
 def overview_text(figures):
-    errors = ("configuration", "error: median", "worst", "small caps: median", "worst", "`ordered`, predicted", "measured")
-    choices = ("configuration", "chosen", "best", "regret", "advised", "over default", "answer")
+    columns = ("configuration", "error: median", "worst", "below 1 MiB", "chosen", "best", "regret", "over default", "answer")
     told = any(not these.chosen_in_set for _, these in figures)
     parts = ["## All configurations", "Regret of each rule over the configurations; in "
              f"{sum(these.keeps_default for _, these in figures)} of {len(figures)} `tune` recommends PyTorch's default:", table(("regret", *RULES), regret_summary(figures)),
-             "**Errors**: absolute errors of T(b), for caps of 1 MiB and more and for smaller ones; then the step of `ordered` over the chosen cap's. The linked "
-             "reports have every cap, interval and rule.", table(errors, [error_row(regime, these) for regime, these in figures]),
-             "**Choices**: the cap that `tune` chose and the one measured best, in MiB "
-             f"({'bold where the measurement tells them apart' if told else 'the measurement tells them apart in none'}); the regret of the chosen cap and of the "
-             "recommendation (advised); the chosen cap's step over PyTorch's default; and [the answer](performance_model.md#the-decision) of `tune`.",
-             table(choices, [choice_row(regime, these) for regime, these in figures])]  # fmt: skip
+             "Then absolute errors of T(b), for caps of 1 MiB and more and the worst of smaller ones; the cap that `tune` chose and the one measured best, in MiB "
+             f"({'bold where the measurement tells them apart' if told else 'the measurement tells them apart in none'}); the chosen cap's regret, and its step over "
+             "PyTorch's default; and [the answer](performance_model.md#the-decision) of `tune`. The linked reports have every cap, interval and rule, and `ordered`.",
+             table(columns, [row_of(regime, these) for regime, these in figures])]  # fmt: skip
     return "\n\n".join(parts)
 
 
@@ -142,8 +129,11 @@ def read_all(regimes, folder):
 
 
 def page_text(regimes, found, missing):
+    regret, default = ([percent(of([max(0.0, these.regrets[rule].value) for _, these in found])) for of in (statistics.median, max)]
+                       for rule in ("chosen cap", "PyTorch's default"))  # fmt: skip
     introduction = INTRODUCTION.format(count=f"{len(found)} of {len(regimes)}" if missing else len(found), ranks=ALPS_RANKS, machine=machine_text(found), alps=ALPS,
-                                       setting=ALPS_SETTING, minutes=sum(regime.expected_s for regime in regimes) / 60)
+                                       setting=ALPS_SETTING, minutes=sum(regime.expected_s for regime in regimes) / 60,
+                                       median=regret[0], worst=regret[1], default_median=default[0], default_worst=default[1])  # fmt: skip
     return reflowed("\n\n".join(filter(None, [introduction, missing_text(missing), bars_text(found), overview_text(found)])))
 
 

@@ -58,12 +58,11 @@ def text(result):
     h100 = [row for row in published if row["name"].startswith("TianqGuo")]
     errors = [error for row in published for error in row["errors"]]
     by_cap = list(zip(*(row["measured_s"] for row in h100), strict=True))
-    batch = [[name, *(spread([values(cell) for cell in mine]) for values in (
-        lambda cell: cell["gain_at_batch"]["0.25"], gain, lambda cell: cell["gain_at_batch"]["4"], lambda cell: cell["best_s"] / cell["bound_s"] - 1)), ]
-             for name, mine in groups.items()]  # fmt: skip
-    sharded = [[name, *(spread([cell["sharded_s"] / cell[other] - 1 for cell in mine]) for other in ("best_s", "ordered_s")),
-                " to ".join(dict.fromkeys(percent(pick(cell["sharded_memory"] for cell in mine), 0) for pick in (max, min)))]
-               for name, mine in groups.items()]  # fmt: skip
+    columns = (lambda cell: cell["gain_at_batch"]["0.25"], gain, lambda cell: cell["gain_at_batch"]["4"], lambda cell: cell["best_s"] / cell["bound_s"] - 1,
+               lambda cell: cell["sharded_s"] / cell["best_s"] - 1, lambda cell: cell["sharded_s"] / cell["ordered_s"] - 1)  # fmt: skip
+    by_group = [[name, *(spread([value(cell) for cell in mine]) for value in columns),
+                 " to ".join(dict.fromkeys(percent(pick(cell["sharded_memory"] for cell in mine), 0) for pick in (max, min)))]
+                for name, mine in groups.items()]  # fmt: skip
     plan = ["best plan", *(spread([cell["plan_s"] / cell["best_s"] - 1 for cell in mine]) for mine in groups.values())]
     return reflowed(TEXT.format(
         cells=len(cells), nothing=sum(value < 0.005 for value in gains), some=sum(value >= 0.05 for value in gains),
@@ -81,9 +80,8 @@ def text(result):
         ordered_slingshot=percent(statistics.median(ordered_gain(cell) for cell in cells if group(cell) == "Alps, 32 to 2,048" and cell["ranks"] >= 128), 0),
         ordered_most=f"{percent(ordered_gain(most_of_ordered))}, {most_of_ordered['model']} on {most_of_ordered['ranks']}",
         ordered_tcp=percent(statistics.median(map(ordered_gain, tcp)), 0),
-        batch=table(["", "a quarter of the batch", "the map", "four times the batch", "above the bound"], batch),
+        groups=table(["", "best cap saves: a quarter of the batch", "the map", "four times the batch", "above the bound", "`sharded`: over the best cap", "over `ordered`", "memory"], by_group),
         rules=table(["", *groups], [[title, *(spread(regrets(name, rule)) for name in groups)] for rule, title in rules.TITLES.items()] + [plan]),
-        sharded=table(["", "over the best cap", "over ordered", "memory"], sharded),
         mg_wfbp_most=percent(max(max(regrets(name, "mg_wfbp")) for name in groups), 0),
         published=table(["", "batch x sequence", "measured", "predicted", "predicted best", "measured best", "regret"], [
             [row["name"], f"{row['batch']} x {row['sequence']}", *(", ".join(f"{1e3 * value:.0f}" for value in row[key]) for key in ("measured_s", "predicted_s")),

@@ -1,5 +1,10 @@
 // Logs as people have them: what surrounds and cuts the tables of nccl-tests, rccl-tests and OSU, each with the rows that it must give.
-// The forms are those of public reports; docs/public_reports.md names them.
+// Forms of public reports: NVIDIA/nccl-tests#82 (broadcast_of_two), #107 (one_rank_each), #128 (reduce_scatter), #290
+// (srun_tags, several runs); NVIDIA/nccl#25 (nccl_1_in_milliseconds), #340 (named), #583 (hash_signs_lost), #1453
+// (row_cut_behind_the_root); aws/aws-ofi-nccl#33 (old_error_column), nebius/soperator#428 (program_with_suffix),
+// coreweave/nccl-tests#43 (devices_left_out), boeschf/nccl-benchmark-on-alps-2025 (columns_as_csv), ROCm/
+// container-toolkit#77 (rccl_tests), openucx/ucc#981 (osu), openucx/ucx#2111 (osu_tagged_with_times), #3045
+// (osu_non_blocking), open-mpi/ompi#12318 (osu_other_benchmarks).
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

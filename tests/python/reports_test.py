@@ -1,5 +1,5 @@
-"""Programs after public reports (docs/public_reports.md), in which PyTorch's class fails or surprises: under every strategy they train as with
-means taken by hand, or are refused in one line."""
+"""Programs after public reports, in which PyTorch's class fails or surprises: under every strategy they train as with means taken by hand, or are
+refused in one line. The reports stand behind the programs, as OWNER/REPOSITORY#NUMBER on GitHub."""
 
 import copy
 import itertools
@@ -232,23 +232,24 @@ def compiled():
 
 
 PROGRAMS = {
-    "complex parameters and buffers": trains(Complex),
-    "gradients in other strides": trains(OtherStrides),
-    "a block in three reentrant checkpoints": trains(lambda: Shared(True)),
+    "complex parameters and buffers": trains(Complex),  # pytorch/pytorch#158753, #99652
+    "gradients in other strides": trains(OtherStrides),  # pytorch/pytorch#47163, #83909, #135358
+    "a block in three reentrant checkpoints": trains(lambda: Shared(True)),  # microsoft/FocalNet#4, tatp22/linformer-pytorch#23, facebookresearch/multimodal#404
     "a block in three checkpoints": trains(lambda: Shared(False)),
-    "two backwards of one graph": goes_back_twice_through_a_graph,
-    "no_sync around forward alone": accumulates(only_forward),
+    "two backwards of one graph": goes_back_twice_through_a_graph,  # pytorch/pytorch#47260
+    "no_sync around forward alone": accumulates(only_forward),  # karpathy/build-nanogpt#30, huggingface/accelerate#1726
     "no_sync around backward alone": accumulates(only_backward),
-    "require_backward_grad_sync": accumulates(by_the_attribute),
-    "a method of the module": calls_a_method_of_the_module,
-    "spectral norm": trains(lambda: behind(lambda: nn.utils.parametrizations.spectral_norm(nn.Linear(WIDTH, WIDTH)))),
-    "a penalty on gradients": penalises_gradients,
-    "generator and critic": plays_two_parts_by_turns,
-    "parts frozen by turns": freezes_parts_by_turns,
-    "an average of copies": copies_itself_for_an_average,
+    "require_backward_grad_sync": accumulates(by_the_attribute),  # speechbrain/speechbrain#2010
+    "a method of the module": calls_a_method_of_the_module,  # k2-fsa/icefall#226
+    "spectral norm": trains(lambda: behind(lambda: nn.utils.parametrizations.spectral_norm(nn.Linear(WIDTH, WIDTH)))),  # pytorch/pytorch#8160, #68327
+    "a penalty on gradients": penalises_gradients,  # pytorch/pytorch#19024
+    "generator and critic": plays_two_parts_by_turns,  # horovod/horovod#796, Lightning-AI/pytorch-lightning#20328
+    "parts frozen by turns": freezes_parts_by_turns,  # JDAI-CV/fast-reid#178, Lightning-AI/pytorch-lightning#20866
+    "an average of copies": copies_itself_for_an_average,  # pytorch/pytorch#73825, ultralytics/yolov5#279, microsoft/Tutel#177
+    # lyuwenyu/RT-DETR#684, joanaapa/Distillation-DNABERT-Promoter#1
     "a head that one rank leaves out": trains(lambda: TwoHeads(lambda step, rank: (0, 1) if rank == step % 2 else (0,)), **UNUSED),
 }
-COMPILED = {"a compiled module with checkpoints": trains(compiled)}
+COMPILED = {"a compiled module with checkpoints": trains(compiled)}  # pytorch/pytorch#111279, #108269, huggingface/nanoVLM#61
 
 IS_NOT_USED = "did not use the gradients of the last step"
 REFUSED = {  # by strategy, and what each rank then says

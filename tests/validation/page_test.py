@@ -77,22 +77,24 @@ class Page(Study):
         recorded.place(self.docs, REPLAY)
         cells = row_of(self.page(), f"[{REPLAY}]")
         self.assertEqual(cells[1:3], [f"{50 * (errors[4] + errors[16]):.1f} %", f"{100 * max(errors[4], errors[16]):.1f} %"])
-        self.assertEqual(cells[3:5], [f"{100 * errors[0.5]:.1f} %"] * 2)
+        self.assertEqual(cells[3], f"{100 * errors[0.5]:.1f} %")
 
     def test_a_bar_that_is_missed_says_by_how_much(self):
         recorded.place(self.docs, "1gbit-compute")
         worst = max(abs(row["error"]) for row in recorded.result()["curve"] if row["cap_mib"] >= 4)
-        cells = row_of(self.page(), "error of T(b), models over links, caps of 1 MiB and more: worst")
-        self.assertEqual(cells[1:], ["at most 5.0 %", *[f"{100 * worst:.1f} %"] * 2, f"**missed** by {100 * (worst - 0.05):.1f} points"])
+        cells = row_of(self.page(), "error of T(b), models over links, caps of 1 MiB and more: median, worst")
+        self.assertEqual([cell.split("; ")[1] for cell in cells[1:]],
+                         ["at most 5.0 %", f"{100 * worst:.1f} %", f"**missed** by {100 * (worst - 0.05):.1f} points"])  # fmt: skip
 
     def test_errors_on_a_machine_that_changed_count_and_are_shown_apart(self):
         recorded.place(self.docs, REPLAY)
         recorded.place(self.docs, "1gbit-compute", change_the_machine)
         page = self.page()
-        text = "error of T(b), models over links, caps of 1 MiB and more: worst"
-        self.assertEqual(row_of(page, text)[2:4], ["51.0 %", "-"])
-        self.assertEqual(row_of(page, "measured caps within")[1:], ["90 to 99 %", "33.3 % of 6", "66.7 % of 3", "**missed** by 56.7 points"])
-        self.assertEqual(row_of(page, "1gbit-compute"), ["1gbit-compute", "-20.0 %", "+25.0 %", "+51.0 %", "0 of 3"])
+        text = "error of T(b), models over links, caps of 1 MiB and more: "
+        self.assertEqual(row_of(page, text)[2], "51.0 %")
+        self.assertEqual(row_of(page, "measured caps within")[1:], ["90 to 99 %", "33.3 % of 6", "**missed** by 56.7 points"])
+        self.assertIn("in 1gbit-compute by -20.0 %, which alone makes an error of +25.0 % (median measured: +51.0 %)", " ".join(page.split()))
+        self.assertIn(f"{text}worst -", " ".join(page.split()))
 
     def test_the_recommendation_is_the_default_where_tune_keeps_it(self):
         def keep_the_default(result):
@@ -105,7 +107,7 @@ class Page(Study):
         recorded.place(self.docs, REPLAY, keep_the_default)
         page = self.page()
         self.assertIn("in 1 of 1 `tune` recommends PyTorch's default", " ".join(page.split()))
-        self.assertEqual(row_of(page, "regret of the recommendation: worst")[2:], ["4.0 %", "4.0 %", "**missed** by 2.0 points"])
+        self.assertEqual(row_of(page, "regret of the recommendation: ")[2:], ["4.0 %", "**missed** by 3.5 points; **missed** by 2.0 points"])
         self.assertEqual(row_of(page, "**worst**")[1:3], ["+1.0 %", "+4.0 %"])
 
     def test_rules_are_summed_up_over_the_regimes(self):
@@ -136,7 +138,7 @@ class Page(Study):
 
     def test_fewer_blocks_than_the_bars_are_stated_for_are_pointed_out(self):
         recorded.place(self.docs, REPLAY)
-        self.assertIn("The bars are stated for 20 blocks", self.page())
+        self.assertIn("The limits are stated for 20 blocks", " ".join(self.page().split()))
 
     def test_the_page_is_the_same_when_it_is_written_again(self):
         recorded.place(self.docs, REPLAY)
@@ -250,19 +252,12 @@ class Figures(Study):
         self.assertAlmostEqual(figures.ordered_predicted, ordered["predicted_s"] / chosen_row(result)["predicted_s"] - 1)
         self.assertAlmostEqual(figures.ordered_measured.value, result["ordered_over_best_cap"]["ratio"] - 1)
 
-    def test_an_interval_beyond_its_samples_is_counted(self):
-        def widen(result):
-            result["curve"][0]["measured_ci_s"] = {"low": 0.001, "high": 9.0}
-
-        self.assertEqual(self.figures(widen).too_wide, 1)
-
     def test_open_intervals_of_too_few_blocks_are_read(self):
         def cut(result):
             for row in result["curve"]:
                 row["measured_ci_s"] = {"low": 0.0, "high": None}
 
-        figures = self.figures(cut)
-        self.assertEqual(figures.too_wide, 0)
+        self.figures(cut)
         self.assertIn("too few blocks", self.report())
 
 
