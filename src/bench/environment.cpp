@@ -20,7 +20,7 @@ namespace {
 std::vector<Host> hosts_of(const ProcessGroup& group) {
   std::vector<Host> of_ranks;
   for (const std::string& text : gather_texts(group, dump_json(json_of(this_host())))) {
-    of_ranks.push_back(from_json<Host>(nlohmann::json::parse(text), ""));
+    of_ranks.push_back(value_from_json<Host>(nlohmann::json::parse(text), ""));
   }
   return by_host(of_ranks);
 }

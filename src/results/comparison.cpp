@@ -280,7 +280,7 @@ void read_object(const JsonFields& fields, Comparison& comparison) {
   read_object<>(fields, comparison);
   const JsonFields same = fields.object("same");
   for (const auto& [name, value] : same.whole().items())
-    comparison.same_facts.emplace_back(name, from_json<std::string>(value, same.path_of(name)));
+    comparison.same_facts.emplace_back(name, value_from_json<std::string>(value, same.path_of(name)));
 }
 
 std::vector<Comparison> by_configuration(const Comparison& comparison) {

@@ -5,7 +5,7 @@
 //   constexpr auto kFields<CurveRow> = std::tuple(Field("cap_mib", &CurveRow::cap_mib, Unit::kMib, "cap MiB"),
 //                                                 Field("buckets", &CurveRow::buckets));
 //   json_of(row);                           // {"cap_mib": 4, "buckets": 7}
-//   from_json<CurveRow>(document, "")       // the row again, or a complaint that names what is wrong
+//   value_from_json<CurveRow>(document, "")       // the row again, or a complaint that names what is wrong
 //   table_of(rows, kFirstTable, "By cap");  // for the terminal; csv_of(rows) for a file
 //
 // A member is a number, a text, an interval, another struct with a table, or a list or an optional of these. An
@@ -341,7 +341,7 @@ void write_object(const Row& row, nlohmann::json& object) {
 // Reads a struct, or any value that a field can have. `path` as messages name it, "" for the document itself. Throws
 // FieldError.
 template <class T>
-T from_json(const nlohmann::json& value, const std::string& path, Unit unit = Unit::kPlain);
+T value_from_json(const nlohmann::json& value, const std::string& path, Unit unit = Unit::kPlain);
 
 template <class Row>
 void read_object(const JsonFields& fields, Row& row) {
@@ -363,7 +363,8 @@ void read_object(const JsonFields& fields, Row& row) {
       }
       return;
     }
-    if (const nlohmann::json* value = fields.find(field.key)) return take(from_json<T>(*value, fields.path_of(field.key), field.unit));
+    if (const nlohmann::json* value = fields.find(field.key))
+      return take(value_from_json<T>(*value, fields.path_of(field.key), field.unit));
     if ((field.shown & kDefault) != 0) return;
     const bool may_be_absent = is_optional<T> || is_list<T> || std::is_same_v<T, Interval> || (field.shown & kIfAny) != 0;
     if (!may_be_absent || (field.shown & kRequired) != 0) fields.fail(field.key, "missing", expected_of<T>(field.unit));
@@ -373,7 +374,7 @@ void read_object(const JsonFields& fields, Row& row) {
 }
 
 template <class T>
-T from_json(const nlohmann::json& value, const std::string& path, Unit unit) {
+T value_from_json(const nlohmann::json& value, const std::string& path, Unit unit) {
   using namespace field_details;
   if constexpr (has_fields<T>) {
     T row{};
@@ -384,12 +385,12 @@ T from_json(const nlohmann::json& value, const std::string& path, Unit unit) {
   } else if constexpr (std::is_same_v<T, Interval>) {
     return read_interval(value, path).value_or(kUnbounded);
   } else if constexpr (is_optional<T>) {
-    return from_json<typename T::value_type>(value, path, unit);
+    return value_from_json<typename T::value_type>(value, path, unit);
   } else if constexpr (is_list<T>) {
     T list;
     require_array(value, path);
     for (const nlohmann::json& one : value) {
-      list.push_back(from_json<typename T::value_type>(one, element_path(path, list.size()), unit));
+      list.push_back(value_from_json<typename T::value_type>(one, element_path(path, list.size()), unit));
     }
     return list;
   } else {
@@ -400,7 +401,7 @@ T from_json(const nlohmann::json& value, const std::string& path, Unit unit) {
 template <class T>
 std::optional<T> JsonFields::maybe(const std::string& name, Unit unit) const {
   const nlohmann::json* value = find(name);
-  return value ? std::optional<T>(from_json<T>(*value, path_of(name), unit)) : std::nullopt;
+  return value ? std::optional<T>(value_from_json<T>(*value, path_of(name), unit)) : std::nullopt;
 }
 
 template <class T>

@@ -37,7 +37,7 @@ void read_object(const JsonFields& fields, ModelDescription& model) {
   read_object<>(fields, model);
   const json known = json_of(model);
   for (const auto& [name, value] : fields.whole().items()) {
-    if (!known.contains(name) && value.is_number_integer()) model.sizes[name] = from_json<int64_t>(value, fields.path_of(name));
+    if (!known.contains(name) && value.is_number_integer()) model.sizes[name] = value_from_json<int64_t>(value, fields.path_of(name));
   }
 }
 

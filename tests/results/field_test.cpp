@@ -54,7 +54,7 @@ const Ride kRide = {
     .name = "a, b", .bytes = 2048, .time_s = 0.0015, .share = 0.25, .time_ci_s = Interval{0.001, 0.002}, .words = {"x"}, .first = {}};
 
 Ride read(const json& document) {
-  return from_json<Ride>(document, "rides[0]");
+  return value_from_json<Ride>(document, "rides[0]");
 }
 
 TEST(Field, ARowIsReadAsItWasWritten) {
