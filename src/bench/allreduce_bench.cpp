@@ -31,7 +31,8 @@ template <typename Body>
 void for_known_sums(const at::Tensor& buffer, int64_t first_index, Body body) {
   constexpr int64_t kPeriod = 127;                 // a prime, so that chunks of a power of two never begin alike
   constexpr int64_t kPiece = kPeriod * (1 << 14);  // elements
-  const at::Tensor period = at::arange(first_index, first_index + kPeriod, at::kLong).remainder(kPeriod).to(at::kFloat) + 1;
+  const at::TensorOptions whole = at::TensorOptions(at::kLong).device(buffer.device());
+  const at::Tensor period = at::arange(first_index, first_index + kPeriod, whole).remainder(kPeriod).to(at::kFloat) + 1;
   const at::Tensor sums = period.repeat({std::min(kPiece, buffer.numel()) / kPeriod + 1});
   for (int64_t first = 0; first < buffer.numel(); first += kPiece) {
     const int64_t count = std::min(kPiece, buffer.numel() - first);
@@ -236,7 +237,7 @@ std::vector<int64_t> sizes_to_mix(const AllReduceTable& table, int64_t world_siz
 
 void fill_with_known_values(const at::Tensor& buffer, int rank, int world_size) {
   for_known_sums(buffer, 0, [&](const at::Tensor& piece, int64_t first, const at::Tensor& sums) {
-    const at::Tensor owner = at::arange(first, first + piece.numel(), at::kLong).remainder(world_size);
+    const at::Tensor owner = at::arange(first, first + piece.numel(), sums.options().dtype(at::kLong)).remainder(world_size);
     piece.copy_(sums * (owner == rank));
   });
 }
@@ -244,7 +245,7 @@ void fill_with_known_values(const at::Tensor& buffer, int rank, int world_size) 
 int64_t count_wrong(const at::Tensor& buffer, int64_t first) {
   int64_t wrong = 0;
   for_known_sums(buffer, first, [&](const at::Tensor& piece, int64_t /*first*/, const at::Tensor& sums) {
-    wrong += at::ne(piece.cpu().to(at::kFloat), sums).sum().item<int64_t>();
+    wrong += at::ne(piece.to(at::kFloat), sums).sum().item<int64_t>();
   });
   return wrong;
 }
