@@ -82,7 +82,9 @@ class CudaTimer final : public DeviceTimer {
     C10_CUDA_CHECK(cudaLibraryGetKernel(&wait_, kernels, (name + "_wait").c_str()));
     // Large matrix products ask for the same. A kernel that wants another division of a multiprocessor's memory waits
     // until it is idle.
-    C10_CUDA_CHECK(cudaFuncSetAttribute(wait_, cudaFuncAttributePreferredSharedMemoryCarveout, cudaSharedmemCarveoutMaxShared));
+    for (const cudaKernel_t kernel : {note_, wait_}) {
+      C10_CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout, cudaSharedmemCarveoutMaxShared));
+    }
   }
 
   Moment note() override {

@@ -36,7 +36,7 @@ Timed time_sleep(int64_t cycles) {
 
 TEST_F(OneGpu, TheDeviceClockTimesTheWorkAndNotItsQueueing) {
   constexpr int64_t kCycles = 200'000'000;  // about a tenth of a second
-  time_sleep(1);                            // loads what the first one needs
+  time_sleep(kCycles);                      // loads what the others need, and wakes the GPU's clock up
   const Timed once = time_sleep(kCycles);
   const Timed twice = time_sleep(2 * kCycles);
   for (const Timed& timed : {once, twice}) {
