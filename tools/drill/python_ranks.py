@@ -17,7 +17,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 STEPS = 5
-WATCHED_STEPS = 60
+WATCHED_STEPS = 100
 WIDTH = 512
 
 

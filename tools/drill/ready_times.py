@@ -33,11 +33,13 @@ def perturbation(job, seconds):
     """What hooks that record a mark add to backward, as a fraction: from pairs of steps in turns."""
     ratios, until = [], time.monotonic() + seconds
     while len(ratios) < LEAST_PAIRS or time.monotonic() < until:
-        bare = job.step(job.model).backward_s
-        hooks = hooked(job, lambda _: job.mark())
-        ratios.append(job.step(job.model).backward_s / bare)
-        for hook in hooks:
-            hook.remove()
+        times = {}
+        for with_hooks in (False, True) if len(ratios) % 2 else (True, False):
+            hooks = hooked(job, lambda _: job.mark()) if with_hooks else []
+            times[with_hooks] = job.step(job.model).backward_s
+            for hook in hooks:
+                hook.remove()
+        ratios.append(times[True] / times[False])
     return median(ratios) - 1
 
 
