@@ -32,7 +32,7 @@ report for each configuration (`--page` writes only them). {machine}
   (`small-tensors`); gpt2-large with an A100's ready times, [replayed](emulated_links.md#replay-a-profile) and scaled to steps of
   tenths of a second.
 - **Links**: [`lab/run`](emulated_links.md#lab-a-network-on-one-machine) joins hosts of one core and one rank each (replays: [two
-  cores](emulated_links.md#small-messages-on-a-single-core), shared); `loopback` has no limit. The modelled link has the all-reduce times of
+  cores](emulated_links.md#lab-a-network-on-one-machine), shared); `loopback` has no limit. The modelled link has the all-reduce times of
   {ranks} GH200s of Alps (`{alps}`, {setting}).
 - **Rules**: other blocks than those that chose measure the chosen cap beside a grid of caps. The recommendation is that cap, or PyTorch's
   default where `tune` says to keep it. The default runs in c10d::Reducer. MG-WFBP (Shi, Chu, Li: INFOCOM 2019) is the calibrated model's
