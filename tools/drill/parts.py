@@ -154,6 +154,11 @@ class PackageBuild:
     def __init__(self, drill):
         self.drill, self.process, self.path = drill, None, drill.build / "python"
 
+    def standard_library(self):
+        """The libstdc++ that torch has loaded: a compiler may bring one of its own, and two of them in a process corrupt its memory."""
+        find = "import torch; print(next(line.split()[-1] for line in open('/proc/self/maps') if 'libstdc++.so' in line))"
+        return subprocess.run([sys.executable, "-c", find], capture_output=True, text=True, check=True).stdout.strip()
+
     def begin(self):
         if (self.path / "firkin").exists():
             return
@@ -163,9 +168,10 @@ class PackageBuild:
             headers.symlink_to(kit / "include")
         options = {"CMAKE_BUILD_TYPE": "Release", "CMAKE_UNITY_BUILD": "ON", "CMAKE_UNITY_BUILD_BATCH_SIZE": "4", "FIRKIN_WITH_TORCH": "OFF",
                    "FIRKIN_BUILD_TESTS": "OFF", "FIRKIN_PYTHON_PACKAGE": "ON", "FIRKIN_PYTHON_ENGINE": "ON",
-                   "FIRKIN_GLOO_INCLUDE": kit / "include", "FIRKIN_VEGA_BUNDLE": kit / "vega.js"}  # fmt: skip
+                   "FIRKIN_GLOO_INCLUDE": kit / "include", "FIRKIN_VEGA_BUNDLE": kit / "vega.js",
+                   "CMAKE_CXX_STANDARD_LIBRARIES": self.standard_library()}  # fmt: skip
         configure = ["cmake", "-S", ROOT, "-B", self.path.parent, "-G", "Ninja", *(f"-D{name}={value}" for name, value in options.items())]
-        jobs = max(1, (os.cpu_count() or 1) - 4)  # cores are left to what is measured meanwhile
+        jobs = max(2, (os.cpu_count() or 1) - 4)  # cores are left to what is measured meanwhile
         build = ["ninja", "-C", self.path.parent, "-j", jobs, "firkin_core", "firkin_engine"]
         line = " && ".join(" ".join(map(str, words)) for words in (configure, build))
         folder = self.drill.folder_of(len(PARTS), PARTS[-1])  # where it is waited for
@@ -227,7 +233,7 @@ def versions_and_tests(drill):
 
 
 def ready_times(drill):
-    found = drill.script("ready_times", "--seconds", 2 if drill.quick else 25)
+    found = drill.script("ready_times", "--seconds", 2 if drill.quick else 10)
     text = (f"hooks change backward by {found['perturbation']:+.2%}; {found['tensors']} tensors, by events and by Kineto in "
             f"{'the same order' if found['same_order'] else 'another order'}, apart by {found['apart_us']:.0f} us in the median")  # fmt: skip
     return Finding(text, right=found["same_order"], fast=abs(found["perturbation"]) < 0.02)
@@ -282,7 +288,7 @@ def step_times(drill):
     """Stock DistributedDataParallel under a hook that models the link, then our own engine and model of time."""
     texts, right, fast = [], True, True
     try:
-        stock = drill.script("linked_step", *(("--seconds", 4, "--caps", 2) if drill.quick else ("--seconds", 30)))
+        stock = drill.script("linked_step", *(("--seconds", 4, "--caps", 2) if drill.quick else ("--seconds", 25)))
         texts.append(f"stock DDP: error {stock['median_error']:.1%}, worst {stock['worst_error']:.1%}, regret {stock['regret']:.1%}")
         fast = stock["passed"]
     except Failed as failure:
@@ -290,7 +296,7 @@ def step_times(drill):
         right = False
     try:
         for cluster in CLUSTERS[::2] if drill.quick else CLUSTERS:
-            found = tune(drill, cluster, 6 if drill.quick else 30, "--compare", "--cap", QUICK_CAPS if drill.quick else CAPS)
+            found = tune(drill, cluster, 6 if drill.quick else 20, "--compare", "--cap", QUICK_CAPS if drill.quick else CAPS)
             curve = found["curve"]
             errors = [abs(point["error"]) for point in curve]
             inside = [point["predicted_range_s"]["low"] <= point["measured_s"] <= point["predicted_range_s"]["high"] for point in curve]
@@ -306,7 +312,7 @@ def step_times(drill):
 
 def ordered_and_sharded(drill):
     cluster = CLUSTERS[-1]  # whose link is busy longest
-    found = tune(drill, cluster, 6 if drill.quick else 40, "--sharded")
+    found = tune(drill, cluster, 6 if drill.quick else 25, "--sharded")
     tuned = drill.folder / f"tune-{cluster.name}"
     out = drill.folder / "predict"
     drill.run("firkin predict", drill.build / "firkin", "predict", "--tensors", tuned / "tensors.csv", "--allreduce", tuned / "allreduce.csv",
@@ -328,7 +334,7 @@ def replayed(drill, cluster, tuned, found):
     """The chosen cap's step again, with waits of the stream in place of its computation."""
     chosen = found["decision"]
     steps = drill.firkin("replay", "bench", "step", *one_rank_of(drill, cluster), "--replay", tuned / "tensors.csv",
-                         "--cap", f"{chosen['cap_mib']}MiB", "--strategies", "bucketed", "--blocks", 6)  # fmt: skip
+                         "--cap", f"{chosen['cap_mib']}MiB", "--strategies", "bucketed", "--blocks", 3)  # fmt: skip
     step_s = steps["configurations"][0]["strategies"][0]["measured_s"]
     return f"a replay's step {step_s * 1e3:.2f} ms, the model's {chosen['measured_s'] * 1e3:.2f}"
 
@@ -412,8 +418,8 @@ class Part:
 
 
 PARTS = tuple(Part(function, seconds) for function, seconds in (
-    (versions_and_tests, 70), (ready_times, 55), (step_times, 180), (ordered_and_sharded, 60), (engine_beside_torch, 60), (two_processes, 50),
-    (python_package, 60),
+    (versions_and_tests, 60), (ready_times, 45), (step_times, 215), (ordered_and_sharded, 75), (engine_beside_torch, 60), (two_processes, 40),
+    (python_package, 40),
 ))  # fmt: skip
 
 
