@@ -32,7 +32,7 @@ class Console(unittest.TestCase):
 
     def test_what_is_run_prints_what_is_shown(self):
         run = [block for block in all_blocks(ROOT) if block.mark == "run"]
-        self.assertGreaterEqual(len(run), 4)
+        self.assertGreaterEqual(len(run), 3)
         for page, blocks in itertools.groupby(run, key=lambda block: block.where.partition(":")[0]):
             with tempfile.TemporaryDirectory() as folder:
                 self.prepare(pathlib.Path(folder))
