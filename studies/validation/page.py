@@ -20,11 +20,10 @@ following `tune` cost, in {count} configurations: four workloads over each of fo
 a modelled link. Over the cap that was measured best the chosen cap cost {median} in the median and {worst} at worst, PyTorch's default
 {default_median} and {default_worst}.
 
-**Read the gains with care.** The links are kernel-limited and join hosts on one machine. The workloads are small: PyTorch's default of
+**Read the gains with care.** The links are kernel-limited and join hosts on one machine ({machine}). The workloads are small: PyTorch's default of
 1 MiB and then 25 MiB is nearly one bucket on them, so gains over it say little about a cluster ([map](where_it_matters.md)).
-
 `studies/validation/study.py build/firkin` measures everything in about {minutes:.0f} minutes on two idle cores, and writes this page and a
-report for each configuration (`--page` writes only them). {machine}
+report for each configuration (`--page` writes only them).{few}
 
 - **Error**: predicted over measured step, less 1. **Regret**: a step over the step of the cap measured best, less 1, paired within
   blocks. Intervals are 95 %.
@@ -34,9 +33,8 @@ report for each configuration (`--page` writes only them). {machine}
 - **Links**: [`lab/run`](emulated_links.md#lab-a-network-on-one-machine) joins hosts of one core and one rank each (replays: [two
   cores](emulated_links.md#lab-a-network-on-one-machine), shared); `loopback` has no limit. The modelled link has the all-reduce times of
   {ranks} GH200s of Alps (`{alps}`, {setting}).
-- **Rules**: other blocks than those that chose measure the chosen cap beside a grid of caps. The recommendation is that cap, or PyTorch's
-  default where `tune` says to keep it. The default runs in c10d::Reducer. MG-WFBP (Shi, Chu, Li: INFOCOM 2019) is the calibrated model's
-  prediction where its buckets were not measured."""
+- **Rules**: the recommendation is the chosen cap, or PyTorch's default where `tune` says to keep it. The default runs in c10d::Reducer.
+  MG-WFBP (Shi, Chu, Li: INFOCOM 2019) is the calibrated model's prediction where its buckets were not measured."""
 
 DEFINITION = """Limits were set before the study was run; "missed by 0.6 points" means 0.6 percentage points beyond one. Errors are absolute, pooled over
 the caps of all configurations of a kind. Nothing is asked (-) where work on the model over three studies did not lower the error. Over replayed
@@ -47,10 +45,12 @@ limit the cores that compute also carry the bytes, which the model knows only as
 def machine_text(figures):
     environment = figures[0][1].result["environment"]
     host = environment["hosts"][0]
-    blocks = sorted({these.run["blocks"] for _, these in figures})
-    few = f" **The limits are stated for {BLOCKS} blocks or more: figures from fewer show that the program runs, and nothing else.**"
-    return (f"Machine: {host['cpu']}, {host['cores']} cores, LibTorch {environment['libtorch']}; one thread per rank, {' or '.join(map(str, blocks))} blocks "
-            f"per setting.{few if blocks[0] < BLOCKS else ''}")
+    return f"{host['cpu']}, {host['cores']} cores, LibTorch {environment['libtorch']}, one thread per rank"
+
+
+def few_text(figures):
+    few = min(these.run["blocks"] for _, these in figures) < BLOCKS
+    return f" **The limits are stated for {BLOCKS} blocks per setting or more: figures from fewer show that the program runs, and nothing else.**" if few else ""
 
 
 def bars_text(figures):
@@ -131,7 +131,7 @@ def read_all(regimes, folder):
 def page_text(regimes, found, missing):
     regret, default = ([percent(of([max(0.0, these.regrets[rule].value) for _, these in found])) for of in (statistics.median, max)]
                        for rule in ("chosen cap", "PyTorch's default"))  # fmt: skip
-    introduction = INTRODUCTION.format(count=f"{len(found)} of {len(regimes)}" if missing else len(found), ranks=ALPS_RANKS, machine=machine_text(found), alps=ALPS,
+    introduction = INTRODUCTION.format(count=f"{len(found)} of {len(regimes)}" if missing else len(found), ranks=ALPS_RANKS, machine=machine_text(found), few=few_text(found), alps=ALPS,
                                        setting=ALPS_SETTING, minutes=sum(regime.expected_s for regime in regimes) / 60,
                                        median=regret[0], worst=regret[1], default_median=default[0], default_worst=default[1])  # fmt: skip
     return reflowed("\n\n".join(filter(None, [introduction, missing_text(missing), bars_text(found), overview_text(found)])))

@@ -138,7 +138,7 @@ class Page(Study):
 
     def test_fewer_blocks_than_the_bars_are_stated_for_are_pointed_out(self):
         recorded.place(self.docs, REPLAY)
-        self.assertIn("The limits are stated for 20 blocks", " ".join(self.page().split()))
+        self.assertIn("The limits are stated for 20 blocks per setting", " ".join(self.page().split()))
 
     def test_the_page_is_the_same_when_it_is_written_again(self):
         recorded.place(self.docs, REPLAY)
