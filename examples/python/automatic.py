@@ -3,7 +3,7 @@
   torchrun --nproc-per-node 2 examples/python/automatic.py
   torchrun --nproc-per-node 2 examples/python/automatic.py --plan-file buckets.json     # the next run begins with what this one found
 
-Needs the engine, which `make python` builds (docs/python.md). On CPUs, over Gloo.
+Needs the engine, which `make python` builds (docs/install.md). On CPUs, over Gloo.
 """
 
 import argparse
