@@ -237,6 +237,9 @@ ProfiledStep profiled_step(const ProcessGroup& group, Workload& workload, int64_
 
 ReadyProfile measure_ready_profile(const ProcessGroup& group, Workload& workload, const ReadyProfileOptions& options) {
   const std::vector<NamedTensor> parameters = trainable_parameters(*workload.module);
+  // On a device DataParallel copies a whole bucket at once; a copy of each gradient would take longer than the rest of
+  // what hooks do.
+  const ReadyWhen when = device_of(workload).is_cpu() ? ReadyWhen::kInBucket : ReadyWhen::kAccumulated;
   int64_t step = 0;
   for (int i = 0; i < options.warmup_steps; ++i) profiled_step(group, workload, step++, nullptr);
   std::vector<double> bare;
@@ -245,7 +248,7 @@ ReadyProfile measure_ready_profile(const ProcessGroup& group, Workload& workload
   bool has_awaiting = false;
   for (int i = 0; i < options.steps; ++i) {
     bare.push_back(max_over_ranks(group, {profiled_step(group, workload, step++, nullptr).backward_s})[0]);
-    const ReadyRecorder ready(parameters, ReadyWhen::kInBucket);
+    const ReadyRecorder ready(parameters, when);
     ForwardRecorder forward(*workload.module, parameters);
     const ProfiledStep times = profiled_step(group, workload, step++, &ready, &forward);
     if (i == 0) check_on_all_ranks(group, problem_of(parameters, times));
