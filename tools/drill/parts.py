@@ -232,6 +232,32 @@ def versions_and_tests(drill):
     return Finding(f"{text}{failed}; torch {drill.versions['torch']}, {drill.versions['gpu']}", right=not failed and bool(names))
 
 
+def two_processes(drill):
+    """NCCL between processes that share the GPU: sums, a training with audits, and the loss of a rank."""
+    backend = ("--backend", "gloo" if drill.dry else "nccl")
+    out = drill.folder / "sums"
+    drill.run_ranks("sums", 2, drill.build / "firkin", "bench", "allreduce", *backend, "--device", drill.device, "--quiet", "-e", "16M",
+                    "--time", "4s", "--out", out)  # fmt: skip
+    wrong = sum(row["wrong"] for row in json.loads((out / "results.json").read_text())["allreduce"])
+    ranks, device = drill.build / "tests" / "fault_ranks", ("--device", "cpu" if drill.dry else "cuda:0")
+    trained = {}
+    for name, words in (("cpu", ("--backend", "gloo", "--device", "cpu")), ("gpu", (*backend, *device))):
+        outputs = drill.run_ranks(f"training {name}", 2, ranks, *words, "--timeout-s", 20, "--audit-every", 1)
+        trained[name] = [float(re.search(r"^parameters (\S+)$", output, re.MULTILINE)[1]) for output in outputs]
+    apart = abs(trained["gpu"][0] / trained["cpu"][0] - 1)
+    equal = trained["gpu"][0] == trained["gpu"][1] and apart < 1e-5
+    survivor, victim = drill.ranks("killed", 2, ranks, *backend, *device, "--timeout-s", 20, "--victim", 1, "--phase", "backward",
+                                   "--signal", "KILL")  # fmt: skip
+    drill.finish(victim)
+    killed_s = time.monotonic()
+    code, output = drill.finish(survivor)
+    took_s, message = time.monotonic() - killed_s, last_line("\n".join(re.findall(r"fault_ranks: .*", output)))
+    named = code == 1 and re.search(r"\brank 1\b", message.partition("rank 0: ")[2]) is not None
+    text = (f"{wrong} wrong sums; parameters {'equal on both ranks, ' if equal else 'differ: '}{apart:.1e} from the CPU's; after kill -9 of rank 1 "
+            f"the other ended in {took_s:.1f} s: {message}")  # fmt: skip
+    return Finding(text, right=wrong == 0 and equal and named)
+
+
 def ready_times(drill):
     found = drill.script("ready_times", "--seconds", 2 if drill.quick else 10)
     text = (f"hooks change backward by {found['perturbation']:+.2%}; {found['tensors']} tensors, by events and by Kineto in "
@@ -334,7 +360,7 @@ def replayed(drill, cluster, tuned, found):
     """The chosen cap's step again, with waits of the stream in place of its computation."""
     chosen = found["decision"]
     steps = drill.firkin("replay", "bench", "step", *one_rank_of(drill, cluster), "--replay", tuned / "tensors.csv",
-                         "--cap", f"{chosen['cap_mib']}MiB", "--strategies", "bucketed", "--blocks", 3)  # fmt: skip
+                         "--cap", f"{chosen['cap_mib']}MiB", "--strategies", "bucketed", "--blocks", 4)  # fmt: skip
     step_s = steps["configurations"][0]["strategies"][0]["measured_s"]
     return f"a replay's step {step_s * 1e3:.2f} ms, the model's {chosen['measured_s'] * 1e3:.2f}"
 
@@ -370,32 +396,6 @@ def busy_share(events, category):
     return busy / (last - first)
 
 
-def two_processes(drill):
-    """NCCL between processes that share the GPU: sums, a training with audits, and the loss of a rank."""
-    backend = ("--backend", "gloo" if drill.dry else "nccl")
-    out = drill.folder / "sums"
-    drill.run_ranks("sums", 2, drill.build / "firkin", "bench", "allreduce", *backend, "--device", drill.device, "--quiet", "-e", "16M",
-                    "--time", "4s", "--out", out)  # fmt: skip
-    wrong = sum(row["wrong"] for row in json.loads((out / "results.json").read_text())["allreduce"])
-    ranks, device = drill.build / "tests" / "fault_ranks", ("--device", "cpu" if drill.dry else "cuda:0")
-    trained = {}
-    for name, words in (("cpu", ("--backend", "gloo", "--device", "cpu")), ("gpu", (*backend, *device))):
-        outputs = drill.run_ranks(f"training {name}", 2, ranks, *words, "--timeout-s", 20, "--audit-every", 1)
-        trained[name] = [float(re.search(r"^parameters (\S+)$", output, re.MULTILINE)[1]) for output in outputs]
-    apart = abs(trained["gpu"][0] / trained["cpu"][0] - 1)
-    equal = trained["gpu"][0] == trained["gpu"][1] and apart < 1e-5
-    survivor, victim = drill.ranks("killed", 2, ranks, *backend, *device, "--timeout-s", 20, "--victim", 1, "--phase", "backward",
-                                   "--signal", "KILL")  # fmt: skip
-    drill.finish(victim)
-    killed_s = time.monotonic()
-    code, output = drill.finish(survivor)
-    took_s, message = time.monotonic() - killed_s, last_line("\n".join(re.findall(r"fault_ranks: .*", output)))
-    named = code == 1 and re.search(r"\brank 1\b", message.partition("rank 0: ")[2]) is not None
-    text = (f"{wrong} wrong sums; parameters {'equal on both ranks, ' if equal else 'differ: '}{apart:.1e} from the CPU's; after kill -9 of rank 1 "
-            f"the other ended in {took_s:.1f} s: {message}")  # fmt: skip
-    return Finding(text, right=wrong == 0 and equal and named)
-
-
 def python_package(drill):
     path = drill.package.folder()
     outs = [drill.folder / f"rank{rank}.json" for rank in range(2)]
@@ -417,9 +417,10 @@ class Part:
         return self.function.__name__.replace("_", "-")
 
 
+# Those that are judged by times come when the Python package is built.
 PARTS = tuple(Part(function, seconds) for function, seconds in (
-    (versions_and_tests, 60), (ready_times, 45), (step_times, 215), (ordered_and_sharded, 75), (engine_beside_torch, 60), (two_processes, 40),
-    (python_package, 40),
+    (versions_and_tests, 40), (two_processes, 30), (ready_times, 35), (step_times, 290), (ordered_and_sharded, 60), (engine_beside_torch, 50),
+    (python_package, 30),
 ))  # fmt: skip
 
 
