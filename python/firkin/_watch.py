@@ -123,7 +123,7 @@ class _Stock:
 
 
 class _StockOnGpu(_Stock):
-    """The same on GPUs (not run on one). Time stamps are the host's there, so it reads only durations between events.
+    """The same on GPUs. Time stamps are the host's there, so it reads only durations between events.
 
     It reads them in every tenth pass.
     """

@@ -11,6 +11,7 @@ import math
 import os
 import pathlib
 import re
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -85,6 +86,32 @@ class Claims(unittest.TestCase):
             with self.subTest(configuration=folder.name):
                 labels = {float(label) for label in re.findall(r"(?:measured best|chosen): ([\d.]+) MiB", picture)}
                 self.assertEqual(labels, {float(best), float(chosen)})  # a cap that is both has one label
+
+    def test_what_was_seen_on_a_gpu(self):
+        """The table of predicted and measured steps, and what the parts of the drill said."""
+        def kept(name):
+            return json.loads(gzip.open(ROOT / f"studies/gpu/h200/{name}.json.gz").read())
+
+        for name, compared, result in (("8 GPUs over NVLink", kept("tune-nvlink"), kept("tune-nvlink")),
+                                       ("128 GPUs of Alps", kept("tune-alps"), kept("tune-alps")),
+                                       ("8 machines over 100 Gbit/s TCP", kept("compare-tcp"), kept("tune-tcp"))):  # fmt: skip
+            errors, times = [100 * abs(row["error"]) for row in compared["curve"]], measured_ms(result)
+            decision, gain = result["decision"], result["decision"]["over_default"]
+            row = f"| {name} | {statistics.median(errors):.1f} %, {max(errors):.1f} %"
+            figures = f"| {times['torch default']:.1f} ms | {decision['cap_mib']:.3g} MiB, {1e3 * decision['measured_s']:.1f} ms |"
+            self.claim("docs/gpu.md", row, figures)
+            if decision["outcome"] == "gain":
+                self.claim("docs/gpu.md", f"{100 * (1 - gain['ratio']):.1f} % ({100 * (1 - gain['ratio_ci']['high']):.1f} to {100 * (1 - gain['ratio_ci']['low']):.1f} %)")
+        tcp, engine, stock = kept("tune-tcp"), kept("engine")["configurations"][0]["strategies"], kept("stock-ddp")
+        by_name = {row["strategy"]: row for row in tcp["strategies"]}
+        for name in ("ordered", "sharded"):
+            self.claim("docs/gpu.md", f"takes {1e3 * by_name[name]['measured_s']:.1f} ms, {tcp[f'{name}_over_best_cap']['ratio']:.3f} of the best cap")
+            self.claim("docs/gpu.md", f"{1e3 * by_name[name]['predicted_s']:.1f}")
+        ours = next(row for row in engine if row["strategy"] == "bucketed")
+        interval = ours["ratio_to_torch_ci"]
+        self.claim("docs/gpu.md", f"{ours['ratio_to_torch']:.3f} of the step of c10d::Reducer ({interval['low']:.3f} to {interval['high']:.3f})",
+                   f"change backward by {100 * kept('ready-times')['perturbation']:+.2f} %", f"median error {100 * stock['median_error']:.1f} %",
+                   f"was {100 * stock['worst_error']:.0f} % slower than predicted, and a choice lost {100 * stock['regret']:.1f} %")  # fmt: skip
 
     def test_steps_of_cs336(self):
         free, link = measured_ms(study("loopback-compute")), measured_ms(study("1gbit-compute"))
