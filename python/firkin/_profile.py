@@ -24,7 +24,7 @@ Parameters = list[tuple[str, torch.nn.Parameter]]
 
 
 class Clock:
-    """Takes times: from the CPU's clock or, on a GPU (not run yet: no GPU was at hand), by events on its stream."""
+    """Takes times: from the CPU's clock or, on a GPU, by events on its stream."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device

@@ -39,7 +39,7 @@ class DeviceTimer {
 
 // Waits are a kernel of one thread on the global timer of the GPU, whose rate does not change with its clock's. name:
 // what traces call it, followed by _wait. Throws InputError for another device, and where Firkin was built without CUDA
-// 12.8 or newer. Not run yet: no GPU was at hand.
+// 12.8 or newer.
 std::unique_ptr<DeviceTimer> make_device_timer(c10::Device device, const std::string& name);
 
 inline constexpr const char* kLinkTimer = "modelled_link";
