@@ -74,7 +74,7 @@ def unsteady_text(figures):
     worst = [f"{alone.text} {alone.measured}" for bar, alone in zip(all_bars(figures), steady, strict=True)
              if bar.text.endswith("worst") and bar.measured != alone.measured]
     return (f"Where a step without communication changed by more than {percent(STEADY - 1, 0)} between calibration and measurement, errors are also the "
-            f"machine's: {'; '.join(changes)}." + (f" The errors that this raises would be, without it: {'; '.join(worst)}." if worst else ""))
+            f"machine's: {'; '.join(changes)}." + (f" Without it: {'; '.join(worst)}." if worst else ""))
 
 
 def link_to(regime):

@@ -75,7 +75,6 @@ def text(result):
         least=percent(min(gains)), tcp_most=percent(max(map(gain, tcp))), faster=f"{COURSE_BACKWARD_S / zaratan_large['backward_s']:.1f}",
         ordered_pcie=most("PCIe", ordered_gain), ordered_lora=percent(max(map(ordered_gain, slow_lora))),
         fixed_worst=f"{1 + max(regrets('Alps, 32 to 2,048', 'pytorch')):.1f}",
-        odd=f"{alps_s[128][256 * MIB] / alps_s[128][128 * MIB]:.1f}", even=f"{alps_s[64][256 * MIB] / alps_s[64][128 * MIB]:.1f}",
         lora_slow=f"{percent(min(map(gain, slow_lora)), 0)} to {percent(max(map(gain, slow_lora)), 0)}",
         ordered_slingshot=percent(statistics.median(ordered_gain(cell) for cell in cells if group(cell) == "Alps, 32 to 2,048" and cell["ranks"] >= 128), 0),
         ordered_most=f"{percent(ordered_gain(most_of_ordered))}, {most_of_ordered['model']} on {most_of_ordered['ranks']}",
