@@ -4,8 +4,7 @@
 //   const auto series = measure_allreduce(group, {.sizes = sizes_between(4, 64 * kMiB, 4), .seconds = 10});
 //   write_allreduce_csv("allreduce.csv", allreduce_table(series, group.size));
 //
-// Also checks that results are the exact sums, and measures whether calls of different sizes queued together take what
-// the curves say.
+// Also checks that results are the exact sums.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -28,7 +27,6 @@ struct AllReduceBenchOptions {
   std::vector<Collective> collectives = {Collective::kAllReduce};
   at::ScalarType dtype = at::kFloat;  // the elements' type, on which the time of a sum depends
   double seconds = 10;                // the budget of AllReduceSchedule
-  bool cold = false;                  // whether every call gets a buffer that is in no cache
   uint64_t seed = 0;                  // for the order of sizes; the same on every rank
   // Called after each round, at most AllReduceSchedule::kMostRounds times; may be empty.
   std::function<void(const std::string& done)> on_progress = {};
@@ -70,26 +68,5 @@ void fill_with_known_values(const at::Tensor& buffer, int rank, int world_size);
 
 // How many elements differ from the sum over all ranks, (i mod 127) + 1; `first`: the i of the first one.
 int64_t count_wrong(const at::Tensor& buffer, int64_t first = 0);
-
-// ---- Queues of different sizes, as a training step queues them
-
-struct MixedQueues {
-  std::vector<std::vector<int64_t>> bytes;  // for each queue those of its calls, in launch order
-  std::vector<double> seconds;              // for each queue, from a barrier to its last result on the slowest rank
-};
-
-struct MixedQueuesOptions {
-  double seconds = 1;  // for everything; more only where kFewestSamples queues take more
-  bool cold = false;   // whether caches are emptied before each queue
-  uint64_t seed = 0;   // for the sizes; the same on every rank
-};
-
-// Queues of four calls, each of a size of `table` drawn at random: a row of this world size and with a gap, of 16 KiB
-// to 16 MiB, small enough that the time is enough for some queues. None if there are fewer than two such sizes.
-// Collective: every rank gets the same.
-MixedQueues measure_mixed_queues(const ProcessGroup& group, const AllReduceTable& table, const MixedQueuesOptions& options);
-
-// Per queue: its seconds over those that simulate() gives for buckets that are all ready at once.
-std::vector<double> ratios_to(const MixedQueues& queues, const CommCosts& costs);
 
 }  // namespace firkin

@@ -68,7 +68,6 @@ std::vector<ChunksPoint> measure_chunks(const ProcessGroup& group, const ChunksB
     ChunksPoint& point = points.emplace_back();
     point.chunk_bytes = bytes;
     point.calls = chunk_count(options.elements, bytes);
-    point.full_chunks = static_cast<double>(options.elements * kFloatBytes) / static_cast<double>(bytes);
     fill_with_known_values(data, group.rank, group.size);
     time_chunks(group, chunks_of(point));  // also the warm-up
     point.wrong = std::llround(sum_over_ranks(group, static_cast<double>(count_wrong(data))));
@@ -91,7 +90,8 @@ std::vector<ChunksPoint> measure_chunks(const ProcessGroup& group, const ChunksB
       if (options.on_progress) options.on_progress(format_bytes(point.chunk_bytes), seconds_since(started));
     }
   }
-  for (ChunksPoint& point : points) point.gap_s = median(point.total_s) / std::max(point.full_chunks, 1.0);
+  const auto all_bytes = static_cast<double>(options.elements * kFloatBytes);
+  for (ChunksPoint& point : points) point.gap_s = median(point.total_s) * std::min(1.0, static_cast<double>(point.chunk_bytes) / all_bytes);
   return points;
 }
 
@@ -113,27 +113,6 @@ std::vector<ChunksRow> chunk_rows(const std::vector<ChunksPoint>& points, int ra
                     .wrong = point.wrong});
   }
   return rows;
-}
-
-int64_t set_gaps(AllReduceTable& table, int64_t world_size, const std::vector<ChunksPoint>& points) {
-  if (std::ranges::none_of(table, [&](const AllReduceRow& row) { return row.world_size == world_size; })) return 0;
-  const CostCurve isolated = comm_costs(table, world_size).isolated;
-  std::vector<CostPoint> gaps;
-  for (const ChunksPoint& point : points) {
-    if (point.full_chunks < 2) continue;
-    const double alone_s = isolated(static_cast<double>(point.chunk_bytes));
-    gaps.push_back({point.chunk_bytes, queued_gap_s(point.gap_s * point.full_chunks, alone_s, point.full_chunks)});
-  }
-  if (gaps.empty()) return 0;
-  const CostCurve curve(std::move(gaps));
-  int64_t set = 0;
-  for (AllReduceRow& row : table) {
-    if (row.world_size != world_size) continue;
-    if (row.bytes < curve.points().front().bytes || row.bytes > curve.points().back().bytes) continue;
-    row.gap_s = curve(static_cast<double>(row.bytes));
-    ++set;
-  }
-  return set;
 }
 
 }  // namespace firkin

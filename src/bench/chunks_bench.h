@@ -2,7 +2,7 @@
 // paper (Li et al., VLDB 2020), and the gap curve g(x) of the performance model.
 //
 //   const auto points = measure_chunks(group, {.chunk_bytes = sizes_between(4 * kKiB, 64 * kMiB, 4)});
-//   set_gaps(table, group.size, points);  // g(x) beside a(x)
+//   points[0].gap_s;  // g(x) of 4 KiB
 #pragma once
 
 #include <cstdint>
@@ -35,7 +35,6 @@ inline constexpr size_t kMostInFlight = 1024;
 struct ChunksPoint {
   int64_t chunk_bytes = 0;
   int64_t calls = 0;
-  double full_chunks = 0;  // `calls`, where a last chunk that is not full counts by its size
   // All chunks, from a barrier to the last result on the slowest rank; in the order measured.
   std::vector<double> total_s;
   double gap_s = 0;   // median seconds per call of a full chunk: the median total times a chunk's share of the data
@@ -57,10 +56,5 @@ std::vector<ChunksPoint> measure_chunks(const ProcessGroup& group, const ChunksB
 
 // The rows of chunks.csv.
 std::vector<ChunksRow> chunk_rows(const std::vector<ChunksPoint>& points, int ranks);
-
-// Sets gap_s (queued_gap_s, with the table's time of one call) of the table's rows of this world size that lie between
-// the smallest and the largest chunk of which several made up the data, interpolated as CostCurve does. Returns the
-// number of rows set; 0 when no point had several chunks.
-int64_t set_gaps(AllReduceTable& table, int64_t world_size, const std::vector<ChunksPoint>& points);
 
 }  // namespace firkin

@@ -25,7 +25,6 @@ std::vector<AllReduceSeries> measure(const char* what, AllReduceBenchOptions opt
 template <class Measured>
 void finish(const CommonFlags& common, Results& results, const std::vector<OutputFile>& files, const std::vector<Measured>& sizes,
             const char* where = "; see #wrong") {
-  mark_sample_shapes(results);
   finish_run(common, results, files);
   int64_t wrong = 0;
   for (const Measured& size : sizes) wrong += size.wrong;
@@ -34,28 +33,13 @@ void finish(const CommonFlags& common, Results& results, const std::vector<Outpu
 
 // ---- firkin bench allreduce: a(x) and g(x).
 
-constexpr double kMixedShare = 0.1;  // share of the time for queues of mixed sizes
-
-void add_mixed_queues(const AllReduceFlags& flags, const ProcessGroup& group, double seconds, Results& results) {
-  const MixedQueues queues =
-      measure_mixed_queues(group, results.allreduce, {.seconds = seconds, .cold = flags.cold, .seed = flags.common.seed});
-  if (queues.seconds.empty()) return;
-  results.allreduce_samples->mixed_queue_ratios = ratios_to(queues, comm_costs(results.allreduce, group.world()));
-  results.mixed_queues = mixed_queues_section(results.allreduce_samples->mixed_queue_ratios);
-  results.notes.push_back(mixed_queues_note(*results.mixed_queues));
-}
-
 void run_rank(const AllReduceFlags& flags, const std::vector<int64_t>& sizes, const ProcessGroup& group) {
   Results results = begin_run("bench-allreduce", flags.common, group);
-  const double mixed_s = flags.sizes.seconds * kMixedShare;
   const std::vector<AllReduceSeries> series =
-      measure("measuring all-reduce",
-              {.sizes = sizes, .seconds = flags.sizes.seconds - mixed_s, .cold = flags.cold, .seed = flags.common.seed}, group);
+      measure("measuring all-reduce", {.sizes = sizes, .seconds = flags.sizes.seconds, .seed = flags.common.seed}, group);
   results.allreduce = allreduce_table(series, group.world());
   results.allreduce_samples = samples_of(series);
-  add_mixed_queues(flags, group, mixed_s, results);
   if (group.rank != 0) return;
-  results.caches = flags.cold ? "cold" : "warm";
   finish(flags.common, results, {{"allreduce.csv", allreduce_csv(results.allreduce)}}, series);
 }
 
@@ -99,38 +83,26 @@ void run_rank(const CollectivesFlags& flags, std::vector<int64_t> sizes, int64_t
   finish(flags.common, results, {{"collectives.csv", collectives_csv(results.collectives)}}, series);
 }
 
-// ---- firkin bench chunks: a fixed amount of data in chunks of varying size, and g(x).
+// ---- firkin bench chunks: a fixed amount of data in chunks of varying size.
 
-// The input that is read before any rank starts.
-struct ChunksInput {
-  std::vector<int64_t> chunk_bytes;
-  AllReduceTable table;  // from --allreduce
-};
-
-ChunksInput checked_input(const ChunksFlags& flags) {
+// The chunks' sizes, checked before any rank starts.
+std::vector<int64_t> chunks_of(const ChunksFlags& flags) {
   constexpr int64_t kMostElements = int64_t{1} << 36;
   const std::vector<int64_t> sizes = sizes_in(flags.sizes);
   if (flags.elements < 1 || flags.elements > kMostElements) {
     throw InputError(fmt::format("--elements {}: expected 1 to {}", flags.elements, kMostElements));
   }
-  ChunksInput input;
-  input.chunk_bytes = chunk_sizes(sizes, flags.elements);
-  for (const int64_t bytes : input.chunk_bytes) chunk_count(flags.elements, bytes);
-  if (flags.allreduce.empty()) return input;
-  input.table = read_allreduce_csv(flags.allreduce);
-  const int64_t ranks = flags.ranks.world.value_or(world_size(flags.ranks));
-  if (std::ranges::none_of(input.table, [ranks](const AllReduceRow& row) { return row.world_size == ranks; })) {
-    throw InputError(fmt::format("{}: no row for {} ranks; expected an allreduce.csv measured on that many", flags.allreduce, ranks));
-  }
-  return input;
+  std::vector<int64_t> chunk_bytes = chunk_sizes(sizes, flags.elements);
+  for (const int64_t bytes : chunk_bytes) chunk_count(flags.elements, bytes);
+  return chunk_bytes;
 }
 
-std::vector<ChunksPoint> measure(const ChunksFlags& flags, const ChunksInput& input, const ProcessGroup& group) {
+std::vector<ChunksPoint> measure(const ChunksFlags& flags, const std::vector<int64_t>& chunk_bytes, const ProcessGroup& group) {
   const int total = std::max(1, static_cast<int>(flags.sizes.seconds));  // progress counts seconds
   int shown = 0;
   Progress progress("measuring chunks: second", total, group.rank == 0);
   return measure_chunks(group, {.elements = flags.elements,
-                                .chunk_bytes = input.chunk_bytes,
+                                .chunk_bytes = chunk_bytes,
                                 .seconds = flags.sizes.seconds,
                                 .seed = flags.common.seed,
                                 .on_progress = [&](const std::string& done, double seconds) {
@@ -138,22 +110,14 @@ std::vector<ChunksPoint> measure(const ChunksFlags& flags, const ChunksInput& in
                                 }});
 }
 
-void run_rank(const ChunksFlags& flags, const ChunksInput& input, const ProcessGroup& group) {
+void run_rank(const ChunksFlags& flags, const std::vector<int64_t>& chunk_bytes, const ProcessGroup& group) {
   Results results = begin_run("bench-chunks", flags.common, group);
-  const std::vector<ChunksPoint> points = measure(flags, input, group);
+  const std::vector<ChunksPoint> points = measure(flags, chunk_bytes, group);
   if (group.rank != 0) return;
   results.elements = flags.elements;
   results.chunks = chunk_rows(points, group.size);
   for (const ChunksPoint& point : points) results.chunk_totals_s.push_back(point.total_s);
-  std::vector<OutputFile> files = {{"chunks.csv", chunks_csv(results.chunks)}};
-  if (!flags.allreduce.empty()) {
-    results.allreduce = input.table;
-    const int64_t rows = set_gaps(results.allreduce, group.world(), points);
-    results.notes.push_back(
-        fmt::format("allreduce.csv has new gaps in {} of the {} rows of {}.", rows, results.allreduce.size(), flags.allreduce));
-    files.push_back({"allreduce.csv", allreduce_csv(results.allreduce)});
-  }
-  finish(flags.common, results, files, points, "");
+  finish(flags.common, results, {{"chunks.csv", chunks_csv(results.chunks)}}, points, "");
 }
 
 }  // namespace
@@ -170,8 +134,8 @@ int run(CollectivesFlags& flags) {
 }
 
 int run(ChunksFlags& flags) {
-  const ChunksInput input = checked_input(flags);
-  return run_on_ranks(flags, [&](const ProcessGroup& group) { run_rank(flags, input, group); });
+  const std::vector<int64_t> chunk_bytes = chunks_of(flags);
+  return run_on_ranks(flags, [&](const ProcessGroup& group) { run_rank(flags, chunk_bytes, group); });
 }
 
 }  // namespace firkin::cli

@@ -174,12 +174,9 @@ void run_rank(const StepFlags& flags, const ProcessGroup& group) {
     results.configurations.push_back(std::move(configuration));
     results.complete = i + 1 == configurations.size();
     if (results.complete) break;
-    Results so_far = results;
-    mark_sample_shapes(so_far);
-    write_run_files(flags.common, so_far, {{"steps.csv", steps_csv(results.configurations)}});
+    write_run_files(flags.common, results, {{"steps.csv", steps_csv(results.configurations)}});
   }
   if (group.rank != 0) return;
-  mark_sample_shapes(results);
   finish_run(flags.common, results, {{"steps.csv", steps_csv(results.configurations)}}, "\n" + answer_in_text(results));
 }
 

@@ -87,13 +87,11 @@ struct SizeFlags {
 
 struct AllReduceFlags : RunFlags {
   SizeFlags sizes = {.begin = "4", .end = "64M"};
-  bool cold = false;
 };
 
 struct ChunksFlags : RunFlags {
   SizeFlags sizes = {.begin = "16K", .end = "256M", .seconds = 60};
   int64_t elements = 60'000'000;
-  std::string allreduce;
 };
 
 struct CollectivesFlags : RunFlags {

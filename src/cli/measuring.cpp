@@ -282,17 +282,14 @@ Run declare_bench_allreduce(CLI::App& app) {
       "Takes --time, and a little more. Sizes in bytes, bandwidths in GB/s.\n\n"
       "median, p99, cv: single all-reduces on the slowest rank; short calls are timed\n"
       "several in a row. gap: time per additional call when 4 are queued (the model's\n"
-      "g; 2 above 64 MiB, none above 128 MiB). A tenth of the time goes to queues of\n"
-      "mixed sizes, and a note says whether the model holds for them. algbw = size /\n"
-      "median; busbw = algbw 2 (n - 1) / n, as nccl-tests prints it. #wrong: elements\n"
-      "that differ from the exact sum; exit code 1 if there are any.\n\n"
+      "g; 2 above 64 MiB, none above 128 MiB). algbw = size / median; busbw = algbw 2\n"
+      "(n - 1) / n, as nccl-tests prints it. #wrong: elements that differ from the\n"
+      "exact sum; exit code 1 if there are any.\n\n"
       "  firkin bench allreduce --ranks 2            4 B to 64 MiB\n"
-      "  firkin bench allreduce --ranks 2 --cold     buffers that no cache holds\n"
       "  firkin bench allreduce --ranks 6 -b 1M -e 1G -f 10 --time 2m\n");
   add_run_flags(app, *flags, "bench-allreduce");
   add_size_flags(app, flags->sizes);
   add_time_flag(app, flags->sizes);
-  app.add_flag("--cold", flags->cold, "give every call a buffer that no cache holds");
   return [flags] {
     check_ranks(flags->ranks);
     check_sizes(flags->sizes);
@@ -308,16 +305,11 @@ Run declare_bench_chunks(CLI::App& app) {
       "for all chunks. per call: g(x), the time of one more queued call of that size.\n"
       "Repeats rounds over all sizes until the time is up.\n\n"
       "  firkin bench chunks --ranks 2                        60 M elements, 16 KiB up\n"
-      "  firkin bench chunks --ranks 2 -b 4K -e 64M -f 2 --time 10m\n\n"
-      "To predict with a(x) and g(x):\n\n"
-      "  firkin bench allreduce --ranks 2 --out run\n"
-      "  firkin bench chunks --ranks 2 --allreduce run/allreduce.csv --out run\n"
-      "  firkin predict --tensors run/tensors.csv --allreduce run/allreduce.csv\n");
+      "  firkin bench chunks --ranks 2 -b 4K -e 64M -f 2 --time 10m\n");
   add_run_flags(app, *flags, "bench-chunks");
   add_size_flags(app, flags->sizes);
   add_value(app, "--elements", flags->elements, "float32 elements of the data");
   add_time_flag(app, flags->sizes);
-  app.add_option("--allreduce", flags->allreduce, "add g(x) as gap_s to this table: OUT/allreduce.csv");
   return [flags] {
     check_ranks(flags->ranks);
     check_sizes(flags->sizes);

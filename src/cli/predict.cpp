@@ -14,7 +14,7 @@ namespace {
 
 struct PredictFlags {
   PredictionInputs given;  // what needs no file; a world_size of 0 means the only one in the table
-  std::string tensors, allreduce, stragglers, collectives;
+  std::string tensors, allreduce, collectives;
   // Model takes the place of tensors, cluster that of allreduce. An empty gpu is the cluster's.
   std::string model, gpu, cluster;
   LocalBatch local = {.batch = 8};  // for the model; sequence 0: its longest
@@ -114,7 +114,6 @@ PredictionInputs read_inputs(const PredictFlags& flags, std::vector<std::string>
     }
     inputs.world_size = published.world_size != 0 ? published.world_size : world_size(flags, inputs.table);
   }
-  if (!flags.stragglers.empty()) inputs.rank_times = read_rank_times(flags.stragglers);
   if (flags.collectives.empty()) return inputs;
   if (const std::vector<int64_t> worlds = world_sizes(inputs.table); !std::ranges::binary_search(worlds, inputs.world_size)) {
     throw InputError(fmt::format("--collectives {}: {} has no all-reduce of {} ranks; expected --world with one of {}", flags.collectives,
@@ -196,7 +195,6 @@ Run declare_predict(CLI::App& app) {
       ->check(ranks)
       ->needs(per_node)
       ->excludes(world);
-  app.add_option("--stragglers", flags->stragglers, "per-rank times: a column 'seconds', or results.json");
   add_sizes(app, "--cap", inputs.caps, "caps of the curve: 1MiB,25MiB (default: powers of two)");
   add_rule_flags(app, flags->rule);
   add_import_flags(app, flags->reading, "Others' all-reduce times");

@@ -1,4 +1,4 @@
-// firkin report and firkin compare: a page of results that were written before, and two of them side by side.
+// firkin report and firkin compare: a page of a result that was written before, and two results side by side.
 #include "command.h"
 #include "firkin/base/file.h"
 
@@ -13,33 +13,19 @@ std::filesystem::path result_file(const std::filesystem::path& named) {
 // ---- firkin report
 
 struct ReportFlags {
-  std::vector<std::string> results = {"firkin-out/tune/results.json"};
+  std::string result = "firkin-out/tune/results.json";
   std::string html, out;
   bool json = false;
 };
 
-constexpr const char* kFolderOfSeveral = "firkin-out/report";
-
-// --html, or report.html in --out, or else beside the results; for several results in a folder of its own, which is
-// none of theirs.
-std::filesystem::path page_path(const ReportFlags& flags, const std::vector<std::filesystem::path>& results) {
-  if (!flags.html.empty()) return flags.html;
-  const std::string folder = flags.out.empty() && results.size() > 1 ? kFolderOfSeveral : flags.out;
-  if (!folder.empty()) return std::filesystem::path(folder) / "report.html";
-  return std::filesystem::path(results[0]).replace_filename("report.html");
-}
-
 int run(const ReportFlags& flags) {
-  std::vector<std::filesystem::path> files;
-  for (const std::string& named : flags.results) files.push_back(result_file(named));
-  const std::vector<std::string> names = names_by_place(files);
-  const std::filesystem::path html = page_path(flags, files);
-  const std::filesystem::path folder = html.has_parent_path() ? html.parent_path() : ".";
+  const std::filesystem::path file = result_file(flags.result);
+  const std::filesystem::path beside = flags.out.empty() ? file.parent_path() : std::filesystem::path(flags.out);
+  const std::filesystem::path html = flags.html.empty() ? beside / "report.html" : std::filesystem::path(flags.html);
   if (std::filesystem::is_directory(html)) throw InputError(fmt::format("--html {}: it is a folder; expected a file", html.string()));
-  std::vector<Results> several;
-  for (const std::filesystem::path& file : files) several.push_back(read_results(file));
-  check_output_folder(folder, flags.html.empty() && (!flags.out.empty() || files.size() > 1) ? "--out" : "--html");
-  write_file_atomically(html, render_reports(several, names));
+  const Results results = read_results(file);
+  check_output_folder(html.has_parent_path() ? html.parent_path() : ".", flags.out.empty() ? "--html" : "--out");
+  write_file_atomically(html, render_report(results));
   if (flags.json) {
     print_json({{"files", nlohmann::json::array({html.string()})}});
   } else {
@@ -80,11 +66,9 @@ Run declare_report(CLI::App& app) {
   auto flags = std::make_shared<ReportFlags>();
   app.footer(
       "  firkin report                              firkin-out/tune/results.json\n"
-      "  firkin report run7                         run7/report.html\n"
-      "  firkin report a b --html both.html         trainings in the same charts\n");
-  app.add_option("results", flags->results, "results.json files or their folders (default\nfirkin-out/tune/results.json)");
-  CLI::Option* html = app.add_option("--html", flags->html,
-                                     "the page (default: report.html beside the results; for\nseveral, firkin-out/report/report.html)");
+      "  firkin report run7                         run7/report.html\n");
+  app.add_option("results", flags->result, "results.json file or its folder (default\nfirkin-out/tune/results.json)");
+  CLI::Option* html = app.add_option("--html", flags->html, "the page (default: report.html beside the results)");
   app.add_option("--out", flags->out, "folder for report.html")->excludes(html);
   add_json_flag(app, flags->json);
   return [flags] { return run(*flags); };

@@ -45,7 +45,6 @@ void run_rank(const TuneFlags& flags, TuneOptions options, const ProcessGroup& g
   const std::string& warning = tuned.fit.warning;
   if (!warning.empty()) fmt::print(stderr, "firkin: calibration: {}\n", warning);
   add_sections(tuned, results);
-  mark_sample_shapes(results);
   finish_run(flags.common, results, tables_of(tuned));
 }
 

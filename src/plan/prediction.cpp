@@ -45,36 +45,17 @@ std::vector<int64_t> caps_of(const PredictionInputs& inputs, int64_t total_bytes
   return caps;
 }
 
-// The standard error of the slowest measured rank's time, as a fraction, from its steps.
-double compute_error(const std::vector<std::vector<double>>& rank_times) {
-  constexpr double kOfMedian = 1.2533;  // a median's standard error over a mean's: sqrt(pi / 2)
-  std::vector<double> slowest = rank_times[0];
-  for (const std::vector<double>& times : rank_times) {
-    for (size_t step = 0; step < slowest.size(); ++step) slowest[step] = std::max(slowest[step], times[step]);
-  }
-  if (const std::optional<double> error = series_error(slowest)) return *error / median(slowest);
-  return kOfMedian * stdev(slowest) / std::sqrt(static_cast<double>(slowest.size())) / median(slowest);
-}
-
-// Draws of the inputs; at a world that was not measured, equal shares of the forms of growth. With more ranks than
-// measured times, every second draw has stragglers with an exponential tail. No draws if the all-reduce times have no
-// errors and nothing is extrapolated.
-std::vector<InputDraw> draws_of(const PredictionInputs& inputs, const std::optional<ScalingModel>& scaling, const PredictionModel& model,
-                                const std::optional<StragglerPrediction>& stragglers) {
+// Draws of the inputs; at a world that was not measured, the forms of growth. None if the all-reduce times have no errors
+// and nothing is extrapolated.
+std::vector<InputDraw> input_draws(const PredictionInputs& inputs, const std::optional<ScalingModel>& scaling) {
   std::vector<CommCosts> costs;
   if (scaling) {
-    const size_t each = stragglers ? kDraws / kScalingForms.size() : 1;
-    for (const ScalingForm form : kScalingForms) costs.insert(costs.end(), each, scaling->costs(form, inputs.world_size));
+    for (const ScalingForm form : kScalingForms) costs.push_back(scaling->costs(form, inputs.world_size));
   } else {
     costs = redraw_costs(inputs.table, inputs.world_size);
   }
   for (CommCosts& drawn : costs) drawn = scaled(drawn, inputs.latency_factor);
-  const bool tail = stragglers && stragglers->beyond_samples;
-  if (costs.empty() && tail) costs.assign(kDraws, model.costs);
-  const double error = stragglers ? compute_error(inputs.rank_times) : 0;
-  std::vector<InputDraw> draws = redraw(std::move(costs), inputs.search.simulation, error);
-  for (size_t draw = 0; tail && draw < draws.size(); draw += 2) draws[draw].compute_factor *= stragglers->tail_factor / stragglers->factor;
-  return draws;
+  return draws_of(std::move(costs), inputs.search.simulation);
 }
 
 // Combines the model's error with the inputs'. `drawn` is the range of the predicted time over draws of the inputs
@@ -240,25 +221,12 @@ Prediction predict(PredictionInputs inputs) {
   std::ranges::move(problems_of_profile(inputs.profile), std::back_inserter(result.notes));
   PredictionModel model{
       std::move(inputs.profile), scaled(alone, inputs.latency_factor), inputs.rule, inputs.search, inputs.latency_factor, inputs.residual};
-  if (!inputs.rank_times.empty()) {
-    const Straggler slowest = expected_straggler(inputs.rank_times, world);
-    const auto measured_ranks = static_cast<int64_t>(inputs.rank_times.size());
-    result.stragglers = {.samples = measured_ranks * static_cast<int64_t>(inputs.rank_times[0].size()),
-                         .measured_ranks = measured_ranks,
-                         .slowest_rank_ratio = slowest.slowest_rank_ratio,
-                         .ranks = world,
-                         .factor = slowest.factor,
-                         .tail_factor = slowest.tail_factor,
-                         .beyond_samples = slowest.beyond_samples,
-                         .measured_backward_s = model.profile.backward_s};
-    model.profile = slowed(std::move(model.profile), slowest.factor);
-  }
-  model.draws = draws_of(inputs, scaling, model, result.stragglers);
+  model.draws = input_draws(inputs, scaling);
   model.draws_growth = scaling.has_value();
   model.weigh_caps();
   const auto has_gap = [&](const AllReduceRow& row) { return row.gap_s && (!measured || row.world_size == world); };
   result.workload = {.world_size = world,
-                     .extrapolated = scaling || (result.stragglers && result.stragglers->beyond_samples),
+                     .extrapolated = scaling.has_value(),
                      .tensors = std::ssize(model.profile.names),
                      .gradient_bytes = model.profile.total_bytes(),
                      .backward_s = model.profile.backward_s,

@@ -107,10 +107,9 @@ std::vector<CommCosts> redraw_costs(const AllReduceTable& table, int64_t world_s
   return draws;
 }
 
-std::vector<InputDraw> redraw(std::vector<CommCosts> costs, const SimulationOptions& simulation, double compute_error) {
-  std::mt19937_64 random(1);  // another seed than that of the costs
+std::vector<InputDraw> draws_of(std::vector<CommCosts> costs, const SimulationOptions& simulation) {
   std::vector<InputDraw> draws;
-  for (CommCosts& drawn : costs) draws.push_back({std::exp(compute_error * random_normal(random)), std::move(drawn), simulation});
+  for (CommCosts& drawn : costs) draws.push_back({.costs = std::move(drawn), .simulation = simulation});
   return draws;
 }
 

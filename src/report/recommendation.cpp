@@ -8,7 +8,6 @@
 #include <string_view>
 
 #include "firkin/base/units.h"
-#include "report/map.h"
 #include "report/words.h"
 
 namespace firkin {
@@ -142,22 +141,6 @@ std::string tune_certainty(const Decision& decision, const RunHead& run) {
   return text;
 }
 
-// A sentence on the cluster of the map whose all-reduces of a small and of a default bucket take most nearly as long.
-std::string nearest_network(const AlphaBeta& fit) {
-  constexpr double kNear = 2;  // times as long, or half as long
-  const auto distance = [&fit](const MappedNetwork& network) {
-    double farther = 0;
-    for (const double bytes : {1.0 * kMiB, 25.0 * kMiB}) {
-      const double here_s = fit.alpha_s + fit.beta_s_per_byte * bytes, there_s = network.alpha_s + network.beta_s_per_byte * bytes;
-      farther = std::max(farther, std::abs(std::log(here_s / there_s)));
-    }
-    return farther;
-  };
-  const MappedNetwork& nearest = *std::ranges::min_element(kMappedNetworks, {}, distance);
-  if (distance(nearest) > std::log(kNear)) return "All-reduces are like those of no cluster there.";
-  return fmt::format("All-reduces are most like those of {} ranks of \"{}\".", nearest.ranks, nearest.cluster);
-}
-
 // Which of three worlds a workload lies in (docs/where_it_matters.md), from a(x) as latency and bandwidth.
 std::string place_on_the_map(int64_t gradient_bytes, double backward_s, const AlphaBeta& fit) {
   constexpr double kHidden = 0.1;   // share of backward that all gradients at once take
@@ -173,10 +156,10 @@ std::string place_on_the_map(int64_t gradient_bytes, double backward_s, const Al
                                  : all_s > backward_s         ? "bandwidth-bound: no bucket size hides all communication behind backward"
                                                               : "in between: buckets of the right size hide most communication";
   return fmt::format(
-      "On the map of clusters (docs/where_it_matters.md), communication here is {}. {} All gradients ({}) in one "
+      "On the map of clusters (docs/where_it_matters.md), communication here is {}. All gradients ({}) in one "
       "all-reduce take {}, {} of backward; buckets of {} reach {} of that rate.",
-      world, nearest_network(fit), format_bytes(gradient_bytes), display_seconds(all_s), display_percent(all_s / backward_s),
-      format_bytes(std::llround(bucket)), display_percent(rate));
+      world, format_bytes(gradient_bytes), display_seconds(all_s), display_percent(all_s / backward_s), format_bytes(std::llround(bucket)),
+      display_percent(rate));
 }
 
 std::vector<std::string> tune_lead(const Results& results) {
@@ -216,7 +199,7 @@ std::vector<PasteSetting> tune_settings(const Results& results) {
   const int64_t element_bytes = half ? 2 : 4;
   const Decision& decision = *results.decision;
   const int64_t cap_bytes = std::llround(decision.cap_mib * static_cast<double>(kMiB));
-  std::vector<PasteSetting> settings = paste_settings(cap_bytes, element_bytes, results.plan_caps_mib);
+  std::vector<PasteSetting> settings = paste_settings(cap_bytes, element_bytes, {});
   if (keeps_default(decision.outcome)) put_default_first(settings, "bucket_cap_mb");
   for (auto& [tool, setting, note] : settings) {
     if (decision.options && setting.starts_with("DistributedDataParallel(model"))
@@ -241,13 +224,6 @@ void add_extrapolated(const Prediction& prediction, std::vector<std::string>& le
     for (const FormPrediction& form : extrapolation->forms) forms.push_back(form.form);
     lead.push_back(fmt::format("EXTRAPOLATED: {} ranks were not measured. Fitted to {} ranks; forms of growth: {}.",
                                prediction.workload.world_size, fmt::join(extrapolation->fitted_worlds, ", "), fmt::join(forms, ", ")));
-  }
-  const auto& stragglers = prediction.stragglers;
-  if (stragglers && stragglers->beyond_samples) {
-    lead.push_back(fmt::format(
-        "EXTRAPOLATED: the slowest of {} ranks, from {} times: {} above the slowest measured as they are, {} with an "
-        "exponential tail.",
-        stragglers->ranks, stragglers->samples, display_percent(stragglers->factor - 1), display_percent(stragglers->tail_factor - 1)));
   }
 }
 
@@ -288,18 +264,6 @@ std::string prediction_inputs(const Prediction& prediction) {
       fmt::format("{} tensors, {} of gradients, backward {}; {} ranks; rule {}.", workload.tensors, format_bytes(workload.gradient_bytes),
                   display_seconds(workload.backward_s), workload.world_size, workload.rule),
       allreduce_text(prediction.alpha_beta)};
-  if (const auto& stragglers = prediction.stragglers) {
-    sentences.push_back(fmt::format(
-        "Backward is that of the slowest of {} ranks, expected {} above the {} of {} ({} measured times).", stragglers->ranks,
-        display_percent(stragglers->factor - 1, true), display_seconds(stragglers->measured_backward_s),
-        stragglers->measured_ranks == 1 ? "one" : fmt::format("the slowest of {}", stragglers->measured_ranks), stragglers->samples));
-    constexpr double kSlowRank = 0.05;  // above the median rank in every step: worth a sentence
-    if (stragglers->slowest_rank_ratio > 1 + kSlowRank) {
-      sentences.push_back(
-          fmt::format("One of the measured ranks is slow in every step: {} above the median rank. The profile already includes that.",
-                      display_percent(stragglers->slowest_rank_ratio - 1)));
-    }
-  }
   sentences.push_back(place_on_the_map(workload.gradient_bytes, workload.backward_s, prediction.alpha_beta));
   std::erase(sentences, "");
   return fmt::format("{}", fmt::join(sentences, " "));

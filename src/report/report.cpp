@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <map>
-#include <set>
 #include <stdexcept>
 #include <string_view>
 
@@ -241,30 +240,6 @@ std::string certainty_html(const Wording& answer) {
   return html;
 }
 
-// One of several results: its answer above its charts.
-std::string answer_html(const Wording& answer) {
-  return "<header class=\"run\"><p class=\"kicker\">" + escape_html(answer.kicker) + "</p>\n" + element("h2", answer.heading) +
-         certainty_html(answer) + warnings_html(answer) + paragraphs(answer.lead) + "</header>\n";
-}
-
-std::string page_of(std::map<std::string, std::string> parts, const std::vector<Chart>& charts, const nlohmann::json& data) {
-  parts.merge(std::map<std::string, std::string>{{"light colours", colour_declarations(Scheme::kLight)},
-                                                 {"dark colours", colour_declarations(Scheme::kDark)},
-                                                 {"charts island", json_for_script(charts_island(charts))},
-                                                 {"results island", json_for_script(data)}});
-  for (const char* part : {"certainty", "warnings", "settings", "lead", "trust", "favoured"}) parts.try_emplace(part);
-  parts.try_emplace("reading hidden", " hidden");
-  return fill_page({firkin_report_page_begin, firkin_report_page_end}, parts);
-}
-
-// The last `count` parts of a path.
-std::string tail_of(const std::filesystem::path& path, size_t count) {
-  const std::vector<std::filesystem::path> parts(path.begin(), path.end());
-  std::filesystem::path tail;
-  for (size_t i = parts.size() - std::min(count, parts.size()); i < parts.size(); ++i) tail /= parts[i];
-  return tail.string();
-}
-
 }  // namespace
 
 std::string_view third_party_notices() {
@@ -277,63 +252,24 @@ std::string render_report(const Results& results) {
   // What the cap that the prediction alone favours costs over the measured best.
   std::string trust;
   if (results.decision) trust = results.regret > 0 ? display_percent(*results.regret) + " longer" : "no longer";
-  return page_of({{"title", escape_html(answer.kicker)},
-                  {"kicker", escape_html(answer.kicker)},
-                  {"heading", heading_html(answer.heading)},
-                  {"certainty", certainty_html(answer)},
-                  {"warnings", warnings_html(answer)},
-                  {"settings", settings_html(answer.settings)},
-                  {"charts", charts_html(charts)},
-                  {"lead", answer.lead.empty() ? "" : "<section class=\"lead\">" + paragraphs(answer.lead) + "</section>\n"},
-                  {"tables", tables_html(results)},
-                  {"reading hidden", results.decision ? "" : " hidden"},
-                  {"trust", trust},
-                  {"favoured", results.decision ? display_cap(results.best_predicted->cap_mib) : ""},
-                  {"origin", origin_html(results.run)}},
-                 charts, results_json(results));
-}
-
-std::string render_reports(const std::vector<Results>& several, const std::vector<std::string>& names) {
-  if (several.size() == 1) return render_report(several[0]);
-  std::vector<Chart> all_charts;
-  std::string charts_part, tables, origins;
-  nlohmann::json data = nlohmann::json::array();
-  for (const Results& results : several) {
-    Wording answer = summarize(results);
-    answer.kicker = fmt::format("{}: {}", names[data.size()], answer.kicker);
-    std::vector<Chart> charts = charts_for(results);
-    for (Chart& chart : charts) chart.id += data.empty() ? "" : fmt::format("-{}", data.size() + 1);
-    charts_part += answer_html(answer) + charts_html(charts);
-    tables += tables_html(results);
-    origins += origin_html(results.run);
-    all_charts.insert(all_charts.end(), charts.begin(), charts.end());
-    data.push_back(results_json(results));
-  }
-  const std::string title = fmt::format("{} results", several.size());
-  return page_of(
-      {{"title", title}, {"kicker", "firkin report"}, {"heading", title}, {"charts", charts_part}, {"tables", tables}, {"origin", origins}},
-      all_charts, data);
-}
-
-std::vector<std::string> names_by_place(const std::vector<std::filesystem::path>& files) {
-  std::vector<std::filesystem::path> places;
-  for (const std::filesystem::path& file : files) {
-    const std::filesystem::path whole = std::filesystem::absolute(file).lexically_normal();
-    places.push_back(whole.filename() == kResultsFile ? whole.parent_path() : whole);
-  }
-  const size_t different = std::set(places.begin(), places.end()).size();
-  std::vector<std::string> names(places.size());
-  size_t count = 0;
-  do {
-    ++count;
-    std::ranges::transform(places, names.begin(), [count](const auto& place) { return tail_of(place, count); });
-  } while (std::set(names.begin(), names.end()).size() < different);
-  std::set<std::string> taken;
-  for (std::string& name : names) {
-    const std::string first = name;
-    for (int number = 2; !taken.insert(name).second; ++number) name = fmt::format("{} ({})", first, number);
-  }
-  return names;
+  return fill_page({firkin_report_page_begin, firkin_report_page_end},
+                   {{"light colours", colour_declarations(Scheme::kLight)},
+                    {"dark colours", colour_declarations(Scheme::kDark)},
+                    {"charts island", json_for_script(charts_island(charts))},
+                    {"results island", json_for_script(results_json(results))},
+                    {"title", escape_html(answer.kicker)},
+                    {"kicker", escape_html(answer.kicker)},
+                    {"heading", heading_html(answer.heading)},
+                    {"certainty", certainty_html(answer)},
+                    {"warnings", warnings_html(answer)},
+                    {"settings", settings_html(answer.settings)},
+                    {"charts", charts_html(charts)},
+                    {"lead", answer.lead.empty() ? "" : "<section class=\"lead\">" + paragraphs(answer.lead) + "</section>\n"},
+                    {"tables", tables_html(results)},
+                    {"reading hidden", results.decision ? "" : " hidden"},
+                    {"trust", trust},
+                    {"favoured", results.decision ? display_cap(results.best_predicted->cap_mib) : ""},
+                    {"origin", origin_html(results.run)}});
 }
 
 Results with_files(Results results, const std::vector<OutputFile>& files) {

@@ -20,15 +20,6 @@ namespace firkin {
 // hold anything. Thread-safe.
 std::string render_report(const Results& results);
 
-// One page for several results, in the order given, under their names (one for each result): the answer, charts and
-// tables of each. A single result gets the page above.
-std::string render_reports(const std::vector<Results>& several, const std::vector<std::string>& names);
-
-// Short names that tell results apart by where they lie: the folder of a results.json, the name of any other file; as
-// much of the path as it takes. {"a/results.json", "b/results.json"} -> {"a", "b"}; {"a/out/results.json",
-// "b/out/results.json"} -> {"a/out", "b/out"}. If a file is named twice, the second gets a number.
-std::vector<std::string> names_by_place(const std::vector<std::filesystem::path>& files);
-
 // `results` with the names of all files that write_result() writes.
 Results with_files(Results results, const std::vector<OutputFile>& files);
 

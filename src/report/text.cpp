@@ -4,10 +4,8 @@
 
 #include <algorithm>
 #include <cmath>
-#include <functional>
 #include <ranges>
 
-#include "firkin/base/progress.h"
 #include "firkin/base/units.h"
 #include "firkin/plan/uncertainty.h"
 #include "firkin/stats/summary.h"
@@ -162,20 +160,6 @@ Wording summarize(const Results& results) {
 
 namespace {
 
-// The text with all columns of a table if the terminal is wide enough, otherwise with those that fit 80 characters.
-std::string as_wide_as_the_terminal(const std::function<std::string(unsigned shown)>& text_with) {
-  constexpr size_t kOrdinary = 80;
-  const size_t columns = terminal_columns();
-  if (columns <= kOrdinary) return text_with(kFirstTable);
-  const std::string wide = text_with(kWideTable);
-  return widest_line(wide) <= columns ? wide : text_with(kFirstTable);
-}
-
-template <class Rows>
-std::string fitted(Table (*table)(const Rows& rows, unsigned shown), const Rows& rows, const std::vector<std::string>& remarks = {}) {
-  return as_wide_as_the_terminal([&](unsigned shown) { return terminal_table(table(rows, shown), remarks); });
-}
-
 // Kept short: the widest rows leave a dozen columns.
 std::string short_remark(const Results& results, double cap_mib) {
   const std::string remark = remark_on(results, cap_mib);
@@ -186,7 +170,7 @@ std::string short_remark(const Results& results, double cap_mib) {
 std::string curve_in_text(const Results& results) {
   std::vector<std::string> remarks;
   for (const CurveRow& row : results.curve) remarks.push_back(results.decision ? short_remark(results, row.cap_mib) : "");
-  return fitted(curve_table, results.curve, remarks);
+  return terminal_table(curve_table(results.curve, kFirstTable), remarks);
 }
 
 // How far predictions may be off; empty if that is not known.
@@ -201,18 +185,6 @@ std::string captioned_in_text(const Table& table) {
   std::vector<std::string> remarks;
   for (const Table::Row& row : table.rows) remarks.push_back(row.highlighted ? "<" : "");
   return wrapped("", table.caption) + terminal_table(table, remarks);
-}
-
-// Several tables, each as wide as it fits.
-template <class Section>
-std::vector<std::string> all_fitted(std::vector<Table> (*tables)(const Section& section, unsigned shown), const Section& section,
-                                    const std::function<std::string(const Table&)>& text_of) {
-  const std::vector<Table> narrow = tables(section, kFirstTable), wide = tables(section, kWideTable);
-  std::vector<std::string> texts;
-  for (size_t i = 0; i < narrow.size(); ++i) {
-    texts.push_back(as_wide_as_the_terminal([&](unsigned shown) { return text_of(shown == kWideTable ? wide[i] : narrow[i]); }));
-  }
-  return texts;
 }
 
 // How to make wide intervals narrow; empty if none is wide.
@@ -242,7 +214,7 @@ std::string comparison_in_text(const Comparison& comparison) {
     const std::string& configuration = part.settings[0].configuration;
     text += '\n';
     if (!configuration.empty()) text += wrapped("", configuration);
-    text += fitted(comparison_table, part);
+    text += terminal_table(comparison_table(part, kFirstTable));
   }
   for (const std::string& name : comparison.only_a) text += wrapped("Only in A: ", name);
   for (const std::string& name : comparison.only_b) text += wrapped("Only in B: ", name);
@@ -279,11 +251,8 @@ std::string configuration_in_text(const StepConfiguration& configuration) {
     return fmt::format("{}\n{} (skipping this config): {}\n", title, configuration.status, configuration.reason.value_or(""));
   }
   const std::vector<StrategyRow>& rows = configuration.strategies;
-  const std::string tables = as_wide_as_the_terminal([&rows](unsigned shown) {
-    const std::string first = terminal_table(strategy_table(rows, shown));
-    return shown == kWideTable ? first : first + "\n" + terminal_table(strategy_table(rows, kSecondTable));
-  });
-  return fmt::format("{}\n{}{}", title, tables, advice_on(rows));
+  return fmt::format("{}\n{}\n{}{}", title, terminal_table(strategy_table(rows, kFirstTable)),
+                     terminal_table(strategy_table(rows, kSecondTable)), advice_on(rows));
 }
 
 std::string results_in_text(const Results& results, bool with_settings) {
@@ -295,18 +264,17 @@ std::string results_in_text(const Results& results, bool with_settings) {
     add(answer_in_text(results, with_settings));
     const bool compared = std::ranges::find(results.strategies, "naive", &StrategyRow::strategy) != results.strategies.end();
     if (compared || results.strategies.empty()) add(curve_in_text(results));
-    if (!results.strategies.empty()) add(fitted(strategy_table, results.strategies));
+    if (!results.strategies.empty()) add(terminal_table(strategy_table(results.strategies, kFirstTable)));
     return text;
   }
   if (results.prediction) {
-    for (const std::string& table : all_fitted(prediction_tables, *results.prediction, captioned_in_text)) add(table);
+    for (const Table& table : prediction_tables(*results.prediction, kFirstTable)) add(captioned_in_text(table));
   }
   if (!results.curve.empty()) add(curve_in_text(results) + range_in_text(results.curve));
-  if (!results.strategies.empty()) add(fitted(strategy_table, results.strategies));
+  if (!results.strategies.empty()) add(terminal_table(strategy_table(results.strategies, kFirstTable)));
   for (const StepConfiguration& configuration : results.configurations) add(configuration_in_text(configuration));
-  const auto without_caption = [](const Table& table) { return terminal_table(table); };
-  for (const std::string& table : all_fitted(section_tables, results, without_caption)) add(table);
-  if (!results.allreduce.empty() && text.empty()) add(fitted(allreduce_table, results.allreduce));
+  for (const Table& table : section_tables(results, kFirstTable)) add(terminal_table(table));
+  if (!results.allreduce.empty() && text.empty()) add(terminal_table(allreduce_table(results.allreduce, kFirstTable)));
   if (results.comparison) add(comparison_in_text(*results.comparison));
   const bool has_tables = !text.empty();
   add(answer_in_text(results, with_settings));

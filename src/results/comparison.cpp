@@ -26,26 +26,10 @@ struct MeasuredSetting {
   std::string configuration;  // "demo, batch 4, sequence 128, float32", or empty where a run has only one
   std::string name;           // "bucketed 25 MiB"
   double median_s = 0;
-  std::optional<Interval> interval = {};  // 95 %, seconds
-  Evidence evidence = Evidence::kNone;
-  std::vector<double> samples_s = {};  // empty unless evidence is kSamples
+  std::vector<double> samples_s = {};  // in the order measured; empty where the run kept none
 };
 
 using Samples = std::vector<std::vector<double>>;
-
-constexpr double kNormal95 = 1.959963984540054;  // a normal variable is within this many deviations in 95 %
-// Standard error of the median over that of the mean, for normal samples.
-constexpr double kMedianToMean = 1.2533141373155003;
-
-// A setting as the file states it.
-MeasuredSetting stated_setting(const std::string& configuration, const std::string& name, double median_s,
-                               const std::optional<Interval>& interval) {
-  if (interval && !(interval->low <= median_s && median_s <= interval->high)) {
-    throw InputError(fmt::format("results: '{}': the interval {} to {} s does not hold the median {} s; expected low <= median <= high",
-                                 name, interval->low, interval->high, median_s));
-  }
-  return {configuration, name, median_s, interval, interval ? Evidence::kStatedInterval : Evidence::kNone};
-}
 
 // `samples`: one series a setting, or none when the run kept none.
 void add_samples(std::span<MeasuredSetting> settings, const Samples& samples) {
@@ -53,27 +37,21 @@ void add_samples(std::span<MeasuredSetting> settings, const Samples& samples) {
   if (samples.size() != settings.size()) {
     throw InputError(fmt::format("results: samples of {} settings; expected {}, one per setting", samples.size(), settings.size()));
   }
-  for (size_t i = 0; i < settings.size(); ++i) {
-    if (samples[i].empty()) continue;
-    settings[i].interval = series_interval(samples[i]);
-    settings[i].evidence = Evidence::kSamples;
-    settings[i].samples_s = samples[i];
-  }
+  for (size_t i = 0; i < settings.size(); ++i) settings[i].samples_s = samples[i];
 }
 
 std::vector<MeasuredSetting> settings_of_tune(const Results& run) {
   std::vector<MeasuredSetting> settings;
-  for (const StrategyRow& row : run.strategies) {
-    settings.push_back(stated_setting("", exact_setting_name(row), row.measured_s, row.measured_ci_s));
-  }
-  for (const CurveRow& row : run.curve) {
-    settings.push_back(stated_setting("", fmt::format("cap {:.6g} MiB", row.cap_mib), row.measured_s.value_or(0), row.measured_ci_s));
-  }
+  for (const StrategyRow& row : run.strategies) settings.push_back({"", exact_setting_name(row), row.measured_s});
+  for (const CurveRow& row : run.curve) settings.push_back({"", fmt::format("cap {:.6g} MiB", row.cap_mib), row.measured_s.value_or(0)});
   if (!run.step_samples) return settings;
-  const Samples& samples = run.step_samples->step_s;
-  // The caps of the curve were raced in other blocks.
-  const bool of_strategies = samples.size() == run.strategies.size();
-  add_samples(of_strategies ? std::span(settings).first(samples.size()) : std::span(settings), samples);
+  const StepSamples& samples = *run.step_samples;
+  if (samples.step_s.size() != run.strategies.size()) {
+    add_samples(settings, samples.step_s);
+    return settings;
+  }
+  add_samples(std::span(settings).first(run.strategies.size()), samples.step_s);
+  add_samples(std::span(settings).subspan(run.strategies.size()), samples.race_step_s);  // caps, in blocks of their own
   return settings;
 }
 
@@ -82,7 +60,7 @@ std::vector<MeasuredSetting> settings_of_step_bench(const Results& run) {
   for (const StepConfiguration& configuration : run.configurations) {
     const size_t first = settings.size();
     for (const StrategyRow& row : configuration.strategies) {
-      settings.push_back(stated_setting(name_of(configuration.model), exact_setting_name(row), row.measured_s, row.measured_ci_s));
+      settings.push_back({name_of(configuration.model), exact_setting_name(row), row.measured_s});
     }
     add_samples(std::span(settings).subspan(first), configuration.samples.step_s);
   }
@@ -93,15 +71,8 @@ std::vector<MeasuredSetting> settings_of_allreduce(const Results& run) {
   std::vector<MeasuredSetting> settings;
   for (const AllReduceRow& row : run.allreduce) {
     const std::string size = format_bytes(row.bytes);
-    MeasuredSetting& setting = settings.emplace_back();
-    setting.configuration = fmt::format("{} ranks", row.world_size);
-    setting.name = row.bytes < kKiB ? size : fmt::format("{} ({} B)", size, row.bytes);
-    setting.median_s = row.median_s;
-    const int64_t count = row.samples.value_or(0);
-    if (!row.stdev_s || !(*row.stdev_s >= 0) || count <= 1) continue;
-    const double error = kMedianToMean * *row.stdev_s / std::sqrt(static_cast<double>(count)) / setting.median_s;
-    setting.interval = Interval{setting.median_s * std::exp(-kNormal95 * error), setting.median_s * std::exp(kNormal95 * error)};
-    setting.evidence = Evidence::kStandardDeviation;
+    settings.push_back(
+        {fmt::format("{} ranks", row.world_size), row.bytes < kKiB ? size : fmt::format("{} ({} B)", size, row.bytes), row.median_s});
   }
   if (run.allreduce_samples) add_samples(settings, run.allreduce_samples->isolated_s);
   return settings;
@@ -141,18 +112,20 @@ Verdict verdict_of(const Interval& ratio) {
   return Verdict::kSame;
 }
 
+std::optional<Interval> interval_of(const MeasuredSetting& setting) {
+  return setting.samples_s.empty() ? std::nullopt : std::optional(series_interval(setting.samples_s));
+}
+
 ComparedSetting compare_setting(const MeasuredSetting& a, const MeasuredSetting& b) {
   ComparedSetting both{.configuration = a.configuration,
                        .name = a.name,
                        .a_s = a.median_s,
                        .b_s = b.median_s,
-                       .a_interval = a.interval,
-                       .b_interval = b.interval,
-                       .ratio = b.median_s / a.median_s,
-                       .evidence = std::max(a.evidence, b.evidence)};
-  if (both.evidence == Evidence::kNone) return both;
-  const PairedRatio ratio = both.evidence == Evidence::kSamples ? unpaired_ratio(b.samples_s, a.samples_s)
-                                                                : ratio_of_stated({b.median_s, *b.interval}, {a.median_s, *a.interval});
+                       .a_interval = interval_of(a),
+                       .b_interval = interval_of(b),
+                       .ratio = b.median_s / a.median_s};
+  if (!both.a_interval || !both.b_interval) return both;
+  const PairedRatio ratio = unpaired_ratio(b.samples_s, a.samples_s);
   both.ratio = ratio.ratio;
   both.ratio_interval = ratio.interval;
   both.verdict = verdict_of(ratio.interval);
@@ -233,15 +206,12 @@ Comparison compare_files(const std::filesystem::path& a_file, const std::filesys
 
 namespace {
 
-// In the order of Evidence.
-constexpr std::array kEvidenceNames = {"samples", "stated intervals", "standard deviations", "none"};
 // In the order of Verdict.
 constexpr std::array kVerdictNames = {"faster", "slower", "same", "unknown"};
 
-template <class Enum, size_t count>
-Enum named(const std::array<const char*, count>& names, const std::string& name, Enum otherwise) {
-  const auto found = std::ranges::find(names, name);
-  return found == names.end() ? otherwise : static_cast<Enum>(found - names.begin());
+Verdict verdict_named(const std::string& name) {
+  const auto found = std::ranges::find(kVerdictNames, name);
+  return found == kVerdictNames.end() ? Verdict::kUnknown : static_cast<Verdict>(found - kVerdictNames.begin());
 }
 
 }  // namespace
@@ -253,11 +223,8 @@ constexpr auto kFields<ComparedSetting> = std::tuple(
     Field("b_s", &ComparedSetting::b_s, Unit::kSeconds, "B"), Field("b_ci_s", &ComparedSetting::b_interval, Unit::kSeconds, kPage),
     Field("ratio", &ComparedSetting::ratio, Unit::kRatio, "B/A"), Field("ratio_ci", &ComparedSetting::ratio_interval, Unit::kRatio),
     Field(
-        "evidence", +[](const ComparedSetting& row) { return std::string(kEvidenceNames[static_cast<size_t>(row.evidence)]); },
-        +[](ComparedSetting& row, const std::string& name) { row.evidence = named(kEvidenceNames, name, Evidence::kNone); }, "from", kPage),
-    Field(
         "verdict", +[](const ComparedSetting& row) { return std::string(kVerdictNames[static_cast<size_t>(row.verdict)]); },
-        +[](ComparedSetting& row, const std::string& name) { row.verdict = named(kVerdictNames, name, Verdict::kUnknown); }, "B is"));
+        +[](ComparedSetting& row, const std::string& name) { row.verdict = verdict_named(name); }, "B is"));
 
 template <>
 constexpr auto kFields<DifferentFact> = std::tuple(Field("name", &DifferentFact::name, ""), Field("a", &DifferentFact::a, "A"),
@@ -305,17 +272,8 @@ Table difference_table(const Comparison& comparison) {
 
 std::vector<std::string> reading_aid(const Comparison& comparison) {
   std::vector<std::string> texts;
-  if (const auto count = std::ranges::count(comparison.settings, Evidence::kStatedInterval, &ComparedSetting::evidence)) {
-    texts.push_back(fmt::format("{} without raw samples in both: their ratios come from the intervals stated in the files.", count));
-  }
-  if (const auto count = std::ranges::count(comparison.settings, Evidence::kStandardDeviation, &ComparedSetting::evidence)) {
-    texts.push_back(
-        fmt::format("{} with neither samples nor intervals in both: theirs come from the standard deviations, as if samples "
-                    "were independent, and are too narrow otherwise.",
-                    count));
-  }
   if (const auto count = std::ranges::count(comparison.settings, Verdict::kUnknown, &ComparedSetting::verdict)) {
-    texts.push_back(fmt::format("{} with a median alone or too few blocks: no verdict.", count));
+    texts.push_back(fmt::format("{} with too few samples in one of the runs: no verdict.", count));
   }
   texts.push_back(
       "same: the interval of B/A contains 1, so the two cannot be told apart. Among 20 settings that are the same, one is called different "

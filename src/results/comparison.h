@@ -15,19 +15,11 @@
 
 namespace firkin {
 
-// What an interval was made from. Of two runs, the weaker counts.
-enum class Evidence {
-  kSamples,            // the raw times, in the order measured
-  kStatedInterval,     // the interval that the file states, because it holds no raw times
-  kStandardDeviation,  // mean and deviation of independent samples, because it states no interval either
-  kNone,
-};
-
 enum class Verdict {
   kFaster,   // b takes less time than a
   kSlower,   // more
   kSame,     // the interval of the ratio contains 1: the two cannot be told apart
-  kUnknown,  // there is no interval, or one without an end
+  kUnknown,  // a run has too few samples
 };
 
 struct ComparedSetting {
@@ -36,7 +28,6 @@ struct ComparedSetting {
   std::optional<Interval> a_interval = {}, b_interval = {};
   double ratio = 1;  // b / a
   std::optional<Interval> ratio_interval = {};
-  Evidence evidence = Evidence::kNone;
   Verdict verdict = Verdict::kUnknown;
 };
 

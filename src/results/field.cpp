@@ -83,12 +83,6 @@ std::string terminal_table(const Table& table, const std::vector<std::string>& r
   return text;
 }
 
-size_t widest_line(const std::string& text) {
-  size_t widest = 0;
-  for (const auto line : std::views::split(text, '\n')) widest = std::max(widest, columns_of({line.begin(), line.end()}));
-  return widest;
-}
-
 std::string wrapped(const std::string& head, const std::string& text) {
   static const size_t width = text_columns();
   const size_t indent = columns_of(head);

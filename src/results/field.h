@@ -65,9 +65,6 @@ struct Table {
 // none.
 std::string terminal_table(const Table& table, const std::vector<std::string>& remarks = {});
 
-// The number of characters in the longest line of a text.
-size_t widest_line(const std::string& text);
-
 // Words on lines as wide as the terminal (text_columns()). The first starts with `head`; the others are indented by its
 // width.
 std::string wrapped(const std::string& head, const std::string& text);
@@ -102,7 +99,6 @@ enum Shown : unsigned {
   kPage = 4,
   kCsv = 8,
   kTables = kFirstTable | kPage,
-  kWideTable = kFirstTable | kSecondTable | kPage,  // all columns, in a terminal that is wide enough
   kEverywhere = kTables | kCsv,
   kIfAny = 16,     // a list or a number: not written when it is empty or 0, and may be absent
   kRequired = 32,  // a list: must be there when it is read

@@ -84,13 +84,6 @@ constexpr auto kFields<PredictedPlan> = std::tuple(Field(kBackwardKey, &Predicte
                                                    Field("buckets", &PredictedPlan::buckets, kRequired));
 
 template <>
-constexpr auto kFields<StragglerPrediction> = std::tuple(
-    Field("samples", &StragglerPrediction::samples), Field("measured_ranks", &StragglerPrediction::measured_ranks),
-    Field("slowest_rank_ratio", &StragglerPrediction::slowest_rank_ratio, Unit::kRatio), Field("ranks", &StragglerPrediction::ranks),
-    Field("factor", &StragglerPrediction::factor, Unit::kRatio), Field("tail_factor", &StragglerPrediction::tail_factor, Unit::kRatio),
-    Field("extrapolated", &StragglerPrediction::beyond_samples), Field("measured_backward_s", &StragglerPrediction::measured_backward_s));
-
-template <>
 constexpr auto kFields<FormPrediction> = std::tuple(
     Field("form", &FormPrediction::form, "model"),
     Field("safest_backward_s", &FormPrediction::safest_backward_s, Unit::kSeconds, "the cap"), Field("best_uniform", &FormPrediction::best),
@@ -141,13 +134,6 @@ static void read_object(const JsonFields& fields, SensitivityPoint& point) {
 template <>
 constexpr auto kFields<SensitivityPrediction> = std::tuple(Field("points", &SensitivityPrediction::points, kRequired));
 
-// Charts are drawn from it, so the point they compare with must be there.
-static void read_object(const JsonFields& fields, SensitivityPrediction& sensitivity) {
-  read_object<>(fields, sensitivity);
-  if (std::ranges::find(sensitivity.points, 1.0, &SensitivityPoint::factor) == sensitivity.points.end())
-    fields.fail("points", "lacks the factor 1", "1 among the factors");
-}
-
 // ---- The strategy `ordered`, and gradients in a smaller type.
 
 namespace {
@@ -158,23 +144,6 @@ std::string tensors_text(const PredictedOrderedBucket& bucket) {
   if (bucket.parts > 1) return fmt::format("{}, part {} of {}", first, bucket.part + 1, bucket.parts);
   const auto last = bucket.first_tensor + static_cast<int64_t>(bucket.tensors.size());
   return first >= last ? fmt::format("{}", first) : fmt::format("{} – {}", first, last);
-}
-
-// The plan that these buckets make. Throws InputError if they make none.
-BucketPlan plan_of(const std::vector<PredictedOrderedBucket>& buckets) {
-  BucketPlan plan;
-  int64_t tensors = 0;
-  plan.buckets.resize(buckets.size());
-  for (const PredictedOrderedBucket& bucket : buckets) {
-    plan.launch_order.push_back(bucket.bucket);
-    if (bucket.part == 0) tensors += static_cast<int64_t>(bucket.tensors.size());
-    if (bucket.bucket < 0 || bucket.bucket >= static_cast<int64_t>(buckets.size())) continue;  // check_plan finds it
-    plan.buckets[static_cast<size_t>(bucket.bucket)] = {bucket.first_tensor, static_cast<int64_t>(bucket.tensors.size()), bucket.part,
-                                                        bucket.parts};
-  }
-  check_plan(plan, tensors);
-  if (std::ranges::is_sorted(plan.launch_order)) plan.launch_order.clear();
-  return plan;
 }
 
 }  // namespace
@@ -199,15 +168,6 @@ constexpr auto kFields<PredictedOrdered> = std::tuple(
     Field("agreement_s", &PredictedOrdered::agreement_s), Field("low_s", &PredictedOrdered::low_s, Unit::kSeconds),
     Field("high_s", &PredictedOrdered::high_s, Unit::kSeconds), Field("buckets", &PredictedOrdered::buckets, kRequired));
 
-static void read_object(const JsonFields& fields, PredictedOrdered& ordered) {
-  read_object<>(fields, ordered);
-  try {
-    ordered.plan = plan_of(ordered.buckets);
-  } catch (const InputError& error) {
-    fields.fail("buckets", fmt::format("no plan ({})", error.what()), "every tensor once");
-  }
-}
-
 template <>
 constexpr auto kFields<PredictedHook> =
     std::tuple(Field("hook", &PredictedHook::name), Field(kCapKey, &PredictedHook::cap_bytes, Unit::kBytesAsMib, "cap MiB"),
@@ -223,7 +183,6 @@ constexpr auto kFields<Prediction> = std::tuple(Field("model", &Prediction::work
                                                 Field("curve", &Prediction::curve, kRequired),
                                                 Field("best_uniform", &Prediction::best_uniform),
                                                 Field("best_plan", &Prediction::best_plan), Field("baselines", &Prediction::baselines),
-                                                Field("stragglers", &Prediction::stragglers),
                                                 Field("extrapolation", &Prediction::extrapolation),
                                                 Field("sensitivity", &Prediction::sensitivity), Field("ordered", &Prediction::ordered),
                                                 Field("hooks", &Prediction::hooks, kIfAny), Field("sharded", &Prediction::sharded));

@@ -39,8 +39,7 @@ constexpr auto kFields<CurveRow> =
     std::tuple(Field(kCapKey, &CurveRow::cap_mib, Unit::kMib, "cap MiB"), Field("buckets", &CurveRow::buckets),
                Field("predicted_s", &CurveRow::predicted_s, Unit::kSeconds), Field("measured_s", &CurveRow::measured_s, Unit::kSeconds),
                Field("measured_ci_s", &CurveRow::measured_ci_s, Unit::kSeconds), Field("error", &CurveRow::error, Unit::kChange),
-               Field("predicted_range_s", &CurveRow::predicted_range_s, Unit::kSeconds, "interval of the prediction", kPage),
-               Field("outliers", &CurveRow::outliers, kPage), Field("modes_s", &CurveRow::modes_s, Unit::kSeconds, "two modes", kPage));
+               Field("predicted_range_s", &CurveRow::predicted_range_s, Unit::kSeconds, "interval of the prediction", kPage));
 
 template <>
 constexpr auto kFields<StrategyRow> = std::tuple(
@@ -59,8 +58,7 @@ constexpr auto kFields<StrategyRow> = std::tuple(
     Field("memory_between_steps_bytes", &StrategyRow::memory_between_steps_bytes, Unit::kBytes, kHidden),
     Field("tokens_per_s", &StrategyRow::tokens_per_s, Unit::kCount, "tokens/s", kAside),
     Field("ratio_to_torch", &StrategyRow::ratio_to_torch, Unit::kRatio, "x torch", kAside),
-    Field("ratio_to_torch_ci", &StrategyRow::ratio_to_torch_ci, Unit::kRatio, kSecondTable | kPage),
-    Field("outliers", &StrategyRow::outliers, kPage), Field("modes_s", &StrategyRow::modes_s, Unit::kSeconds, "two modes", kPage));
+    Field("ratio_to_torch_ci", &StrategyRow::ratio_to_torch_ci, Unit::kRatio, kSecondTable | kPage));
 
 template <>
 constexpr auto kFields<StepSamples> = std::tuple(Field("settings", &StepSamples::settings, kIfAny), Field("step_s", &StepSamples::step_s),
@@ -215,19 +213,12 @@ constexpr auto kFields<AllReduceRow> = std::tuple(
     Field("max_s", &AllReduceRow::max_s, Unit::kSeconds, "greatest", kPage),
     Field("algbw_bytes_per_s", algorithm_bandwidth, Unit::kBandwidth, "algbw", kTables),
     Field("busbw_bytes_per_s", bus_bandwidth, Unit::kBandwidth, "busbw", kTables), Field("samples", &AllReduceRow::samples, kPage),
-    Field("calls_per_sample", &AllReduceRow::calls_per_sample, kHidden), Field("outliers", &AllReduceRow::outliers, kPage),
-    Field("modes_s", &AllReduceRow::modes_s, Unit::kSeconds, "two modes", kPage), Field("wrong", &AllReduceRow::wrong, "#wrong"));
+    Field("calls_per_sample", &AllReduceRow::calls_per_sample, kHidden), Field("wrong", &AllReduceRow::wrong, "#wrong"));
 
 template <>
 constexpr auto kFields<AllReduceSamples> = std::tuple(Field("bytes", &AllReduceSamples::bytes),
                                                       Field("isolated_s", &AllReduceSamples::isolated_s),
-                                                      Field("gap_s", &AllReduceSamples::gap_s),
-                                                      Field("mixed_queue_ratios", &AllReduceSamples::mixed_queue_ratios, kIfAny));
-
-template <>
-constexpr auto kFields<MixedQueuesSection> = std::tuple(Field("queues", &MixedQueuesSection::queues),
-                                                        Field("ratio", &MixedQueuesSection::ratio, Unit::kRatio),
-                                                        Field("ratio_ci", &MixedQueuesSection::ratio_ci, Unit::kRatio));
+                                                      Field("gap_s", &AllReduceSamples::gap_s));
 
 template <>
 constexpr auto kFields<ChunksRow> = std::tuple(
@@ -239,8 +230,7 @@ constexpr auto kFields<ChunksRow> = std::tuple(
     Field("gap_s", &ChunksRow::gap_s, Unit::kSeconds, "per call"), Field("mean_s", &ChunksRow::mean_s, Unit::kSeconds, kCsv),
     Field("stdev_s", &ChunksRow::stdev_s, Unit::kDifference, "deviation", kCsv),
     Field("min_s", &ChunksRow::min_s, Unit::kSeconds, "least", kCsv), Field("max_s", &ChunksRow::max_s, Unit::kSeconds, "greatest", kCsv),
-    Field("samples", &ChunksRow::samples), Field("outliers", &ChunksRow::outliers, kPage),
-    Field("modes_s", &ChunksRow::modes_s, Unit::kSeconds, "two modes", kPage), Field("wrong", &ChunksRow::wrong, kHidden));
+    Field("samples", &ChunksRow::samples), Field("wrong", &ChunksRow::wrong, kHidden));
 
 template <>
 constexpr auto kFields<CollectiveRow> = std::tuple(
@@ -251,7 +241,6 @@ constexpr auto kFields<CollectiveRow> = std::tuple(
     Field("ratio_to_allreduce", &CollectiveRow::ratio_to_allreduce, Unit::kRatio, "ratio", kTables),
     Field("ratio_to_allreduce_ci", &CollectiveRow::ratio_to_allreduce_ci, Unit::kRatio, kPage),
     Field("samples", &CollectiveRow::samples, kTables), Field("calls_per_sample", &CollectiveRow::calls_per_sample, kHidden),
-    Field("outliers", &CollectiveRow::outliers, kPage), Field("modes_s", &CollectiveRow::modes_s, Unit::kSeconds, "two modes", kPage),
     Field("wrong", &CollectiveRow::wrong, "#wrong", kTables));
 
 // ---- Layers. Rows hold samples; the document keeps these apart from their medians.
@@ -351,21 +340,19 @@ constexpr auto kFields<TraceRow> = std::tuple(
 
 template <>
 constexpr auto kFields<Results> = std::tuple(
-    Field("caches", &Results::caches), Field("elements", &Results::elements), Field("notes", &Results::notes, kIfAny),
-    Field("complete", &Results::complete, kDefault), Field("profile", &Results::profile), Field("allreduce", &Results::allreduce, kIfAny),
-    Field("alpha_beta", &Results::alpha_beta), Field("calibration", &Results::calibration), Field("curve", &Results::curve, kIfAny),
+    Field("elements", &Results::elements), Field("notes", &Results::notes, kIfAny), Field("complete", &Results::complete, kDefault),
+    Field("profile", &Results::profile), Field("allreduce", &Results::allreduce, kIfAny), Field("alpha_beta", &Results::alpha_beta),
+    Field("calibration", &Results::calibration), Field("curve", &Results::curve, kIfAny),
     Field("dense_curve", &Results::dense_curve, kIfAny), Field("strategies", &Results::strategies, kIfAny),
     Field("decision", &Results::decision), Field("best_predicted", &Results::best_predicted),
     Field("best_measured", &Results::best_measured), Field("indifference_set", &Results::indifference_set, Unit::kMib, kIfAny),
     Field("regret", &Results::regret), Field("regret_ci", &Results::regret_ci), Field("over_default", &Results::over_default),
     Field("ordered_over_default", &Results::ordered_over_default), Field("ordered_over_best_cap", &Results::ordered_over_best_cap),
     Field("hooks", &Results::hooks, kIfAny), Field("sharded", &Results::sharded),
-    Field("sharded_over_best_cap", &Results::sharded_over_best_cap), Field("plan_mib", &Results::plan_mib, Unit::kMib, kIfAny),
-    Field("plan_caps_mib", &Results::plan_caps_mib, Unit::kMib, kIfAny), Field("mixed_queues", &Results::mixed_queues),
-    Field("chunks", &Results::chunks, kIfAny), Field("collectives", &Results::collectives, kIfAny),
-    Field("configurations", &Results::configurations, kIfAny), Field("traces", &Results::traces, kIfAny),
-    Field("comparison", &Results::comparison), Field("samples.total_s", &Results::chunk_totals_s, kIfAny),
-    Field("samples.seconds", &Results::collective_samples_s, kIfAny));
+    Field("sharded_over_best_cap", &Results::sharded_over_best_cap), Field("chunks", &Results::chunks, kIfAny),
+    Field("collectives", &Results::collectives, kIfAny), Field("configurations", &Results::configurations, kIfAny),
+    Field("traces", &Results::traces, kIfAny), Field("comparison", &Results::comparison),
+    Field("samples.total_s", &Results::chunk_totals_s, kIfAny), Field("samples.seconds", &Results::collective_samples_s, kIfAny));
 
 namespace {
 

@@ -39,8 +39,6 @@ struct CurveRow {
   std::optional<Interval> measured_ci_s = {};      // 95 %
   std::optional<double> error = {};                // predicted / measured - 1
   std::optional<Interval> predicted_range_s = {};  // the prediction's interval (PredictedCap)
-  std::optional<int64_t> outliers = {};            // blocks that stand out
-  std::optional<Interval> modes_s = {};            // the samples' two modes, if they have any
 };
 
 // One strategy, or one strategy under one cap. Seconds a step, and bytes a rank.
@@ -63,8 +61,6 @@ struct StrategyRow {
   std::optional<int64_t> peak_memory_bytes = {}, memory_between_steps_bytes = {};
   std::optional<double> ratio_to_torch = {};  // paired
   std::optional<Interval> ratio_to_torch_ci = {};
-  std::optional<int64_t> outliers = {};
-  std::optional<Interval> modes_s = {};
 };
 
 // Raw times in seconds; [setting][block], the last [setting][step][rank].
@@ -123,18 +119,7 @@ struct AllReduceSamples {
   std::vector<int64_t> bytes = {};
   std::vector<std::vector<double>> isolated_s = {};
   std::vector<std::vector<double>> gap_s = {};
-  std::vector<double> mixed_queue_ratios = {};
 };
-
-// Queues of calls of mixed sizes: measured times over what a(x) and g(x) predict.
-struct MixedQueuesSection {
-  int64_t queues = 0;
-  double ratio = 0;  // median
-  std::optional<Interval> ratio_ci = {};
-};
-
-MixedQueuesSection mixed_queues_section(const std::vector<double>& ratios);  // at least one
-std::string mixed_queues_note(const MixedQueuesSection& queues);             // for Results::notes
 
 // One chunk size of `firkin bench chunks`: the same data in `calls` all-reduces that are under way together. Seconds.
 struct ChunksRow {
@@ -146,8 +131,6 @@ struct ChunksRow {
   std::optional<double> gap_s = {};         // per call
   std::optional<double> mean_s = {}, stdev_s = {}, min_s = {}, max_s = {};
   std::optional<int64_t> samples = {}, wrong = {};
-  std::optional<int64_t> outliers = {};  // number of outlying samples
-  std::optional<Interval> modes_s = {};  // the samples' two modes, if they have any
 };
 
 std::string chunks_csv(const std::vector<ChunksRow>& rows);
@@ -241,14 +224,10 @@ struct Results {
   std::vector<HookGain> hooks = {};
   std::optional<PredictedSharded> sharded = {};           // its periods are whole steps
   std::optional<PairedRatio> sharded_over_best_cap = {};  // if it was measured
-  std::vector<double> plan_mib = {};                      // buckets of the best plan in launch order
-  std::vector<double> plan_caps_mib = {};                 // a bucket_cap_mb_list that makes them; empty if none does
   std::optional<StepSamples> step_samples = {};
   std::vector<std::string> notes = {};  // what else a reader has to know
   // bench allreduce, chunks, collectives, layers, step; trace
-  std::optional<std::string> caches = {};  // "warm" or "cold"
   std::optional<AllReduceSamples> allreduce_samples = {};
-  std::optional<MixedQueuesSection> mixed_queues = {};
   std::optional<int64_t> elements = {};  // float32, of all chunks together
   std::vector<ChunksRow> chunks = {};
   std::vector<std::vector<double>> chunk_totals_s = {};  // [chunk size][sample]
@@ -298,25 +277,6 @@ bool is_tied(const Results& results, double cap_mib);
 // "chosen", "measured best", "chosen, measured best", "as good", or nothing.
 std::string remark_on(const Results& results, double cap_mib);
 
-// Measured times of ranks for the same work, from which stragglers are predicted.
-using RankTimes = std::vector<std::vector<double>>;  // [rank][step], seconds; every step on every rank
-
-// From either of
-//   - a CSV file with a column `seconds`, and a column `rank` if there are several: a line per rank and step, the steps
-//     in order;
-//   - a results.json of `firkin tune` or `firkin bench step`: samples.raw_step_s_by_rank of the setting `none`, whose
-//     steps do not communicate, so that no rank's time includes waiting for another. A text that starts with { is taken
-//     for one.
-// Throws InputError, with file and line, for malformed input, a time that is not positive and finite, ranks with
-// different numbers of steps, and a file without any times.
-RankTimes parse_rank_times(std::string_view text, const std::string& file);
-RankTimes read_rank_times(const std::filesystem::path& path);
-
-// Sets `outliers` and `modes_s` of every row whose samples the result holds, and adds a note on each row with two
-// modes. Samples in blocks are polished first (fit_blocks), so that a slow stretch of the machine counts as no
-// setting's outlier. Call it once per result.
-void mark_sample_shapes(Results& results);
-
 // A bucket size as a setting of a training tool, in the tool's own unit.
 struct PasteSetting {
   std::string tool;     // "DeepSpeed"
@@ -332,7 +292,7 @@ std::vector<PasteSetting> paste_settings(int64_t cap_bytes, int64_t element_byte
 // The same for the strategy `sharded`, in the tools that have it. cap_bytes: the best cap for all-reduces.
 std::vector<PasteSetting> sharded_settings(const PredictedSharded& sharded, int64_t cap_bytes, int64_t element_bytes);
 
-// Tables; `shown`: kFirstTable, kSecondTable or kWideTable for the terminal, kPage for a page.
+// Tables; `shown`: kFirstTable or kSecondTable for the terminal, kPage for a page.
 Table curve_table(const std::vector<CurveRow>& curve, unsigned shown);
 Table strategy_table(const std::vector<StrategyRow>& rows, unsigned shown);
 Table profile_table(const TensorProfile& profile);  // one row per tensor, with the bytes that are ready so far

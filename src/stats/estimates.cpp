@@ -99,18 +99,19 @@ size_t means_outside(size_t n, double confidence) {
   return outside;
 }
 
-void require_stated(const StatedMedian& stated) {
-  if (!(stated.median > 0 && std::isfinite(stated.median))) {
-    throw std::invalid_argument("a stated median that is not positive and finite");
-  }
-  if (!stated.interval.contains(stated.median)) throw std::invalid_argument("a stated median outside its interval");
-}
+// A median, and the distances to the ends of its interval as logarithms. An interval that reaches down to 0 has no lower
+// end, and then the distance is infinite.
+struct MedianWithin {
+  double median, below, above;
+};
 
-StatedMedian stated_of(std::span<const double> samples) {
+MedianWithin median_within(std::span<const double> samples) {
   if (std::ranges::any_of(samples, [](double sample) { return !(sample > 0); })) {
     throw std::invalid_argument("a ratio of a value that is not positive");
   }
-  return {median(samples), series_interval(samples)};
+  const double middle = median(samples);
+  const Interval interval = series_interval(samples);
+  return {middle, std::log(middle / interval.low), std::log(interval.high / middle)};
 }
 
 }  // namespace
@@ -226,18 +227,11 @@ PairedRatio paired_ratio(std::span<const double> a, std::span<const double> refe
   return {middle, {std::exp(means[outside - 1]), std::exp(means[means.size() - outside])}};
 }
 
-PairedRatio ratio_of_stated(const StatedMedian& a, const StatedMedian& reference) {
-  require_stated(a);
-  require_stated(reference);
-  // An interval that reaches down to 0 has no lower end: log(median / 0) is infinite, and so is the result's distance.
-  const auto below = [](const StatedMedian& stated) { return std::log(stated.median / stated.interval.low); };
-  const auto above = [](const StatedMedian& stated) { return std::log(stated.interval.high / stated.median); };
-  const double ratio = a.median / reference.median;
-  return {ratio, {ratio * std::exp(-std::hypot(below(a), above(reference))), ratio * std::exp(std::hypot(above(a), below(reference)))}};
-}
-
 PairedRatio unpaired_ratio(std::span<const double> a, std::span<const double> reference) {
-  return ratio_of_stated(stated_of(a), stated_of(reference));
+  const MedianWithin of_a = median_within(a), of_reference = median_within(reference);
+  const double ratio = of_a.median / of_reference.median;
+  return {ratio,
+          {ratio * std::exp(-std::hypot(of_a.below, of_reference.above)), ratio * std::exp(std::hypot(of_a.above, of_reference.below))}};
 }
 
 }  // namespace firkin

@@ -175,7 +175,6 @@ ModuleTuning tune_module(torch::nn::Module& module, const TrainingStep& step, co
   const Tuning tuned = tune(on_device, workload, settings);
   settings.on_progress = {};
   add_sections(tuned, results);
-  mark_sample_shapes(results);
   ModuleTuning tuning = module_tuning(tuned, results);
   if (!folder) return tuning;
   const std::vector<OutputFile> files = tables_of(tuned);

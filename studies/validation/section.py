@@ -56,16 +56,6 @@ def other_rules_sentence(figures):
     return f"Regret of others: {'; '.join(regrets)}."
 
 
-def stands_out_sentence(figures):
-    """Outliers and modes are shown, not hidden."""
-    rows = [(f"the cap of {cap_text(row['cap_mib'])} MiB", row) for row in figures.result["curve"]]
-    rows += [(f"`{row['strategy']}`", row) for row in figures.result["strategies"]]
-    said = [f"{row['outliers']} of {name}" for name, row in rows if row.get("outliers")]
-    modes = [f"{name} ({milliseconds(row['modes_s']['low'])} and {milliseconds(row['modes_s']['high'])})" for name, row in rows if row.get("modes_s")]
-    sentences = ([f"Outlying blocks: {', '.join(said)}."] if said else []) + ([f"Two modes: {', '.join(modes)}."] if modes else [])
-    return " ".join(sentences)
-
-
 def strategies_table(figures):
     rows = [(row["strategy"], row["buckets"] or "-", milliseconds(row["measured_s"]), milliseconds(row["exposed_s"])) for row in figures.result["strategies"]]
     return table(("strategy", "buckets", "measured", "exposed"), rows)
@@ -81,6 +71,6 @@ def report(regime, figures):
     origin = (f"{run['seconds']:.0f} s, load average {run['load_before']:.1f} at the start and {run['load_after']:.1f} at the "
               f"end; other processes used {run['busy_cores_of_others']:.2f} cores.")
     parts = [f"# {regime.name}", facts, "![Step time over bucket cap, predicted and measured](curve.svg)", curve_table(figures),
-             strategies_table(figures), "\n\n".join(filter(None, sentences)), stands_out_sentence(figures), regime.remark, "\n".join(notes),
+             strategies_table(figures), "\n\n".join(filter(None, sentences)), regime.remark, "\n".join(notes),
              "```text\n" + " \\\n    ".join(textwrap.wrap(run["command"], 82, break_on_hyphens=False)) + "\n```", origin]
     return reflowed("\n\n".join(filter(None, parts)))

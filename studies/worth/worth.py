@@ -3,7 +3,7 @@
 `tune` and `predict` place a result on.
 
   .venv/bin/python studies/worth/worth.py build/firkin      every cell of the map, the published sweeps, results.csv, results.json, page
-  .venv/bin/python studies/worth/worth.py --page            charts, page and src/report/map.h anew from results.json
+  .venv/bin/python studies/worth/worth.py --page            charts and page anew from results.json
 
 A step is forward and backward with its communication, without the optimiser. All times are what `firkin predict` says.
 """
@@ -67,30 +67,6 @@ def network(firkin, cluster, ranks):
     return {"cluster": cluster.title, "ranks": ranks, "alpha_s": fit["alpha_s"], "beta_s_per_byte": fit["beta_s_per_byte"]}
 
 
-MAP_HEADER = """\
-// All-reduces on the map of docs/where_it_matters.md, as latency and bandwidth. Written by studies/worth/worth.py.
-#pragma once
-
-namespace firkin {
-
-struct MappedNetwork {
-  const char* cluster;
-  int ranks;
-  double alpha_s, beta_s_per_byte;
-};
-
-inline constexpr MappedNetwork kMappedNetworks[] = {
-%s};
-
-}  // namespace firkin
-"""
-
-
-def map_header(result):
-    fields = ((one["cluster"].removesuffix(", A40"), one["ranks"], one["alpha_s"], one["beta_s_per_byte"]) for one in result["networks"])
-    return MAP_HEADER % "".join('    {"%s", %d, %.4g, %.4g},\n' % row for row in fields)
-
-
 def write_csv(path, cells):
     with open(path, "w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file, lineterminator="\n")
@@ -136,7 +112,6 @@ def main():
     result = json.loads(kept.read_text())
     chart.write(result["cells"], ROOT / "docs" / "images")
     (ROOT / "docs" / "where_it_matters.md").write_text(page.text(result))
-    (ROOT / "src" / "report" / "map.h").write_text(map_header(result))
 
 
 if __name__ == "__main__":

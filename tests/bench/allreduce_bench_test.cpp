@@ -7,7 +7,6 @@
 #include "../comm/thread_ranks.h"
 #include "firkin/base/error.h"
 #include "firkin/base/units.h"
-#include "firkin/stats/interval.h"
 
 namespace firkin {
 namespace {
@@ -17,13 +16,11 @@ using testing::ElementsAre;
 using testing::Gt;
 using testing::SizeIs;
 
-class AllReduceBenchCaches : public testing::TestWithParam<bool> {};
-
-TEST_P(AllReduceBenchCaches, GivesEveryRankTheSameSamplesAndFindsNothingWrong) {
+TEST(AllReduceBench, GivesEveryRankTheSameSamplesAndFindsNothingWrong) {
   std::array<std::vector<AllReduceSeries>, 2> results;
   int rounds = 0;
   run_ranks(2, [&](const ProcessGroup& group) {
-    AllReduceBenchOptions options{.sizes = {1 << 20, 4, 4096}, .seconds = 0.3, .cold = GetParam(), .on_progress = {}};
+    AllReduceBenchOptions options{.sizes = {1 << 20, 4, 4096}, .seconds = 0.3, .on_progress = {}};
     if (group.rank == 0) options.on_progress = [&rounds](const std::string&) { ++rounds; };
     results[static_cast<size_t>(group.rank)] = measure_allreduce(group, options);
   });
@@ -41,7 +38,6 @@ TEST_P(AllReduceBenchCaches, GivesEveryRankTheSameSamplesAndFindsNothingWrong) {
   }
   EXPECT_EQ(results[0][0].bytes, 1 << 20);
 }
-INSTANTIATE_TEST_SUITE_P(Both, AllReduceBenchCaches, testing::Bool(), [](const auto& test) { return test.param ? "Cold" : "Warm"; });
 
 TEST(AllReduceBench, SumsWhatGradientsAreMadeOf) {
   run_ranks(2, [](const ProcessGroup& group) {
@@ -90,40 +86,6 @@ TEST(Collectives, AreRefusedOnOneRankAndForSlicesThatAreNoWholeElements) {
       EXPECT_THROW(measure_allreduce(group, {.sizes = {bytes}, .collectives = {Collective::kAllGather}, .on_progress = {}}), InputError);
     });
   }
-}
-
-AllReduceTable rows_of(std::vector<int64_t> sizes, std::optional<double> gap_s) {
-  AllReduceTable table;
-  for (const int64_t bytes : sizes) table.push_back({.bytes = bytes, .world_size = 2, .median_s = 1e-3, .gap_s = gap_s});
-  return table;
-}
-
-TEST(MixedQueues, AreOfBucketSizesThatWereMeasuredAndTheSameOnEveryRank) {
-  std::array<MixedQueues, 2> results;
-  run_ranks(2, [&](const ProcessGroup& group) {
-    results[static_cast<size_t>(group.rank)] =
-        measure_mixed_queues(group, rows_of({4, 32 * kKiB, kMiB, 64 * kMiB}, 1e-3), {.seconds = 0.1});
-  });
-  EXPECT_GE(results[0].seconds.size(), kFewestSamples);
-  EXPECT_EQ(results[0].seconds, results[1].seconds);
-  EXPECT_THAT(results[0].seconds, Each(Gt(0)));
-  EXPECT_THAT(results[0].bytes, Each(Each(testing::AnyOf(32 * kKiB, kMiB))));
-  EXPECT_THAT(results[0].bytes, SizeIs(results[0].seconds.size()));
-}
-
-TEST(MixedQueues, AreNotMeasuredWithoutTwoSizesWithAGap) {
-  run_ranks(2, [](const ProcessGroup& group) {
-    EXPECT_THAT(measure_mixed_queues(group, rows_of({4, 64, kMiB}, 1e-3), {}).seconds, testing::IsEmpty());
-    EXPECT_THAT(measure_mixed_queues(group, rows_of({32 * kKiB, kMiB}, std::nullopt), {}).seconds, testing::IsEmpty());
-    EXPECT_THAT(measure_mixed_queues(group, rows_of({32 * kKiB, kMiB}, 1e-3), {.seconds = 1e-3}).seconds, testing::IsEmpty());
-    barrier(group);  // so that no rank is gone before the other has connected
-  });
-}
-
-TEST(MixedQueues, AreComparedWithAGapForEveryCallButTheFirst) {
-  const CommCosts costs = {CostCurve({{kMiB, 3}, {2 * kMiB, 5}}), CostCurve({{kMiB, 2}, {2 * kMiB, 4}})};
-  const MixedQueues queues = {.bytes = {{kMiB, 2 * kMiB, kMiB}, {2 * kMiB, kMiB}}, .seconds = {3 + 4 + 2, 2 * (5 + 2)}};
-  EXPECT_THAT(ratios_to(queues, costs), ElementsAre(testing::DoubleEq(1), testing::DoubleEq(2)));
 }
 
 TEST(SlicedSizes, GiveEveryRankWholeElementsAndAreDistinct) {

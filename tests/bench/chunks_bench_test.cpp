@@ -68,27 +68,5 @@ TEST(ChunksBench, MeasuresEverySizeOnceEvenWithoutTimeAndMoreOftenWhereThereIsSo
   EXPECT_GT(samples_taken(1), 2 * kFewestSamples);
 }
 
-TEST(SetGaps, FillsTheRowsOfItsWorldBetweenSmallestAndLargestChunk) {
-  AllReduceTable table;
-  for (const int64_t bytes : {4, 1024, 2048, 4096, 8192}) table.push_back({.bytes = bytes, .world_size = 2, .median_s = 0.1, .gap_s = 0.9});
-  table.push_back({.bytes = 2048, .world_size = 4, .median_s = 1});
-  const std::vector<ChunksPoint> points = {{.chunk_bytes = 1024, .calls = 8, .full_chunks = 8, .total_s = {}, .gap_s = 0.1},
-                                           {.chunk_bytes = 4096, .calls = 2, .full_chunks = 2, .total_s = {}, .gap_s = 0.25},
-                                           {.chunk_bytes = 8192, .calls = 1, .full_chunks = 1, .total_s = {}, .gap_s = 0.8}};
-  EXPECT_EQ(set_gaps(table, 2, points), 3);
-  EXPECT_EQ(table[0].gap_s, 0.9);
-  EXPECT_THAT(*table[1].gap_s, DoubleNear(0.1, 1e-12));  // (8 * 0.1 - 0.1) / 7
-  EXPECT_THAT(*table[2].gap_s, DoubleNear(0.2, 1e-12));  // a third of the way from one to the other
-  EXPECT_THAT(*table[3].gap_s, DoubleNear(0.4, 1e-12));  // (2 * 0.25 - 0.1) / 1
-  EXPECT_EQ(table[4].gap_s, 0.9);                        // one call is no queue
-  EXPECT_FALSE(table[5].gap_s.has_value());
-}
-
-TEST(SetGaps, ChangesNothingWithoutAQueue) {
-  AllReduceTable table = {{.bytes = 8192, .world_size = 2, .median_s = 1}};
-  EXPECT_EQ(set_gaps(table, 2, {{.chunk_bytes = 8192, .calls = 1, .full_chunks = 1, .total_s = {}, .gap_s = 0.8}}), 0);
-  EXPECT_FALSE(table[0].gap_s.has_value());
-}
-
 }  // namespace
 }  // namespace firkin

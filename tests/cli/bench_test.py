@@ -37,8 +37,6 @@ class Surroundings(Bench):
 
 class BadInput(Bench):
     def test_exits_2_with_one_line_before_any_rank_starts(self):
-        wrong_world = self.folder / "allreduce.csv"
-        wrong_world.write_text("bytes,world_size,median_s\n4,8,0.001\n")
         blocked = self.folder / "file"
         blocked.write_text("in the way")
         for words, mentions in [
@@ -57,8 +55,6 @@ class BadInput(Bench):
             (["chunks", "--elements=-1"], "--elements -1: expected 1 to"),
             (["chunks", "-b", "4"], "60000000 calls; expected at most 1000000"),
             (["chunks", "-b", "1M", "-e", "4K"], "--begin 1M: expected at most --end 4K"),
-            (["chunks", "--allreduce", "missing.csv"], "missing.csv: cannot be read"),
-            (["chunks", "--allreduce", wrong_world], "no row for 2 ranks"),
             (["collectives", "-b", "6"], "--begin 6: expected a multiple of 4"),
             (["collectives", "--ranks", "1"], "--ranks 1: expected 2 or more"),
             (["collectives", "-b", "1M", "--memory-limit", "1MiB"], "--begin 1M: expected at most 341 KiB, a third of the memory of a rank"),
@@ -77,31 +73,19 @@ class BadInput(Bench):
 
 
 class AllReduce(Bench):
-    def test_measures_the_sizes_of_nccl_tests_flags_in_both_caches(self):
-        for flags, caches in ([], "warm"), (["--cold"], "cold"):
-            with self.subTest(caches=caches):
-                answer = json.loads(self.bench("allreduce", "-b", "4", "-e", "4K", "-f", "32", "--time", "0.5", "--json", *flags).stdout)
-                self.assertEqual(answer["caches"], caches)
-                self.assertEqual([(row["bytes"], row["count"]) for row in answer["allreduce"]], [(4, 1), (128, 32), (4096, 1024)])
-                for row, samples in zip(answer["allreduce"], answer["samples"]["isolated_s"]):
-                    self.assertEqual(row["wrong"], 0)
-                    self.assertEqual(row["samples"], len(samples))
-                    self.assertLessEqual(row["median_s"], row["p99_s"])
-                    self.assertAlmostEqual(row["busbw_bytes_per_s"], row["bytes"] / row["median_s"])  # 2 (n - 1) / n is 1 for two ranks
-                self.assertEqual(json.loads((self.out / "results.json").read_text()), answer)
-                self.assertEqual([row["bytes"] for row in self.rows("allreduce.csv")], ["4", "128", "4096"])
+    def test_measures_the_sizes_of_nccl_tests_flags(self):
+        answer = json.loads(self.bench("allreduce", "-b", "4", "-e", "4K", "-f", "32", "--time", "0.5", "--json").stdout)
+        self.assertEqual([(row["bytes"], row["count"]) for row in answer["allreduce"]], [(4, 1), (128, 32), (4096, 1024)])
+        for row, samples in zip(answer["allreduce"], answer["samples"]["isolated_s"]):
+            self.assertEqual(row["wrong"], 0)
+            self.assertEqual(row["samples"], len(samples))
+            self.assertLessEqual(row["median_s"], row["p99_s"])
+            self.assertAlmostEqual(row["busbw_bytes_per_s"], row["bytes"] / row["median_s"])  # 2 (n - 1) / n is 1 for two ranks
+        self.assertEqual(json.loads((self.out / "results.json").read_text()), answer)
+        self.assertEqual([row["bytes"] for row in self.rows("allreduce.csv")], ["4", "128", "4096"])
 
 
 class AllReduceFull(Bench):
-    def test_says_what_queues_of_mixed_sizes_take_beside_the_model(self):
-        text = self.bench("allreduce", "-b", "32K", "-e", "512K", "--time", "1").stdout
-        answer = json.loads((self.out / "results.json").read_text())
-        ratios = answer["samples"]["mixed_queue_ratios"]
-        self.assertEqual(answer["mixed_queues"]["queues"], len(ratios))
-        self.assertAlmostEqual(answer["mixed_queues"]["ratio"], statistics.median(ratios))
-        self.assertRegex(" ".join(text.split()), r"queued in mixed sizes, calls take \d\.\d\d times")
-        self.assertNotIn("mixed_queues", json.loads(self.bench("allreduce", "-e", "64", "--time", "0.5", "--json").stdout))
-
     def test_more_ranks_than_two(self):
         table = self.bench("allreduce", "--ranks", "4", "-e", "64", "--time", "0.5").stdout
         self.assertEqual(len(self.rows("allreduce.csv")), 3)
@@ -110,10 +94,8 @@ class AllReduceFull(Bench):
 
 
 class Chunks(Bench):
-    def test_writes_points_with_intervals_and_fills_the_gaps_of_a_table(self):
-        table = self.folder / "allreduce.csv"
-        table.write_text("bytes,world_size,median_s,gap_s\n4,2,0.001,0.0005\n1024,2,0.001,\n4096,2,0.002,\n1024,4,0.5,\n")
-        flags = ["--elements", "4096", "-b", "1K", "-e", "64K", "-f", "4", "--time", "1.5", "--allreduce", table]
+    def test_writes_points_with_intervals(self):
+        flags = ["--elements", "4096", "-b", "1K", "-e", "64K", "-f", "4", "--time", "1.5"]
         answer = json.loads(self.bench("chunks", *flags, "--json").stdout)
         self.assertEqual([(p["chunk_bytes"], p["calls"]) for p in answer["chunks"]], [(1024, 16), (4096, 4), (16384, 1)])
         for point, samples in zip(answer["chunks"], answer["samples"]["total_s"]):
@@ -123,16 +105,9 @@ class Chunks(Bench):
             self.assertLessEqual(point["total_s"], math.inf if high is None else high)  # a busy machine takes too few samples for a bound
             self.assertEqual(point["wrong"], 0)
         files = sorted(f.name for f in self.out.iterdir() if not f.name.startswith("."))
-        self.assertEqual(files, ["allreduce.csv", "chunks.csv", "report.html", "results.json"])
+        self.assertEqual(files, ["chunks.csv", "report.html", "results.json"])
         self.assertEqual([row["chunk_elements"] for row in self.rows("chunks.csv")], ["256", "1024", "4096"])
         self.assertIn("chart-chunks", (self.out / "report.html").read_text())
-        kept, first, second, other_world = self.rows("allreduce.csv")
-        self.assertEqual(float(kept["gap_s"]), 0.0005)
-        for row, point in zip((first, second), answer["chunks"]):  # one more call, without the latency of the first
-            total_s, alone_s = point["gap_s"] * point["calls"], float(row["median_s"])
-            least_s = 0.01 * point["gap_s"]
-            self.assertAlmostEqual(float(row["gap_s"]), max((total_s - alone_s) / (point["calls"] - 1), least_s))
-        self.assertEqual(other_world["gap_s"], "")
 
 
 class ChunksFull(Bench):
@@ -142,14 +117,6 @@ class ChunksFull(Bench):
             self.assertEqual(point["samples"], 1)
             self.assertEqual(point["total_ci_s"], {"low": 0, "high": None})
             self.assertEqual(row["total_high_s"], "")
-
-    def test_without_a_table_none_is_written(self):
-        self.bench("chunks", "--elements", "256", "-b", "256", "--time", "0.3")
-        self.assertFalse((self.out / "allreduce.csv").exists())
-
-
-COLLECTIVES = ["all_reduce", "reduce_scatter", "all_gather"]
-
 
 class Collectives(Bench):
     def test_of_every_size_are_beside_each_other_and_right(self):

@@ -102,7 +102,6 @@ class Steps(Compare):
             },
         )
         for row, truth in zip(answer["settings"], (1, 1.2, 1, 0.8)):
-            self.assertEqual(row["evidence"], "samples")
             self.assertLess(row["ratio_ci"]["low"], truth)
             self.assertGreater(row["ratio_ci"]["high"], truth)
 
@@ -132,20 +131,12 @@ class Steps(Compare):
         self.assertEqual(answer["only_a"], ["demo, batch 2, sequence 128, float32: none"])
         self.assertIn("The runs share no setting.", self.text(a, b))
 
-    def test_without_samples_the_stated_intervals_decide_and_the_text_says_so(self):
-        a = step_run(1, {2: {("none", None): 0.1}})
-        b = step_run(2, {2: {("none", None): 0.12}})
-        del a["configurations"][0]["samples"]
-        row = self.answer(a, b)["settings"][0]
-        self.assertEqual((row["evidence"], row["verdict"]), ("stated intervals", "slower"))
-        self.assertIn("1 without raw samples in both", self.text(a, b))
-
     def test_three_blocks_decide_nothing(self):
         a, b = (step_run(seed, {2: {("none", None): seconds}}) for seed, seconds in ((1, 0.1), (2, 0.2)))
         a["configurations"][0]["samples"]["step_s"] = [[0.1, 0.1, 0.1]]
         row = self.answer(a, b)["settings"][0]
         self.assertEqual((row["verdict"], row["ratio_ci"]), ("unknown", {"low": 0, "high": None}))
-        self.assertIn("1 with a median alone or too few blocks: no verdict.", self.text(a, b))
+        self.assertIn("1 with too few samples in one of the runs: no verdict.", self.text(a, b))
 
 
 class FailIfSlower(Compare):
@@ -210,13 +201,7 @@ class AllReduce(Compare):
             run["samples"] = {"isolated_s": [blocks(noise, median_s) for _ in run["allreduce"]]}
         answer = self.answer(a, b)
         self.assertEqual([row["setting"] for row in answer["settings"]], ["4 B", "1 KiB (1024 B)", "4 KiB (4096 B)"])
-        self.assertEqual({(row["evidence"], row["verdict"]) for row in answer["settings"]}, {("samples", "slower")})
-
-    def test_deviations_and_counts_decide_where_there_is_nothing_else_and_the_text_says_so(self):
-        spread = {"stdev_s": 1e-5, "samples": 100}
-        a, b = allreduce_run(1, 1e-4, **spread), allreduce_run(2, 1.3e-4, **spread)
-        self.assertEqual({(row["evidence"], row["verdict"]) for row in self.answer(a, b)["settings"]}, {("standard deviations", "slower")})
-        self.assertIn("3 with neither samples nor intervals", self.text(a, b))
+        self.assertEqual({row["verdict"] for row in answer["settings"]}, {"slower"})
 
     def test_medians_alone_give_ratios_without_a_verdict(self):
         row = self.answer(allreduce_run(1, 1e-4), allreduce_run(1, 2e-4))["settings"][0]
@@ -227,9 +212,8 @@ class AllReduce(Compare):
 class Rejects(Compare):
     def test_files_that_are_no_results(self):
         cells = {2: {("none", None): 0.1}}
-        good, two_settings, no_interval, twice = (step_run(1, cells) for _ in range(4))
+        good, two_settings, twice = (step_run(1, cells) for _ in range(3))
         two_settings["configurations"][0]["samples"]["step_s"].append([1, 2, 3])
-        no_interval["configurations"][0]["strategies"][0]["measured_ci_s"] = {"low": 1, "high": 2}
         twice["configurations"].append(twice["configurations"][0])
         for bad, mentions in [
             ("", "b.json:1: not JSON"),
@@ -241,21 +225,12 @@ class Rejects(Compare):
             (head("bench-allreduce") | {"allreduce": [{"bytes": 4, "world_size": 2, "median_s": -1}]}, "allreduce[0].median_s: -1"),
             (allreduce_run(1, 1e-4), "expected two results of one subcommand"),
             (two_settings, "samples of 2 settings; expected 1"),
-            (no_interval, "does not hold the median"),
             (twice, "'none' appears twice"),
         ]:
             with self.subTest(mentions=mentions):
                 self.assert_rejected(good, bad, mentions)
         self.assert_refused("compare", TUNE, "missing.json", "--out", self.out, mentions="missing.json: cannot be read")
 
-    def test_a_report_of_several_leaves_the_pages_of_each(self):
-        folder = self.folder / "a"
-        folder.mkdir()
-        (folder / "results.json").write_bytes(TUNE.read_bytes())
-        (folder / "report.html").write_text("a's own")
-        result = firkin("report", folder, TUNE, cwd=self.folder)
-        self.assertEqual((result.returncode, result.stdout), (0, "wrote firkin-out/report/report.html\n"), result.stderr)
-        self.assertEqual((folder / "report.html").read_text(), "a's own")
 
 
 if __name__ == "__main__":

@@ -31,8 +31,6 @@ NCCL_JSON = json.dumps({"args": ["all_reduce_perf"], "results": [
 OSU = "# OSU MPI Allreduce Latency Test v7.3\n# Size       Avg Latency(us)\n1024    20.0\n"
 OTHERS_CSV = "size,time\n1024,20.0\n4096,25.0\n"
 RESULTS = (ROOT / "tests" / "report" / "data" / "tune.json").read_text()
-SECONDS = "seconds\n0.1\n0.2\n"
-RANKS = json.dumps({"samples": {"settings": ["none"], "raw_step_s_by_rank": [[[0.1, 0.2]]]}}, indent=1)
 
 # A reader: what it accepts, the command that reads FILE, and a substitution for each malformation. None: the format has no such thing.
 #   missing: a column or field; text, negative, nan: in a number; duplicate: a name that may be there once; unsorted: times out of order.
@@ -81,14 +79,6 @@ READERS = {
         good=RESULTS, command=["report", "FILE", "--html", "out/report.html"],
         missing=('"measured_s"', '"measured"'), text=("0.014878", '"early"'), negative=("0.014878", "-0.014878"), nan=("0.014878", "NaN"),
         duplicate=("blocks.11.v.weight", "lm_head.weight"), unsorted=("0.014878", "0.2")),
-    "ranks.csv": dict(
-        good=SECONDS, command=["predict", "--tensors", "tensors.csv", "--allreduce", "allreduce.csv", "--stragglers", "FILE"],
-        missing=("seconds", "time"), text=("0.2", "slow"), negative=("0.2", "-0.2"), nan=("0.2", "nan"),
-        duplicate=("seconds", "seconds,seconds"), unsorted=None),
-    "ranks.json": dict(
-        good=RANKS, command=["predict", "--tensors", "tensors.csv", "--allreduce", "allreduce.csv", "--stragglers", "FILE"],
-        missing=('"settings"', '"strategies"'), text=("0.2", '"slow"'), negative=("0.2", "-0.2"), nan=("0.2", "NaN"),
-        duplicate=('"raw_step_s_by_rank"', '"settings"'), unsorted=None),
 }
 GOOD_BESIDE = {"tensors.csv": TENSORS, "allreduce.csv": ALLREDUCE, "needed": NEEDED, "sizes": SIZES, "times": TIMES, "course": COURSE_ALLREDUCE}
 
@@ -148,7 +138,7 @@ class Malformed(unittest.TestCase):
         self.reject(["text", "missing", "negative", "nan", "duplicate", "unsorted"])
 
     def test_an_error_points_to_the_line_that_is_wrong(self):
-        for reader, line in (("tensors.csv", 3), ("allreduce.csv", 3), ("nccl.txt", 2), ("ranks.csv", 3), ("times", 3)):
+        for reader, line in (("tensors.csv", 3), ("allreduce.csv", 3), ("nccl.txt", 2), ("times", 3)):
             with self.subTest(reader=reader):
                 before, after = READERS[reader]["text"]
                 (self.folder / "bad").write_text(READERS[reader]["good"].replace(before, after, 1))

@@ -376,34 +376,6 @@ class Predict(OfGpt2Large):
         self.assertIn("which rounds them: compare the loss", " ".join(self.text("--hooks", "none,bf16").split()))
         self.assert_refused("predict", *self.inputs(), "--hooks", "fp8", mentions="unknown hook 'fp8'; expected one of none, bf16")
 
-    def test_stragglers_stretch_backward_by_the_expected_slowest_rank(self):
-        times = self.out / "ranks.csv"
-        times.write_text("seconds\n" + "\n".join(str(1 + i / 100) for i in range(9)) + "\n")  # 1.00 ... 1.08, median 1.04
-        plain = self.predict()
-        answer = self.predict("--stragglers", times)
-        expected = sum((1 + i / 100) * (((i + 1) / 9) ** 8 - (i / 9) ** 8) for i in range(9)) / 1.04
-        self.assertAlmostEqual(answer["stragglers"]["factor"], expected)
-        self.assertAlmostEqual(answer["model"]["backward_s"], plain["model"]["backward_s"] * expected)
-        self.assertGreater(answer["best_plan"]["backward_s"], plain["best_plan"]["backward_s"])
-        self.assertFalse(answer["model"]["extrapolated"])
-        self.assertIn("the slowest of 8 ranks", " ".join(self.text("--stragglers", times).split()))
-
-    def test_more_stragglers_than_measured_times_are_said_to_be_extrapolated(self):
-        times = self.out / "ranks.csv"
-        times.write_text("seconds\n1\n1.02\n1.1\n")
-        answer = self.predict("--stragglers", times)
-        self.assertTrue(answer["stragglers"]["extrapolated"])
-        self.assertTrue(answer["model"]["extrapolated"])
-        self.assertGreater(answer["stragglers"]["tail_factor"], answer["stragglers"]["factor"])
-        for part in [answer["best_uniform"], answer["best_plan"], *answer["curve"], *answer["baselines"]]:
-            self.assertLess(part["backward_s"], part["high_s"])
-        self.assertIn("EXTRAPOLATED: the slowest of 8 ranks, from 3 times", self.text("--stragglers", times))
-
-    def test_stragglers_come_from_a_results_file_as_well(self):
-        results = self.out / "results.json"
-        results.write_text(json.dumps({"samples": {"settings": ["none"], "raw_step_s_by_rank": [[[1.0, 1.1], [1.0, 1.2]]]}}))
-        self.assertEqual(self.predict("--stragglers", results)["stragglers"]["samples"], 4)
-
     def test_it_writes_only_when_asked_also_where_it_reads(self):
         self.predict()
         self.assertFalse((self.out / "results.json").exists())

@@ -89,11 +89,6 @@ void read_nccl_tests(std::string_view text) {
   check_table(parse_nccl_tests(text, kFile, {.world_size = 8, .in_place = true}).table);
 }
 
-void read_rank_times(std::string_view text) {
-  const Straggler straggler = expected_straggler(parse_rank_times(text, kFile), 1024);
-  require(std::isfinite(straggler.tail_factor) && straggler.tail_factor >= straggler.factor, "the slowest of many ranks has a time");
-}
-
 void read_results(std::string_view text) {
   const Results results = parse_results(text, kFile);
   render_report(results);
@@ -127,7 +122,6 @@ std::span<const Reader> readers() {
       Reader{"nccl_text", read_nccl_tests},
       Reader{"nccl_json", read_nccl_tests},
       Reader{"osu", read_osu},
-      Reader{"rank_times", read_rank_times},
       Reader{"results", read_results},
       Reader{"model", read_model},
   };

@@ -81,14 +81,6 @@ TEST(Prediction, AWorldThatWasNotMeasuredHasRangesAroundItsTimes) {
   EXPECT_GE(*prediction.best_plan.high_s, prediction.best_plan.backward_s);
 }
 
-TEST(Prediction, TheSlowestRankStretchesBackward) {
-  const Prediction prediction =
-      predict({.profile = even_profile(), .table = measured_on({4}), .world_size = 4, .rank_times = {{1, 1, 1, 1, 1.5}}});
-  ASSERT_TRUE(prediction.stragglers);
-  EXPECT_DOUBLE_EQ(prediction.stragglers->measured_backward_s, 0.12);
-  EXPECT_DOUBLE_EQ(prediction.workload.backward_s, 0.12 * prediction.stragglers->factor);
-}
-
 // The same, needed in reverse by a forward pass of 60 ms.
 TensorProfile even_profile_with_forward() {
   TensorProfile profile = even_profile();

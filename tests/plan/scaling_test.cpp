@@ -180,7 +180,7 @@ struct Regrets {
       const TensorProfile profile = gpt2_large(backward_s);
       const double least_s = find_best_uniform_cap(profile, measured, {}).timeline.end_s;
       const auto regret = [&](const BucketPlan& plan) { return simulate(profile, plan, measured).end_s / least_s - 1; };
-      chosen.push_back(regret(CapOdds(profile, redraw(forms, {}), {}).least_regret().plan));
+      chosen.push_back(regret(CapOdds(profile, draws_of(forms), {}).least_regret().plan));
       best_of_mean.push_back(regret(find_best_uniform_cap(profile, mean, {}).plan));
       pytorch_default.push_back(regret(assign_buckets(profile.bytes, kTorchDefaultCaps)));
     }

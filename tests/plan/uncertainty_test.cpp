@@ -72,16 +72,6 @@ TEST(RedrawCosts, OfMediansAloneSayNothing) {
   EXPECT_TRUE(redraw_costs({{.bytes = kMiB, .world_size = 4, .median_s = 1, .stdev_s = 0.1, .samples = 1}}, 4).empty());
 }
 
-TEST(Redraw, MovesComputationByItsErrorAndNothingElse) {
-  const SimulationOptions simulation{.overhead_s = 1e-5, .compute_slowdown = 1.01};
-  std::vector<double> factors;
-  for (const InputDraw& draw : redraw(std::vector<CommCosts>(100, linear_costs(1, 1)), simulation, 0.1)) {
-    factors.push_back(draw.compute_factor);
-    EXPECT_EQ(draw.simulation, simulation);
-  }
-  EXPECT_NEAR(stdev(factors), 0.1, 0.03);
-}
-
 TEST(WithModelErrors, HasEachErrorOfTheModelInTurn) {
   const InputDraw nominal{.costs = linear_costs(1, 1)};
   const std::vector<InputDraw> draws = with_model_errors({}, nominal);
@@ -96,7 +86,7 @@ TEST(WithModelErrors, HasEachErrorOfTheModelInTurn) {
 TEST(CapOdds, OfOneDrawIsItsBestCapWithoutRegret) {
   const TensorProfile profile = make_profile({8, 8, 8, 8}, {1, 2, 3, 4});
   const CommCosts costs = linear_costs(0.25, 1.0 / 32);
-  const CapOdds odds(profile, redraw({costs}, {}), kAtMost);
+  const CapOdds odds(profile, draws_of({costs}), kAtMost);
   EXPECT_EQ(odds.least_regret().plan, find_best_uniform_cap(profile, costs, kAtMost).plan);
   EXPECT_EQ(odds.of(odds.least_regret().plan).expected_regret, 0);
   EXPECT_EQ(odds.of(odds.least_regret().plan).near_best, 1);
@@ -105,7 +95,7 @@ TEST(CapOdds, OfOneDrawIsItsBestCapWithoutRegret) {
 TEST(CapOdds, OfAPlanThatIsAlwaysBestAreExactlyOne) {
   const TensorProfile profile = make_profile({8, 8, 8, 8}, {1, 2, 3, 4});
   for (const size_t draws : {9u, 10u, 49u}) {  // so many times its share, added up, is above 1, below and above
-    const CapOdds odds(profile, redraw(std::vector<CommCosts>(draws, linear_costs(0.25, 1.0 / 32)), {}), kAtMost);
+    const CapOdds odds(profile, draws_of(std::vector<CommCosts>(draws, linear_costs(0.25, 1.0 / 32))), kAtMost);
     EXPECT_EQ(odds.of(odds.least_regret().plan).near_best, 1) << draws;
   }
 }
@@ -114,7 +104,7 @@ TEST(CapOdds, WeighWhatIsLostByHowOftenItIs) {
   // Under the fast draw one bucket ends at 4 + 1.25, two at 4.75, four at 4.5; under the slow one (16 s a call) at 21, 35 and 66.
   const TensorProfile profile = make_profile({8, 8, 8, 8}, {1, 2, 3, 4});
   const CommCosts fast = linear_costs(0.25, 1.0 / 32), slow = linear_costs(16, 1.0 / 32);
-  const CapOdds even(profile, redraw({fast, slow}, {}), kAtMost);
+  const CapOdds even(profile, draws_of({fast, slow}), kAtMost);
   const BucketPlan named = even.least_regret().plan;
   EXPECT_EQ(named.buckets.size(), 1u);
   EXPECT_NEAR(even.of(named).expected_regret, (5.25 / 4.5 - 1) / 2, 1e-12);
@@ -122,14 +112,14 @@ TEST(CapOdds, WeighWhatIsLostByHowOftenItIs) {
   // One slow draw in a hundred does not pay for a bucket that is always late: three tensors and one end at 4.5, and at 36.
   std::vector<CommCosts> rarely(100, fast);
   rarely[7] = slow;
-  EXPECT_EQ(CapOdds(profile, redraw(rarely, {}), kAtMost).least_regret().plan.buckets.size(), 2u);
+  EXPECT_EQ(CapOdds(profile, draws_of(rarely), kAtMost).least_regret().plan.buckets.size(), 2u);
 }
 
 TEST(DrawnTimes, HoldMostOfTheDraws) {
   const TensorProfile profile = make_profile({8, 8, 8, 8}, {1, 2, 3, 4});
   std::vector<CommCosts> costs;
   for (int i = 0; i <= 100; ++i) costs.push_back(linear_costs(0.25 + i / 100.0, 1.0 / 32));
-  const Interval times = drawn_times(profile, redraw(costs, {}), BucketPlan{.buckets = {{0, 4}}});
+  const Interval times = drawn_times(profile, draws_of(costs), BucketPlan{.buckets = {{0, 4}}});
   EXPECT_NEAR(times.low, 4 + 1.25 + 0.025, 1e-9);
   EXPECT_NEAR(times.high, 4 + 1.25 + 0.975, 1e-9);
 }

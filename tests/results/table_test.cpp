@@ -10,11 +10,6 @@ TEST(Table, ColumnsAreAsWideAsTheirWidestCellAndNumbersStandOnTheRight) {
   EXPECT_EQ(terminal_table(table, {"", "< best"}), "name     step\nnaive   12 ms\nb      345 µs  < best\n");
 }
 
-TEST(Table, TheWidestLineCountsCharactersNotBytes) {
-  EXPECT_EQ(widest_line("ab\n12 µs\nabc\n"), 5u);
-  EXPECT_EQ(widest_line(""), 0u);
-}
-
 TEST(Table, WordsAreWrappedAtEightyColumnsUnderTheirHead) {
   std::string words;
   for (int i = 0; i < 30; ++i) words += "word ";

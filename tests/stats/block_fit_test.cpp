@@ -67,28 +67,6 @@ TEST(BlockFit, HoldsTheMedianOfAllSamplesWhereAllSettingsAreEqual) {
   EXPECT_LE(held, 980);
 }
 
-TEST(BlockFit, FlagsABlockThatIsSlowForOneSettingAndNotOneThatIsSlowForAll) {
-  SyntheticNoise noise(3);
-  auto measured = measure(noise, {0.1, 0.2, 0.3, 0.4}, 12, 0.01);
-  const BlockFit before = fit_blocks(measured);
-  for (std::vector<double>& setting : measured) setting[4] *= 10;
-  const BlockFit slow_block = fit_blocks(measured);
-  for (size_t s = 0; s < 4; ++s) EXPECT_EQ(slow_block[s].outliers, before[s].outliers);
-  EXPECT_THAT(before[2].outliers, Not(Contains(7)));
-  measured[2][7] *= 2;
-  EXPECT_THAT(fit_blocks(measured)[2].outliers, Contains(7));
-}
-
-TEST(BlockFit, ShowsThatASettingHasTwoModes) {
-  SyntheticNoise noise(4);
-  auto measured = measure(noise, {0.1, 0.1, 0.1, 0.1}, 20, 0.01);
-  for (size_t b = 0; b < 20; b += 3) measured[1][b] *= 3;
-  const BlockFit fit = fit_blocks(measured);
-  EXPECT_FALSE(fit[0].modes);
-  ASSERT_TRUE(fit[1].modes);
-  EXPECT_NEAR(fit[1].modes->high / fit[1].modes->low, 3, 0.1);
-}
-
 TEST(BlockFit, OfOneSettingIsItsSeries) {
   const std::vector<double> samples = {3, 1, 2, 5, 4, 6, 9};
   const BlockFit fit = fit_blocks({samples});

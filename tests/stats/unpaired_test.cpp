@@ -104,33 +104,5 @@ TEST(UnpairedRatio, RefusesWhatHasNoAnswer) {
   EXPECT_THROW(unpaired_ratio(std::vector<double>{1, kInfinity}, four), std::invalid_argument);
 }
 
-TEST(RatioOfStatedIntervals, AddsDistancesAsSquares) {
-  // On the logarithmic scale a is 3 +- 3 and the reference 1 +- 4, so the ratio is 2 +- 5.
-  const StatedMedian a{std::exp(3), {std::exp(0), std::exp(6)}};
-  const StatedMedian reference{std::exp(1), {std::exp(-3), std::exp(5)}};
-  const PairedRatio ratio = ratio_of_stated(a, reference);
-  EXPECT_NEAR(std::log(ratio.ratio), 2, 1e-12);
-  EXPECT_NEAR(std::log(ratio.interval.low), -3, 1e-12);
-  EXPECT_NEAR(std::log(ratio.interval.high), 7, 1e-12);
-}
-
-TEST(RatioOfStatedIntervals, TakesTheFarSideOfEachForTheNearSideOfTheRatio) {
-  // The reference may be much smaller than its median, never larger: the ratio may be much larger, never smaller.
-  const PairedRatio ratio = ratio_of_stated({2, {2, 2}}, {1, {0.25, 1}});
-  EXPECT_DOUBLE_EQ(ratio.interval.low, 2);
-  EXPECT_DOUBLE_EQ(ratio.interval.high, 8);
-}
-
-TEST(RatioOfStatedIntervals, IsUnboundedWhereOneIs) {
-  const PairedRatio ratio = ratio_of_stated({2, {0, kInfinity}}, {1, {0.9, 1.1}});
-  EXPECT_EQ(ratio.interval.low, 0);
-  EXPECT_EQ(ratio.interval.high, kInfinity);
-}
-
-TEST(RatioOfStatedIntervals, RefusesAMedianOutsideItsInterval) {
-  EXPECT_THROW(ratio_of_stated({2, {3, 4}}, {1, {1, 1}}), std::invalid_argument);
-  EXPECT_THROW(ratio_of_stated({2, {1, 4}}, {0, {0, 1}}), std::invalid_argument);
-}
-
 }  // namespace
 }  // namespace firkin

@@ -164,7 +164,6 @@ class Kept(unittest.TestCase):
         import worth
 
         self.assertEqual((ROOT / "docs/where_it_matters.md").read_text(), page.text(self.result))
-        self.assertEqual((ROOT / "src/report/map.h").read_text(), worth.map_header(self.result))
 
     @unittest.skipUnless(vl_convert, "no vl_convert beside this Python")
     def test_a_cell_and_a_sweep_are_what_this_program_predicts(self):

@@ -26,9 +26,7 @@ struct AllReduceRow {
   // Not in allreduce.csv:
   std::optional<double> p99_s = std::nullopt;
   std::optional<int64_t> calls_per_sample = std::nullopt;
-  std::optional<int64_t> wrong = std::nullopt;     // elements that differ from the sum over the ranks
-  std::optional<int64_t> outliers = std::nullopt;  // outlying samples
-  std::optional<Interval> modes_s = std::nullopt;  // the two modes of the samples, if they have any
+  std::optional<int64_t> wrong = std::nullopt;  // elements that differ from the sum over the ranks
 };
 
 using AllReduceTable = std::vector<AllReduceRow>;
@@ -63,8 +61,6 @@ struct CollectiveRow {
   std::optional<double> ratio_to_allreduce = {};  // paired
   std::optional<Interval> ratio_to_allreduce_ci = {};
   std::optional<int64_t> samples = {}, calls_per_sample = {}, wrong = {};
-  std::optional<int64_t> outliers = {};  // number of outlying samples
-  std::optional<Interval> modes_s = {};  // the two modes of the samples, if they have any
 };
 
 // Sizes to measure: begin, begin * factor, ... up to `end`, like nccl-tests' -b, -e and -f. Throws InputError unless

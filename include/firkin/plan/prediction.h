@@ -27,10 +27,10 @@ namespace firkin {
 // The inputs of a prediction, summarised.
 struct PredictedWorkload {
   int64_t world_size = 0;
-  bool extrapolated = false;  // to a world that was not measured, or to its slowest rank
+  bool extrapolated = false;  // to a world that was not measured
   int64_t tensors = 0;
   int64_t gradient_bytes = 0;
-  double backward_s = 0;  // without communication, of the slowest rank
+  double backward_s = 0;  // without communication
   std::string rule;
   std::optional<int64_t> first_cap_bytes;
   bool gap_measured = false;
@@ -61,19 +61,6 @@ struct PredictedPlan {
   double gain = 0;
   bool exact = false;  // whether it is the best of all plans in ready order
   PyTorchCaps pytorch;
-};
-
-// All ranks wait for the slowest, so predictions use the measured profile (that of the slowest measured rank)
-// multiplied by `factor`.
-struct StragglerPrediction {
-  int64_t samples = 0;
-  int64_t measured_ranks = 1;
-  double slowest_rank_ratio = 1;  // time of the slowest rank over the median rank's, in every step
-  int64_t ranks = 0;
-  double factor = 1;
-  double tail_factor = 1;
-  bool beyond_samples = false;
-  double measured_backward_s = 0;  // from the profile before
 };
 
 // One form in which a(x) may grow with the world, and the best cap if that form is right.
@@ -115,9 +102,7 @@ struct PredictionInputs {
   double latency_factor = 1;  // from a calibration (calibration.h)
   // How well the model fits, by the same calibration; none if it was not calibrated.
   std::optional<double> residual = std::nullopt;
-  std::vector<int64_t> caps = {};  // the curve's, in bytes; empty: powers of two
-  // Seconds of ranks, without communication, [rank][step]; empty: every rank is as fast as the profile's.
-  std::vector<std::vector<double>> rank_times = {};
+  std::vector<int64_t> caps = {};       // the curve's, in bytes; empty: powers of two
   std::vector<Compression> hooks = {};  // to compare
   bool sensitivity = false;
   bool sharded = false;                          // only for a profile that knows its forward pass
@@ -131,7 +116,6 @@ struct Prediction {
   PredictedCap best_uniform;  // the cap to use: of least expected regret
   PredictedPlan best_plan;
   std::vector<PredictedBaseline> baselines;
-  std::optional<StragglerPrediction> stragglers;
   // None at a measured world; else costs are the geometric mean of its forms.
   std::optional<Extrapolation> extrapolation;
   std::optional<SensitivityPrediction> sensitivity;

@@ -1,9 +1,8 @@
-// Extrapolation to more ranks than were measured: all-reduce times, and the time of the slowest rank.
+// Extrapolation of all-reduce times to more ranks than were measured.
 //
 //   const ScalingModel model(table);  // measured on 16, 32 and 64 ranks
 //   model.costs(1024);                // a(x) and g(x): the forms' geometric mean
 //   model.costs(ScalingForm::kRing, 1024);
-//   expected_straggler(times_by_rank, 1024).factor;
 #pragma once
 
 #include <array>
@@ -73,28 +72,5 @@ class ScalingModel {
   std::vector<int64_t> sizes_;     // ascending
   std::vector<double> gap_ratio_;  // by size: g / a
 };
-
-struct Straggler {
-  double expected_max_s = 0;  // the slowest of `ranks`, in a typical step
-  double factor = 1;          // expected_max_s over the same of the measured ranks
-  // More ranks than times: some are probably slower than any measured, so `factor` is too low.
-  bool beyond_samples = false;
-  double tail_factor = 1;         // with an exponential tail if beyond_samples; otherwise `factor`
-  double slowest_rank_ratio = 1;  // median time of the slowest rank over that of the median rank
-};
-
-// E[max over P ranks] / E[max over the P0 measured ones], because a profile is already that of the slowest rank.
-//
-// Slowness that all ranks share in a step makes none of them wait, and is taken out (fit_blocks). Each measured rank
-// stands for P / P0 of the P ranks: with F_i the distribution of rank i's times in a typical step, the maximum has the
-// distribution prod F_i^(P / P0). Its expectation is never above the largest measured time, so for more ranks than
-// times a second figure treats the largest tenth of the residuals as the start of an exponential tail (peaks over a
-// threshold u with mean excess s: u + s (ln N + 0.577) for N draws above u). The two span a plausible range, not a
-// confidence interval.
-//
-// times_by_rank: seconds of a rank's backward or step, [rank][step], every step on every rank; of a single rank, its
-// times alone. Throws InputError when there is none, ranks differ in their number of steps, a time is not positive and
-// finite, or ranks < 1.
-Straggler expected_straggler(const std::vector<std::vector<double>>& times_by_rank, int64_t ranks);
 
 }  // namespace firkin

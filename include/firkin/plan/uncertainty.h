@@ -35,9 +35,8 @@ inline constexpr int kDraws = 200;
 // mostly the model's own error (model_range()).
 std::vector<CommCosts> redraw_costs(const AllReduceTable& table, int64_t world_size);
 
-// A draw for each of `costs`. `compute_error`: the standard error of ready times and the end of backward together, as a
-// fraction. Deterministic.
-std::vector<InputDraw> redraw(std::vector<CommCosts> costs, const SimulationOptions& simulation, double compute_error = 0);
+// A draw for each of `costs`, which differ in these alone.
+std::vector<InputDraw> draws_of(std::vector<CommCosts> costs, const SimulationOptions& simulation = {});
 
 // Errors that the model may have, one at a time: factors on the latency of a call, the time of its bytes, and backward.
 // The first has no error. Half as large for a calibrated model.

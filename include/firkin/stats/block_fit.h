@@ -12,7 +12,6 @@
 #pragma once
 
 #include <cstddef>
-#include <optional>
 #include <span>
 #include <vector>
 
@@ -21,38 +20,11 @@
 
 namespace firkin {
 
-// The modified z-score of Iglewicz and Hoaglin (1993), who recommend this threshold.
-inline constexpr double kOutlierThreshold = 3.5;
-
-// Indices, ascending, of the values farther from the median than `threshold` standard deviations: 1.4826 times the
-// median absolute deviation (its value for normal noise), or, when that is zero, 1.2533 times the mean absolute
-// deviation. Throws std::invalid_argument when `values` is empty or holds a value that is not finite, or when threshold
-// is not positive.
-std::vector<size_t> find_outliers(std::span<const double> values, double threshold = kOutlierThreshold);
-
-// Two groups of values with almost none between them.
-struct TwoModes {
-  double low = 0;  // medians of the groups
-  double high = 0;
-  double high_share = 0;  // share of the values, 0 to 1
-};
-
-// Splits the values at the widest gap that leaves at least a fifth of them (and at least three) on either side; up to a
-// twentieth of the values on either side may lie inside the gap. The groups count as two modes if the gap is kModeGap
-// times as wide as the average distance of the values from their group's median, and if there are at least
-// kFewestForModes values. About 1 in 250 normal series of 12 to 20 values passes for two modes. Throws
-// std::invalid_argument when `values` is empty or holds a value that is not finite.
-inline constexpr size_t kFewestForModes = 12;
-inline constexpr double kModeGap = 5;
-std::optional<TwoModes> find_two_modes(std::span<const double> values);
-
 struct SettingFit {
   double median = 0;  // in a typical block, in the unit of the samples
   // Unbounded with fewer than kFewestSamples blocks; never wider than the samples' range.
   Interval interval;
-  std::vector<double> polished;   // per block: the sample, as it would be in a typical block
-  std::vector<size_t> outliers;   // blocks in which this setting's polished samples stand out
-  std::optional<TwoModes> modes;  // found in the polished samples
+  std::vector<double> polished;  // per block: the sample, as it would be in a typical block
 };
 
 using BlockFit = std::vector<SettingFit>;  // one per setting

@@ -36,20 +36,9 @@ PairedRatio paired_ratio(std::span<const double> a, std::span<const double> refe
 // (1963) of the centre.
 std::vector<double> pairwise_means(std::span<const double> values);
 
-// A median and its interval, as read from a file that has no samples.
-struct StatedMedian {
-  double median = 0;
-  Interval interval;
-};
-
-// The ratio of two medians and its interval, from two intervals of the same confidence. The measurements count as
-// independent: the distances from the medians, as logarithms, add up as squares (method of variance estimates recovery,
-// Zou and Donner 2008).
-// Throws std::invalid_argument when a median is not positive and finite, or lies outside its interval.
-PairedRatio ratio_of_stated(const StatedMedian& a, const StatedMedian& reference);
-
-// The ratio of the medians of two series in the order measured, with the intervals of series_interval(). Their lengths
-// may differ.
+// The ratio of the medians of two series in the order measured. Their lengths may differ. They count as independent: the
+// distances of the ends of each series_interval() from its median, as logarithms, add up as squares (method of variance
+// estimates recovery, Zou and Donner 2008).
 // Throws std::invalid_argument when one is empty or holds a value that is not positive and finite.
 PairedRatio unpaired_ratio(std::span<const double> a, std::span<const double> reference);
 
