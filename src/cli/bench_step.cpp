@@ -211,10 +211,7 @@ void run_rank(const LayersFlags& flags, const ProcessGroup& group) {
                                    perturbation_text(ratio), 100 * kMostPerturbation));
   }
   results.layers = profile.times;
-  results.profile = MeasuredProfile{.tensors = profile.tensors,
-                                    .bare_backward_s = {},
-                                    .hook_perturbation = ratio.ratio - 1,
-                                    .hook_perturbation_ci = Interval{ratio.interval.low - 1, ratio.interval.high - 1}};
+  results.profile = MeasuredProfile{.tensors = profile.tensors, .bare_backward_s = {}, .hook_perturbation = ratio.ratio - 1};
   results.notes.push_back(fmt::format("The clocks change a step by {}.", perturbation_text(ratio)));
   finish_run(flags.common, results,
              {{"layer-sizes.csv", layer_sizes_csv(*results.layers)},

@@ -7,7 +7,6 @@
 #include <vector>
 
 #include "firkin/plan/tensor_profile.h"
-#include "firkin/stats/interval.h"
 
 namespace firkin {
 
@@ -15,7 +14,6 @@ struct MeasuredProfile {
   TensorProfile tensors;
   std::optional<double> bare_backward_s = {};    // backward without hooks
   std::optional<double> hook_perturbation = {};  // what the hooks cost, as a fraction of backward
-  std::optional<Interval> hook_perturbation_ci = {};
 };
 
 // Sets hook_perturbation and bare_backward_s, from pairs of backward passes with hooks and without, in seconds.

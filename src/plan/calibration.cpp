@@ -134,9 +134,9 @@ double norm(const Vector& v) {
   return std::sqrt(std::inner_product(v.begin(), v.end(), v.begin(), 0.0));
 }
 
-// Per parameter, the length of its effect on the residuals beyond what the other parameters could do to them
-// (Gram-Schmidt); 0 if the runs do not determine it.
-Vector own_effects(const Fit& fit, const Vector& x) {
+// Per parameter, whether the runs determine it: its effect on the residuals beyond what the other parameters could do to
+// them (Gram-Schmidt).
+std::vector<bool> determined(const Fit& fit, const Vector& x) {
   constexpr double kStep = 1e-3, kNoEffect = 1e-3;
   const Vector base = fit.residuals(x);
   std::vector<Vector> columns;
@@ -147,7 +147,7 @@ Vector own_effects(const Fit& fit, const Vector& x) {
     columns.push_back(fit.residuals(moved));
     for (size_t r = 0; r < base.size(); ++r) columns.back()[r] = (columns.back()[r] - base[r]) / step;
   }
-  Vector effects;
+  std::vector<bool> result;
   for (size_t i = 0; i < x.size(); ++i) {
     std::vector<Vector> rest = columns;
     // Column i goes last, so that all others are taken out of it.
@@ -160,18 +160,17 @@ Vector own_effects(const Fit& fit, const Vector& x) {
         for (size_t r = 0; r < base.size(); ++r) rest[later][r] -= dot * rest[c][r];
       }
     }
-    const double effect = norm(rest.back());
-    effects.push_back(effect < kNoEffect ? 0 : effect);
+    result.push_back(norm(rest.back()) >= kNoEffect);
   }
-  return effects;
+  return result;
 }
 
-// Sets the residual, the standard errors and the warning. `residuals` are those at `x`.
+// Sets the residual and the warning. `residuals` are those at `x`.
 void add_uncertainty(const Fit& fit, const Vector& x, const Vector& residuals, Calibration& result) {
-  const Vector effects = own_effects(fit, x);
+  const std::vector<bool> is_determined = determined(fit, x);
   std::vector<std::string> undetermined;
   for (size_t i = 0; i < x.size(); ++i) {
-    if (effects[i] == 0) undetermined.push_back(fit.parameters[i].in_words);
+    if (!is_determined[i]) undetermined.push_back(fit.parameters[i].in_words);
   }
   if (!undetermined.empty()) {
     result.warning = fmt::format("these runs cannot tell {}, so predicted times may be off; runs with more, and with fewer, buckets could",
@@ -179,12 +178,6 @@ void add_uncertainty(const Fit& fit, const Vector& x, const Vector& residuals, C
   }
   if (residuals.size() <= x.size()) return;
   result.residual = norm(residuals) / std::sqrt(static_cast<double>(residuals.size() - x.size()));
-  for (size_t i = 0; i < x.size() && undetermined.empty(); ++i) {
-    constexpr double kStep = 1e-6;
-    const Parameter& parameter = fit.parameters[i];
-    const double per_x = (parameter.value(x[i] + kStep) - parameter.value(x[i])) / kStep;
-    result.standard_errors.push_back(per_x * *result.residual / effects[i]);
-  }
 }
 
 size_t check_runs(const TensorProfile& profile, const std::vector<MeasuredRun>& runs) {
@@ -295,7 +288,6 @@ Calibration calibrate(const TensorProfile& profile, const CommCosts& costs, cons
   Vector errors = residuals;
   for (double& error : errors) error = std::abs(std::expm1(error));
   result.median_relative_error = median(errors);
-  result.largest_relative_error = std::ranges::max(errors);
   for (const Parameter& parameter : fit.parameters) result.fitted.emplace_back(parameter.name);
   add_uncertainty(fit, x, residuals, result);
   return result;

@@ -68,9 +68,7 @@ void add_best(const Tuning& tuning, Results& results) {
   results.best_measured = results.curve[measured.best];
   for (const size_t i : measured.members) results.indifference_set.push_back(results.curve[i].cap_mib);
   // Noise can make the paired ratio come out below 1; nothing is lost then.
-  const PairedRatio& to_best = measured.to_best[predicted];
-  results.regret = std::max(0.0, to_best.ratio - 1);
-  results.regret_ci = Interval{to_best.interval.low - 1, to_best.interval.high - 1};
+  results.regret = std::max(0.0, measured.to_best[predicted].ratio - 1);
 }
 
 void add_answer(const Tuning& tuning, const BlockFit& fit, Results& results) {
@@ -80,11 +78,7 @@ void add_answer(const Tuning& tuning, const BlockFit& fit, Results& results) {
   results.decision = tuning.decision;
   results.decision->measured_s = measured_s(chosen);
   results.over_default = tuning.decision.over_default;
-  if (const SettingSteps* ordered = find_setting(tuning.gain, kOrderedName)) {
-    results.ordered_over_best_cap = gain_over(*ordered, chosen);
-    const SettingSteps* by_default = find_setting(tuning.gain, kTorchDefaultName);
-    if (by_default != nullptr) results.ordered_over_default = gain_over(*ordered, *by_default);
-  }
+  if (const SettingSteps* ordered = find_setting(tuning.gain, kOrderedName)) results.ordered_over_best_cap = gain_over(*ordered, chosen);
   results.sharded = tuning.sharded;
   if (const SettingSteps* sharded = find_setting(tuning.gain, kShardedName)) results.sharded_over_best_cap = gain_over(*sharded, chosen);
   for (const HookTuning& hook : tuning.hooks) {

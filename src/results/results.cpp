@@ -125,7 +125,6 @@ constexpr auto kFields<Calibration> = std::tuple(Field("", &Calibration::options
                                                  Field("latency_factor", &Calibration::latency_factor, Unit::kRatio),
                                                  Field("median_relative_error", &Calibration::median_relative_error),
                                                  Field("fitted", &Calibration::fitted), Field("residual", &Calibration::residual),
-                                                 Field("standard_errors", &Calibration::standard_errors),
                                                  Field("warning", &Calibration::warning));
 
 template <>
@@ -177,8 +176,7 @@ static void read_object(const JsonFields& fields, TensorProfile& profile) {
 template <>
 constexpr auto kFields<MeasuredProfile> = std::tuple(Field("", &MeasuredProfile::tensors),
                                                      Field("bare_backward_s", &MeasuredProfile::bare_backward_s, Unit::kSeconds),
-                                                     Field("hook_perturbation", &MeasuredProfile::hook_perturbation),
-                                                     Field("hook_perturbation_ci", &MeasuredProfile::hook_perturbation_ci));
+                                                     Field("hook_perturbation", &MeasuredProfile::hook_perturbation));
 
 // ---- All-reduces.
 
@@ -346,13 +344,13 @@ constexpr auto kFields<Results> = std::tuple(
     Field("dense_curve", &Results::dense_curve, kIfAny), Field("strategies", &Results::strategies, kIfAny),
     Field("decision", &Results::decision), Field("best_predicted", &Results::best_predicted),
     Field("best_measured", &Results::best_measured), Field("indifference_set", &Results::indifference_set, Unit::kMib, kIfAny),
-    Field("regret", &Results::regret), Field("regret_ci", &Results::regret_ci), Field("over_default", &Results::over_default),
-    Field("ordered_over_default", &Results::ordered_over_default), Field("ordered_over_best_cap", &Results::ordered_over_best_cap),
-    Field("hooks", &Results::hooks, kIfAny), Field("sharded", &Results::sharded),
-    Field("sharded_over_best_cap", &Results::sharded_over_best_cap), Field("chunks", &Results::chunks, kIfAny),
-    Field("collectives", &Results::collectives, kIfAny), Field("configurations", &Results::configurations, kIfAny),
-    Field("traces", &Results::traces, kIfAny), Field("comparison", &Results::comparison),
-    Field("samples.total_s", &Results::chunk_totals_s, kIfAny), Field("samples.seconds", &Results::collective_samples_s, kIfAny));
+    Field("regret", &Results::regret), Field("over_default", &Results::over_default),
+    Field("ordered_over_best_cap", &Results::ordered_over_best_cap), Field("hooks", &Results::hooks, kIfAny),
+    Field("sharded", &Results::sharded), Field("sharded_over_best_cap", &Results::sharded_over_best_cap),
+    Field("chunks", &Results::chunks, kIfAny), Field("collectives", &Results::collectives, kIfAny),
+    Field("configurations", &Results::configurations, kIfAny), Field("traces", &Results::traces, kIfAny),
+    Field("comparison", &Results::comparison), Field("samples.total_s", &Results::chunk_totals_s, kIfAny),
+    Field("samples.seconds", &Results::collective_samples_s, kIfAny));
 
 namespace {
 

@@ -215,11 +215,9 @@ struct Results {
   std::vector<StrategyRow> strategies = {};
   std::optional<Decision> decision = {};  // this and the following: only from a complete run
   std::optional<CurveRow> best_predicted = {}, best_measured = {};
-  std::vector<double> indifference_set = {};  // caps in MiB that the measurement cannot tell from the best
-  std::optional<double> regret = {};          // step at best_predicted over step at best_measured, minus 1
-  std::optional<Interval> regret_ci = {};
-  std::optional<PairedRatio> over_default = {};  // step with the chosen cap over PyTorch's default, as in the decision
-  std::optional<PairedRatio> ordered_over_default = {};
+  std::vector<double> indifference_set = {};              // caps in MiB that the measurement cannot tell from the best
+  std::optional<double> regret = {};                      // step at best_predicted over step at best_measured, minus 1
+  std::optional<PairedRatio> over_default = {};           // step with the chosen cap over PyTorch's default, as in the decision
   std::optional<PairedRatio> ordered_over_best_cap = {};  // the best cap is the chosen one
   std::vector<HookGain> hooks = {};
   std::optional<PredictedSharded> sharded = {};           // its periods are whole steps

@@ -43,7 +43,7 @@ TEST(Calibrate, OneRunGivesOneCommonSlowdown) {
   EXPECT_EQ(calibration.fitted, std::vector<std::string>{"the slowdown"});
   EXPECT_NEAR(calibration.options.compute_slowdown, 1.3, 1e-4);
   EXPECT_EQ(calibration.options.comm_slowdown, calibration.options.compute_slowdown);
-  EXPECT_LT(calibration.largest_relative_error, 1e-5);
+  EXPECT_LT(calibration.median_relative_error, 1e-5);
   EXPECT_EQ(calibration.warning, "");
 }
 
@@ -67,7 +67,7 @@ TEST(Calibrate, FourRunsGiveTheLatencyBesideABackwardWhichMayBeLessThanAlone) {
     const Calibration calibration = calibrate(steady_profile(), alone, runs);
     EXPECT_THAT(calibration.fitted, testing::ElementsAre("the slowdown of computation", "the latency factor", "the overhead per call"));
     EXPECT_NEAR(calibration.latency_factor, latency, 0.1 * latency);
-    EXPECT_LT(calibration.largest_relative_error, 2e-3);
+    EXPECT_LT(calibration.median_relative_error, 2e-3);
     const double unseen_s = simulate(steady_profile(), plan_for(4000000), scaled(alone, latency), truth).end_s;
     const double predicted_s = simulate(steady_profile(), plan_for(4000000), calibrated(alone, calibration), calibration.options).end_s;
     EXPECT_NEAR(predicted_s / unseen_s, 1, 0.01);
@@ -82,8 +82,7 @@ TEST(Calibrate, WarnsThatLatencyIsNotDeterminedWhereThereIsNone) {
   }
   const Calibration calibration = calibrate(steady_profile(), no_latency, runs);
   EXPECT_THAT(calibration.warning, HasSubstr("how much longer an all-reduce takes to start during backward"));
-  EXPECT_TRUE(calibration.standard_errors.empty());
-  EXPECT_LT(calibration.largest_relative_error, 1e-3);
+  EXPECT_LT(calibration.median_relative_error, 1e-3);
 }
 
 TEST(Calibrate, PredictsPlansThatItHasNotSeen) {
@@ -108,7 +107,7 @@ TEST(Calibrate, WarnsWhenTheRunsDoNotDetermineAParameter) {
   const Calibration calibration =
       calibrate(steady_profile(), kCosts, {run_of(4000000, truth), run_of(4000000, truth), run_of(4000000, truth)});
   EXPECT_THAT(calibration.warning, HasSubstr("these runs cannot tell how much communication slows computation down"));
-  EXPECT_LT(calibration.largest_relative_error, 1e-4);
+  EXPECT_LT(calibration.median_relative_error, 1e-4);
 }
 
 TEST(Calibrate, WarnsWhenNothingOverlaps) {
@@ -126,7 +125,7 @@ TEST(Calibrate, ReportsWhatTheModelCannotExplain) {
   run.end_s *= 0.8;
   const Calibration calibration = calibrate(steady_profile(), kCosts, {run});
   EXPECT_EQ(calibration.options, SimulationOptions{});
-  EXPECT_NEAR(calibration.largest_relative_error, 0.25, 1e-9);
+  EXPECT_NEAR(calibration.median_relative_error, 0.25, 1e-9);
 }
 
 // Times of three plans, each with noise of its own.
@@ -154,21 +153,14 @@ TEST(Calibrate, HasMoreTimesThanParametersOrNoResidual) {
   EXPECT_LT(*five.residual, 1e-3);
 }
 
-TEST(Calibrate, TheResidualIsTheNoiseOfTheTimesAndStandardErrorsAreWhatItMakesOfTheParameters) {
+TEST(Calibrate, TheResidualIsTheNoiseOfTheTimes) {
   const SimulationOptions truth = {.overhead_s = 4e-3, .compute_slowdown = 1.4, .comm_slowdown = 1.4};
-  std::vector<double> residuals, slowdowns, overheads, slowdown_errors, overhead_errors;
+  std::vector<double> residuals;
   for (uint64_t seed = 0; seed < 60; ++seed) {
     const Calibration fit = calibrate(steady_profile(), kCosts, noisy_runs(truth, 0.01, seed));
-    ASSERT_EQ(fit.standard_errors.size(), 2u);
     residuals.push_back(*fit.residual * *fit.residual);
-    slowdowns.push_back(fit.options.compute_slowdown);
-    overheads.push_back(fit.options.overhead_s);
-    slowdown_errors.push_back(fit.standard_errors[0] * fit.standard_errors[0]);
-    overhead_errors.push_back(fit.standard_errors[1] * fit.standard_errors[1]);
   }
   EXPECT_NEAR(std::sqrt(mean(residuals)), 0.01, 0.003);
-  EXPECT_NEAR(std::sqrt(mean(slowdown_errors)) / stdev(slowdowns), 1, 0.4);
-  EXPECT_NEAR(std::sqrt(mean(overhead_errors)) / stdev(overheads), 1, 0.4);
 }
 
 TEST(Calibrate, RejectsRunsThatAreNoMeasurement) {

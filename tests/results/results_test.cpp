@@ -78,7 +78,7 @@ TEST(Results, SamplesOfLayersAreCheckedWhetherTheirLayerIsThereOrNot) {
 TEST(Results, AnInterruptedTuneNeedsNoAnswer) {
   json document = tune_document();
   document["complete"] = false;
-  for (const char* section : {"curve", "strategies", "best_predicted", "best_measured", "indifference_set", "regret", "regret_ci"}) {
+  for (const char* section : {"curve", "strategies", "best_predicted", "best_measured", "indifference_set", "regret"}) {
     document.erase(section);
   }
   const Results results = results_from_json(document);

@@ -29,12 +29,9 @@ struct Calibration {
   SimulationOptions options = {};
   double latency_factor = 1;             // latency during backward over latency alone; may be below 1
   double median_relative_error = 0;      // over the fitted times
-  double largest_relative_error = 0;     // over the fitted times
   std::vector<std::string> fitted = {};  // names of the fitted parameters, simplest first
   // Standard deviation of log(predicted / measured); divisor: times less parameters.
   std::optional<double> residual = {};
-  // One per entry of `fitted`, in its unit; empty without a residual, or if a parameter is undetermined.
-  std::vector<double> standard_errors = {};
   // Names parameters that the runs do not determine because other values would fit as well; else empty.
   std::string warning = {};
 };
@@ -42,8 +39,8 @@ struct Calibration {
 // Least squares of log(predicted / measured). One or two measured times determine a slowdown common to computation and
 // communication; three, also the overhead per call; four or more, the slowdown of computation, a factor on the latency
 // of all-reduces, and the overhead. A fitted parameter without influence on these runs gets no effect; parameters that
-// are not fitted keep their values in `known`. Standard errors are those of the model linearised at the fit.
-// Deterministic. Throws InputError if there is no run, a plan does not fit the profile, or a time is not positive.
+// are not fitted keep their values in `known`. Deterministic. Throws InputError if there is no run, a plan does not fit the profile, or a
+// time is not positive.
 Calibration calibrate(const TensorProfile& profile, const CommCosts& costs, const std::vector<MeasuredRun>& runs,
                       const SimulationOptions& known = {});
 
