@@ -13,7 +13,7 @@
 #include "comm/across_ranks.h"
 #include "firkin/base/error.h"
 #include "firkin/base/units.h"
-#include "firkin/stats/summary.h"
+#include "firkin/stats/estimates.h"
 #include "workload/workload.h"
 
 namespace firkin {

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "firkin/comm/process_group.h"
-#include "firkin/plan/allreduce_table.h"
+#include "firkin/plan/measurements.h"
 #include "results/results.h"
 
 namespace firkin {

@@ -10,7 +10,7 @@
 #include "ddp/ready_order.h"
 #include "firkin/base/error.h"
 #include "firkin/ddp/module_parameters.h"
-#include "firkin/stats/summary.h"
+#include "firkin/stats/estimates.h"
 
 namespace firkin {
 namespace {

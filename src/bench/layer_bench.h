@@ -11,8 +11,8 @@
 #include <string>
 
 #include "firkin/comm/process_group.h"
-#include "firkin/plan/tensor_profile.h"
-#include "firkin/stats/paired.h"
+#include "firkin/plan/measurements.h"
+#include "firkin/stats/estimates.h"
 #include "results/results.h"
 #include "workload/workload.h"
 

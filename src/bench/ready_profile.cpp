@@ -16,7 +16,7 @@
 #include "firkin/base/error.h"
 #include "firkin/comm/device.h"
 #include "firkin/plan/bucket_plan.h"
-#include "firkin/stats/summary.h"
+#include "firkin/stats/estimates.h"
 
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/graph_task.h>

@@ -14,9 +14,8 @@
 #include "firkin/base/error.h"
 #include "firkin/base/units.h"
 #include "firkin/stats/block_fit.h"
-#include "firkin/stats/paired.h"
-#include "firkin/stats/summary.h"
-#include "measuring/step_schedule.h"
+#include "firkin/stats/estimates.h"
+#include "measuring/steps.h"
 
 #include <torch/optim/sgd.h>
 

@@ -18,7 +18,7 @@
 #include <vector>
 
 #include "firkin/base/error.h"
-#include "firkin/base/output_folder.h"
+#include "firkin/base/file.h"
 #include "firkin/base/units.h"
 #include "firkin/plan/bucket_plan.h"
 #include "import/import.h"

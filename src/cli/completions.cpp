@@ -2,7 +2,7 @@
 // what the last word, which may be empty, can become, one per line, followed by a tab and a summary; ":files" stands
 // for any file. `firkin completions SHELL` prints the few lines by which a shell asks.
 #include "command.h"
-#include "import/clusters.h"
+#include "import/import.h"
 #include "model/transformer_config.h"
 
 namespace firkin::cli {

@@ -2,7 +2,7 @@
 #include <cmath>
 
 #include "firkin/comm/rank_info.h"
-#include "firkin/plan/strategy.h"
+#include "firkin/plan/bucket_plan.h"
 #include "flags.h"
 
 namespace firkin::cli {

@@ -6,8 +6,8 @@
 
 #include "command.h"
 #include "firkin/plan/scaling.h"
-#include "import/clusters.h"
-#include "model/assumed_profile.h"
+#include "import/import.h"
+#include "model/transformer_config.h"
 
 namespace firkin::cli {
 namespace {

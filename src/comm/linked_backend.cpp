@@ -18,7 +18,7 @@
 
 #include "firkin/base/error.h"
 #include "firkin/base/units.h"
-#include "firkin/plan/allreduce_table.h"
+#include "firkin/plan/measurements.h"
 
 namespace firkin {
 

@@ -9,7 +9,7 @@
 #include "firkin/ddp/data_parallel.h"
 #include "firkin/ddp/module_parameters.h"
 #include "firkin/plan/bucket_plan.h"
-#include "measuring/ready_profile.h"
+#include "measuring/steps.h"
 
 namespace firkin {
 
@@ -52,7 +52,7 @@ class ReadyCounter {
 // Count - 1, ..., 1, 0: registration order, reversed.
 std::vector<int64_t> reversed_order(size_t count);
 
-// profile_in_order() of measuring/ready_profile.h for parameters.
+// profile_in_order() of measuring/steps.h for parameters.
 TensorProfile profile_in_order(const std::vector<NamedTensor>& parameters, const std::vector<int64_t>& order,
                                const std::vector<double>& ready_s, double backward_s);
 

@@ -8,9 +8,7 @@
 #include <numeric>
 #include <stdexcept>
 
-#include "firkin/stats/interval.h"
-#include "firkin/stats/paired.h"
-#include "firkin/stats/summary.h"
+#include "firkin/stats/estimates.h"
 
 namespace firkin {
 namespace {

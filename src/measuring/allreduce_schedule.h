@@ -17,7 +17,7 @@
 #include <vector>
 
 #include "firkin/base/units.h"
-#include "firkin/plan/allreduce_table.h"
+#include "firkin/plan/measurements.h"
 
 namespace firkin {
 

@@ -10,8 +10,7 @@
 #include "firkin/base/units.h"
 #include "firkin/plan/ordered_plan.h"
 #include "firkin/stats/block_fit.h"
-#include "firkin/stats/paired.h"
-#include "firkin/stats/summary.h"
+#include "firkin/stats/estimates.h"
 
 namespace firkin {
 namespace {

@@ -25,7 +25,7 @@
 #include "firkin/plan/cost_curve.h"
 #include "firkin/plan/decision.h"
 #include "firkin/plan/sharded_plan.h"
-#include "measuring/ready_profile.h"
+#include "measuring/steps.h"
 
 namespace firkin {
 

@@ -13,7 +13,7 @@
 #include <utility>
 
 #include "firkin/base/error.h"
-#include "firkin/stats/summary.h"
+#include "firkin/stats/estimates.h"
 
 namespace firkin {
 namespace {

@@ -17,7 +17,7 @@
 #include "firkin/base/units.h"
 #include "firkin/plan/best_plan.h"
 #include "firkin/plan/ordered_plan.h"
-#include "firkin/stats/summary.h"
+#include "firkin/stats/estimates.h"
 #include "simulator.h"
 
 namespace firkin {

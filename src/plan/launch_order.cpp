@@ -9,7 +9,7 @@
 #include <tuple>
 
 #include "firkin/base/error.h"
-#include "firkin/stats/summary.h"
+#include "firkin/stats/estimates.h"
 
 namespace firkin {
 namespace {

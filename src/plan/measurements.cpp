@@ -17,11 +17,9 @@
 #include "firkin/base/error.h"
 #include "firkin/base/file.h"
 #include "firkin/base/units.h"
-#include "firkin/plan/allreduce_table.h"
+#include "firkin/plan/measurements.h"
 #include "firkin/plan/sharded_plan.h"
-#include "firkin/plan/tensor_profile.h"
-#include "firkin/stats/interval.h"
-#include "firkin/stats/summary.h"
+#include "firkin/stats/estimates.h"
 
 namespace firkin {
 namespace {

@@ -9,7 +9,7 @@
 #include "firkin/base/error.h"
 #include "firkin/plan/bucket_plan.h"
 #include "firkin/plan/launch_order.h"
-#include "firkin/stats/summary.h"
+#include "firkin/stats/estimates.h"
 #include "simulator.h"
 
 namespace firkin {

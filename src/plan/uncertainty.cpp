@@ -10,7 +10,7 @@
 #include <utility>
 
 #include "firkin/base/error.h"
-#include "firkin/stats/summary.h"
+#include "firkin/stats/estimates.h"
 #include "simulator.h"
 
 namespace firkin {

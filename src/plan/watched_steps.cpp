@@ -12,7 +12,7 @@
 #include "firkin/base/error.h"
 #include "firkin/base/json_text.h"
 #include "firkin/base/units.h"
-#include "firkin/stats/summary.h"
+#include "firkin/stats/estimates.h"
 
 namespace firkin {
 

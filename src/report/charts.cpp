@@ -9,7 +9,7 @@
 #include <ranges>
 
 #include "firkin/base/units.h"
-#include "firkin/stats/summary.h"
+#include "firkin/stats/estimates.h"
 
 namespace firkin {
 namespace {

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "firkin/stats/interval.h"
+#include "firkin/stats/estimates.h"
 #include "results/results.h"
 
 namespace firkin {

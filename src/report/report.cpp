@@ -8,7 +8,6 @@
 #include <string_view>
 
 #include "firkin/base/file.h"
-#include "firkin/base/output_folder.h"
 #include "report/charts.h"
 
 // embedded.cpp

@@ -8,7 +8,7 @@
 
 #include "firkin/base/units.h"
 #include "firkin/plan/uncertainty.h"
-#include "firkin/stats/summary.h"
+#include "firkin/stats/estimates.h"
 #include "report/words.h"
 
 namespace firkin {

@@ -1,4 +1,4 @@
-#include "results/comparison.h"
+#include "results/results.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -12,8 +12,7 @@
 
 #include "firkin/base/error.h"
 #include "firkin/base/units.h"
-#include "firkin/stats/paired.h"
-#include "results/results.h"
+#include "firkin/stats/estimates.h"
 
 namespace firkin {
 

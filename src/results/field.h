@@ -26,7 +26,7 @@
 #include "firkin/base/error.h"
 #include "firkin/base/json_text.h"
 #include "firkin/base/units.h"
-#include "firkin/stats/interval.h"
+#include "firkin/stats/estimates.h"
 
 namespace firkin {
 

@@ -7,9 +7,8 @@
 
 #include "firkin/base/file.h"
 #include "firkin/base/json_text.h"
-#include "firkin/base/output_folder.h"
 #include "firkin/base/units.h"
-#include "firkin/stats/summary.h"
+#include "firkin/stats/estimates.h"
 #include "results/field.h"
 
 namespace firkin {

@@ -9,8 +9,7 @@
 #include <string_view>
 #include <vector>
 
-#include "firkin/plan/allreduce_table.h"
-#include "firkin/plan/tensor_profile.h"
+#include "firkin/plan/measurements.h"
 #include "results/field.h"
 
 namespace firkin {

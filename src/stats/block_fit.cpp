@@ -7,7 +7,7 @@
 #include <stdexcept>
 #include <utility>
 
-#include "firkin/stats/summary.h"
+#include "firkin/stats/estimates.h"
 
 namespace firkin {
 namespace {

@@ -7,9 +7,7 @@
 #include <stdexcept>
 #include <vector>
 
-#include "firkin/stats/interval.h"
-#include "firkin/stats/paired.h"
-#include "firkin/stats/summary.h"
+#include "firkin/stats/estimates.h"
 
 namespace firkin {
 namespace {

@@ -15,8 +15,7 @@
 #include "firkin/base/progress.h"
 #include "firkin/base/units.h"
 #include "firkin/ddp/module_parameters.h"
-#include "firkin/stats/interval.h"
-#include "firkin/stats/summary.h"
+#include "firkin/stats/estimates.h"
 
 namespace firkin {
 namespace {

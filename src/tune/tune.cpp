@@ -14,7 +14,6 @@
 #include "comm/across_ranks.h"
 #include "firkin/base/error.h"
 #include "firkin/base/file.h"
-#include "firkin/base/output_folder.h"
 #include "firkin/ddp/module_parameters.h"
 #include "report/words.h"
 #include "results/results.h"

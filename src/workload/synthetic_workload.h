@@ -8,7 +8,7 @@
 #include <memory>
 
 #include "comm/device_timer.h"
-#include "firkin/plan/tensor_profile.h"
+#include "firkin/plan/measurements.h"
 #include "workload/workload.h"
 
 namespace firkin {

@@ -18,8 +18,7 @@
 
 #include "firkin/base/units.h"
 #include "firkin/comm/process_group.h"
-#include "firkin/stats/paired.h"
-#include "firkin/stats/summary.h"
+#include "firkin/stats/estimates.h"
 
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 

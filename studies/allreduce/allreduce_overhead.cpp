@@ -15,8 +15,7 @@
 #include "bench/allreduce_bench.h"
 #include "firkin/base/units.h"
 #include "firkin/comm/run_ranks.h"
-#include "firkin/stats/paired.h"
-#include "firkin/stats/summary.h"
+#include "firkin/stats/estimates.h"
 
 namespace firkin {
 namespace {

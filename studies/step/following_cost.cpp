@@ -15,7 +15,7 @@
 #include "firkin/base/units.h"
 #include "firkin/comm/run_ranks.h"
 #include "firkin/ddp/data_parallel.h"
-#include "firkin/stats/summary.h"
+#include "firkin/stats/estimates.h"
 #include "workload/transformer.h"
 
 #include <torch/torch.h>

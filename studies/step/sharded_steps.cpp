@@ -20,8 +20,7 @@
 #include "firkin/comm/run_ranks.h"
 #include "firkin/ddp/overlapped_optimizer.h"
 #include "firkin/ddp/sharded_optimizer.h"
-#include "firkin/stats/paired.h"
-#include "firkin/stats/summary.h"
+#include "firkin/stats/estimates.h"
 #include "workload/transformer.h"
 
 #include <torch/torch.h>

@@ -14,8 +14,7 @@
 #include "bench/step_bench.h"
 #include "firkin/base/units.h"
 #include "firkin/comm/run_ranks.h"
-#include "firkin/stats/paired.h"
-#include "firkin/stats/summary.h"
+#include "firkin/stats/estimates.h"
 
 #include <torch/torch.h>
 

@@ -1,4 +1,4 @@
-"""Two settings measured in the same blocks, by their ratio: what stats/paired.h does, for pairs that firkin tune does not compare.
+"""Two settings measured in the same blocks, by their ratio: what stats/estimates.h does, for pairs that firkin tune does not compare.
 
 The median of the means of every two blocks' log(a / b), each with itself as well (Hodges and Lehmann 1963), and the interval of Wilcoxon's
 signed ranks (Tukey 1949).

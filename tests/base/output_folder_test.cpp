@@ -1,4 +1,4 @@
-#include "firkin/base/output_folder.h"
+#include "firkin/base/file.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -10,7 +10,6 @@
 #include <vector>
 
 #include "firkin/base/error.h"
-#include "firkin/base/file.h"
 #include "private_mount.h"
 #include "temporary_folder.h"
 

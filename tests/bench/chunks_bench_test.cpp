@@ -5,7 +5,7 @@
 
 #include "../comm/thread_ranks.h"
 #include "firkin/base/error.h"
-#include "firkin/stats/interval.h"
+#include "firkin/stats/estimates.h"
 
 namespace firkin {
 namespace {

@@ -12,10 +12,9 @@
 
 #include "firkin/base/error.h"
 #include "firkin/base/file.h"
-#include "firkin/plan/allreduce_table.h"
 #include "firkin/plan/bucket_plan.h"
+#include "firkin/plan/measurements.h"
 #include "firkin/plan/scaling.h"
-#include "firkin/plan/tensor_profile.h"
 #include "firkin/plan/timeline.h"
 #include "import/import.h"
 #include "model/transformer_config.h"

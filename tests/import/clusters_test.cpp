@@ -1,4 +1,4 @@
-#include "import/clusters.h"
+#include "import/import.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,5 +1,5 @@
 // In which order settings run, and for how long, on a clock that is made up.
-#include "measuring/step_schedule.h"
+#include "measuring/steps.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-#include "model/assumed_profile.h"
+#include "model/transformer_config.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-#include "firkin/plan/allreduce_table.h"
+#include "firkin/plan/measurements.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

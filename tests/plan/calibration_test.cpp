@@ -9,7 +9,7 @@
 
 #include "../stats/synthetic_noise.h"
 #include "firkin/plan/bucket_plan.h"
-#include "firkin/stats/summary.h"
+#include "firkin/stats/estimates.h"
 #include "helpers.h"
 
 namespace firkin {

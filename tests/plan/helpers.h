@@ -12,7 +12,7 @@
 #include "firkin/base/error.h"
 #include "firkin/plan/bucket_plan.h"
 #include "firkin/plan/cost_curve.h"
-#include "firkin/plan/tensor_profile.h"
+#include "firkin/plan/measurements.h"
 
 namespace firkin {
 

@@ -5,7 +5,7 @@
 #include <cmath>
 #include <random>
 
-#include "firkin/plan/allreduce_table.h"
+#include "firkin/plan/measurements.h"
 #include "firkin/plan/scaling.h"
 #include "helpers.h"
 

@@ -13,7 +13,7 @@
 #include "firkin/base/file.h"
 #include "firkin/plan/best_plan.h"
 #include "firkin/plan/uncertainty.h"
-#include "firkin/stats/summary.h"
+#include "firkin/stats/estimates.h"
 #include "helpers.h"
 #include "import/import.h"
 #include "random_instance.h"

@@ -10,7 +10,7 @@
 
 #include "firkin/base/csv.h"
 #include "firkin/plan/uncertainty.h"
-#include "firkin/stats/summary.h"
+#include "firkin/stats/estimates.h"
 #include "helpers.h"
 #include "import/import.h"
 

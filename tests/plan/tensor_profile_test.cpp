@@ -1,4 +1,4 @@
-#include "firkin/plan/tensor_profile.h"
+#include "firkin/plan/measurements.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

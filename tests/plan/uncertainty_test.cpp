@@ -6,7 +6,7 @@
 #include <cmath>
 
 #include "../stats/synthetic_noise.h"
-#include "firkin/stats/summary.h"
+#include "firkin/stats/estimates.h"
 #include "helpers.h"
 
 namespace firkin {

@@ -10,7 +10,7 @@
 #include <stdexcept>
 #include <vector>
 
-#include "firkin/stats/summary.h"
+#include "firkin/stats/estimates.h"
 #include "synthetic_noise.h"
 
 namespace firkin {

@@ -1,5 +1,5 @@
 // What an interval promises: mostly its coverage, on synthetic noise whose true median is known.
-#include "firkin/stats/interval.h"
+#include "firkin/stats/estimates.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -11,7 +11,6 @@
 #include <stdexcept>
 #include <vector>
 
-#include "firkin/stats/summary.h"
 #include "synthetic_noise.h"
 
 namespace firkin {

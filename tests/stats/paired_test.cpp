@@ -1,5 +1,5 @@
 // The ratio of two settings that were measured in the same blocks.
-#include "firkin/stats/paired.h"
+#include "firkin/stats/estimates.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

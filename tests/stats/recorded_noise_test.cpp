@@ -8,8 +8,7 @@
 #include <vector>
 
 #include "firkin/stats/block_fit.h"
-#include "firkin/stats/paired.h"
-#include "firkin/stats/summary.h"
+#include "firkin/stats/estimates.h"
 #include "recorded_noise.h"
 
 namespace firkin {

@@ -1,5 +1,5 @@
 // What the summaries say about samples small enough to work out by hand.
-#include "firkin/stats/summary.h"
+#include "firkin/stats/estimates.h"
 
 #include <gtest/gtest.h>
 

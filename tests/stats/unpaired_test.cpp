@@ -1,5 +1,5 @@
 // The ratio of two runs that shared no blocks.
-#include "firkin/stats/paired.h"
+#include "firkin/stats/estimates.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,10 +1,18 @@
-// Whole files: reads one, or replaces one so that readers see the old content or the new, never a part.
+// Whole files, each replaced so that readers see the old content or the new, never a part; and a folder of results: one
+// run at a time writes into it, and files of an earlier run keep a numbered name.
+//
+//   OutputFolder out("run", "--out");               // before anything is measured; until the process ends
+//   ...                                             // measure, print
+//   out.set_aside({"results.json", "steps.csv"});   // an earlier results.json is now results.1.json
+//   write_file_atomically("run/results.json", ...);
 #pragma once
 
 #include <cstddef>
 #include <filesystem>
+#include <set>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace firkin {
 
@@ -23,5 +31,43 @@ void write_file_atomically(const std::filesystem::path& path, std::string_view c
 // Opens /dev/null as standard input, output or error where a program was started without it (a daemon), so that no file
 // or connection that is opened later takes its number and receives what is printed. Call it first in main().
 void occupy_standard_descriptors();
+
+// ---- Folders of results.
+
+inline constexpr const char* kResultsFile = "results.json";
+
+// Throws InputError ("WHAT FOLDER: ...") unless a file can be written into the folder, or into the nearest one around
+// it that exists. Leaves nothing behind.
+void check_output_folder(const std::filesystem::path& folder, const std::string& what);
+
+// Locks a folder against other processes for this object's lifetime: across machines if the file system's locks reach
+// that far, and not at all on a file system without locks. The lock is a hidden file in the folder; a killed run leaves
+// nothing to clean up.
+class OutputFolder {
+ public:
+  // Makes a missing folder. Throws InputError as check_output_folder(), and if another process holds the folder.
+  OutputFolder(const std::filesystem::path& folder, const std::string& what);
+
+  // Removes the folders that it made, unless something was written into them.
+  ~OutputFolder();
+
+  OutputFolder(const OutputFolder&) = delete;
+  OutputFolder& operator=(const OutputFolder&) = delete;
+
+  // Renames those of `files` that exist, NAME.EXTENSION to NAME.N.EXTENSION, with the first N that no name in `files`
+  // has yet (1 is the oldest run). So the newest result has the plain names and nothing is overwritten. Files named in
+  // earlier calls of this object belong to this run and stay. Returns the new names. Throws RuntimeError if a file
+  // cannot be renamed; the new result should then not be written.
+  std::vector<std::string> set_aside(const std::vector<std::string>& files);
+
+ private:
+  void remove_what_it_made();
+
+  std::filesystem::path folder_;
+  std::vector<std::filesystem::path> made_;  // innermost first
+  int lock_ = -1;
+  std::set<std::string> own_;
+  int number_ = 1;  // what the earlier run's files get
+};
 
 }  // namespace firkin

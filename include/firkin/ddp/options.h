@@ -14,7 +14,6 @@
 
 #include "firkin/comm/process_group.h"
 #include "firkin/plan/bucket_plan.h"
-#include "firkin/plan/strategy.h"
 
 namespace c10d {
 class CommHookInterface;

@@ -20,10 +20,10 @@
 
 #include "firkin/plan/bucket_plan.h"
 #include "firkin/plan/cost_curve.h"
-#include "firkin/plan/tensor_profile.h"
+#include "firkin/plan/measurements.h"
 #include "firkin/plan/timeline.h"
 #include "firkin/plan/uncertainty.h"
-#include "firkin/stats/paired.h"
+#include "firkin/stats/estimates.h"
 
 namespace firkin {
 

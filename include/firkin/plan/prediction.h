@@ -13,13 +13,12 @@
 #include <string>
 #include <vector>
 
-#include "firkin/plan/allreduce_table.h"
 #include "firkin/plan/best_plan.h"
 #include "firkin/plan/bucket_plan.h"
 #include "firkin/plan/cost_curve.h"
+#include "firkin/plan/measurements.h"
 #include "firkin/plan/ordered_plan.h"
 #include "firkin/plan/sharded_plan.h"
-#include "firkin/plan/tensor_profile.h"
 #include "firkin/plan/uncertainty.h"
 
 namespace firkin {

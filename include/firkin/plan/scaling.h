@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "firkin/plan/allreduce_table.h"
+#include "firkin/plan/measurements.h"
 
 namespace firkin {
 

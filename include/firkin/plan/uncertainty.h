@@ -14,8 +14,8 @@
 #include <string_view>
 #include <vector>
 
-#include "firkin/plan/allreduce_table.h"
 #include "firkin/plan/best_plan.h"
+#include "firkin/plan/measurements.h"
 
 namespace firkin {
 

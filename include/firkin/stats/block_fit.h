@@ -15,8 +15,7 @@
 #include <span>
 #include <vector>
 
-#include "firkin/stats/interval.h"
-#include "firkin/stats/paired.h"
+#include "firkin/stats/estimates.h"
 
 namespace firkin {
 

@@ -18,10 +18,9 @@
 
 #include "firkin/comm/process_group.h"
 #include "firkin/ddp/data_parallel.h"
-#include "firkin/plan/allreduce_table.h"
 #include "firkin/plan/decision.h"
-#include "firkin/plan/tensor_profile.h"
-#include "firkin/stats/interval.h"
+#include "firkin/plan/measurements.h"
+#include "firkin/stats/estimates.h"
 
 #include <torch/nn/module.h>
 

@@ -12,8 +12,7 @@
 #include "firkin/base/error.h"
 #include "firkin/base/units.h"
 #include "firkin/stats/block_fit.h"
-#include "firkin/stats/interval.h"
-#include "firkin/stats/summary.h"
+#include "firkin/stats/estimates.h"
 
 namespace firkin {
 namespace {

@@ -12,8 +12,8 @@
 #include "allreduce_sampler.h"
 #include "comm/device_time.h"
 #include "ddp/ordered/ordered.h"
-#include "firkin/stats/paired.h"
-#include "measuring/step_schedule.h"
+#include "firkin/stats/estimates.h"
+#include "measuring/steps.h"
 #include "plan_choice.h"
 
 namespace firkin {

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "ddp/transport.h"
-#include "firkin/plan/allreduce_table.h"
+#include "firkin/plan/measurements.h"
 
 namespace firkin {
 

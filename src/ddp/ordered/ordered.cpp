@@ -13,7 +13,7 @@
 #include "firkin/base/error.h"
 #include "firkin/base/units.h"
 #include "firkin/plan/launch_order.h"
-#include "firkin/stats/summary.h"
+#include "firkin/stats/estimates.h"
 
 #include <torch/optim/lbfgs.h>
 
