@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -22,6 +23,7 @@
 #include "firkin/base/units.h"
 #include "firkin/plan/bucket_plan.h"
 #include "import/import.h"
+#include "model/transformer_config.h"
 #include "report/report.h"
 #include "results/results.h"
 
@@ -84,6 +86,31 @@ struct RuleFlags {
 };
 void add_rule_flags(CLI::App& app, RuleFlags& flags);
 CapOptions cap_options(const RuleFlags& flags);  // with the default cap
+
+// A model: --model, --dtype and its sizes.
+struct ModelFlags {
+  std::string model = "demo";
+  std::map<std::string, int64_t> sizes;  // by their name in kConfigSizes: those that the user changed
+  std::string dtype = "fp32";            // for parameters, gradients and activations
+};
+
+// Add --model, --dtype and a flag for every size; the second without --model.
+void add_model_flags(CLI::App& app, ModelFlags& flags);
+void add_model_detail_flags(CLI::App& app, ModelFlags& flags);
+
+// The names of all flags of a model, with their dashes.
+std::vector<std::string> model_flag_names();
+
+int64_t element_bytes(const ModelFlags& flags);
+
+// The configuration that the flags describe. Throws InputError.
+TransformerConfig model_config(const ModelFlags& flags);
+
+// The model for people and scripts, without what it is trained on. Allocates no parameter.
+ModelDescription describe_model(const ModelFlags& flags);
+
+// A cap as it was typed: 0.05 for 52429 bytes.
+double cap_in_mib(int64_t bytes);
 
 // How others' all-reduce times are read: --in-place, --dtype, --unit, --where.
 void add_import_flags(CLI::App& app, ImportOptions& options, const std::string& group = kMainGroup);

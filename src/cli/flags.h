@@ -1,11 +1,9 @@
-// The flags of the commands that measure: ranks, a model, a job, strategies; and these commands. Needs no LibTorch.
+// The flags of the commands that measure: ranks, a job, strategies; and these commands. Needs no LibTorch.
 #pragma once
 
-#include <map>
 #include <variant>
 
 #include "command.h"
-#include "model/transformer_config.h"
 
 namespace firkin::cli {
 
@@ -29,32 +27,6 @@ struct RunFlags {
   CommonFlags common;
   RankFlags ranks;
 };
-
-// ---- a model
-
-struct ModelFlags {
-  std::string model = "demo";
-  std::map<std::string, int64_t> sizes;  // by their name in kConfigSizes: those that the user changed
-  std::string dtype = "fp32";            // for parameters, gradients and activations
-};
-
-// Add --model, --dtype and a flag for every size; the second without --model.
-void add_model_flags(CLI::App& app, ModelFlags& flags);
-void add_model_detail_flags(CLI::App& app, ModelFlags& flags);
-
-// The names of all flags of a model, with their dashes.
-std::vector<std::string> model_flag_names();
-
-int64_t element_bytes(const ModelFlags& flags);
-
-// The configuration that the flags describe. Throws InputError.
-TransformerConfig model_config(const ModelFlags& flags);
-
-// The model for people and scripts, without what it is trained on. Allocates no parameter.
-ModelDescription describe_model(const ModelFlags& flags);
-
-// A cap as it was typed: 0.05 for 52429 bytes.
-double cap_in_mib(int64_t bytes);
 
 // ---- the job
 

@@ -8,7 +8,7 @@
 #include <string_view>
 
 #include "firkin/base/units.h"
-#include "report/words.h"
+#include "report/report.h"
 
 namespace firkin {
 namespace {

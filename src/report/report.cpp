@@ -10,7 +10,7 @@
 #include "firkin/base/file.h"
 #include "report/charts.h"
 
-// embedded.cpp
+// templates.cpp
 extern "C" const char firkin_report_page_begin[], firkin_report_page_end[], firkin_notices_begin[], firkin_notices_end[];
 
 namespace firkin {

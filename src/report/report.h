@@ -1,4 +1,4 @@
-// Results -> one HTML page that opens without a network.
+// Results -> one HTML page that opens without a network, and their answer in words, also for a terminal.
 //
 //   write_file_atomically("report.html", render_report(read_results("results.json")));
 //
@@ -11,10 +11,43 @@
 #include <string_view>
 #include <vector>
 
-#include "report/words.h"
 #include "results/results.h"
 
 namespace firkin {
+
+// ---- In words: a program that makes no page links only this part (firkin_words).
+
+// A result in words, all plain text.
+struct Wording {
+  std::string kicker;                  // what was run, where and when
+  std::string heading;                 // the answer, in one sentence
+  std::string certainty;               // how sure it is, and what the measurement cannot tell; may be empty
+  std::string own_engine;              // the best result of Firkin's own engine; empty if it was not measured
+  bool recommends_own_engine = false;  // whether that engine is faster than the best cap
+  std::vector<std::string> warnings;   // what limits it
+  std::vector<PasteSetting> settings;  // what to do with it; the first is PyTorch's
+  std::vector<std::string> lead;       // paragraphs: the reasons
+  std::vector<std::string> notes;      // what was noticed on the way
+};
+
+Wording summarize(const Results& results);
+
+// Fills in the answer of a tuning or a prediction, except for the kicker and the notes (recommendation.cpp).
+void recommend(const Results& results, Wording& answer);
+
+// Results for a terminal: the tables of all that was measured, and the answer in words, the same as on the page. For a
+// tuning only what helps to act: its card, and one table, or two if caps were to be compared. with_settings: also what
+// to paste into every framework.
+std::string results_in_text(const Results& results, bool with_settings = false);
+
+// The answer alone. For a tuning it is a card: what to set, how certain that is, what to paste, and Firkin's own engine
+// if that is faster.
+std::string answer_in_text(const Results& results, bool with_settings = false);
+
+// One configuration of `firkin bench step`: two tables, or one line when it did not fit into memory.
+std::string configuration_in_text(const StepConfiguration& configuration);
+
+// ---- The page.
 
 // The page for the results of any subcommand; what a subcommand did not measure is left out. Strings in `results` may
 // hold anything. Thread-safe.

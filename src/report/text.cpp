@@ -9,7 +9,7 @@
 #include "firkin/base/units.h"
 #include "firkin/plan/uncertainty.h"
 #include "firkin/stats/estimates.h"
-#include "report/words.h"
+#include "report/report.h"
 
 namespace firkin {
 
