@@ -33,9 +33,9 @@ class Browser:
     def run_firkin(self, *words):
         subprocess.run([FIRKIN, *map(str, words)], check=True, capture_output=True, timeout=60, cwd=self.folder)
 
-    def page_of(self, *results):
+    def page_of(self, result):
         page = self.folder / "page.html"
-        self.run_firkin("report", *results, "--html", page)
+        self.run_firkin("report", result, "--html", page)
         return page
 
     def open(self, page, window):
@@ -84,10 +84,6 @@ class EveryPageFull(Browser, unittest.TestCase):
         page.write_text(text.replace("</body>", f"<script>{measured}</script></body>"), encoding="utf-8")
         document, _ = self.open(page, TELEPHONE)
         self.assertIn('data-cut="0"', document)
-
-    def test_several_results_share_a_page(self):
-        page = self.page_of(DATA / "tune.json", DATA / "bench-chunks.json", DATA / "bench-allreduce.json")
-        self.check(page, LAPTOP, ["curve", "chunks-2", "allreduce-3"])
 
     def test_the_curve_and_all_heat_maps_of_a_prediction_draw(self):
         (self.folder / "t.csv").write_text("name,bytes,ready_s\n" + "".join(f"w{i},{1 << 20},{i / 100}\n" for i in range(40)))
