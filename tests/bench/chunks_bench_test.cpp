@@ -10,7 +10,6 @@
 namespace firkin {
 namespace {
 
-using testing::DoubleNear;
 using testing::Each;
 using testing::ElementsAre;
 using testing::Gt;

@@ -118,6 +118,7 @@ class ChunksFull(Bench):
             self.assertEqual(point["total_ci_s"], {"low": 0, "high": None})
             self.assertEqual(row["total_high_s"], "")
 
+
 class Collectives(Bench):
     def test_of_every_size_are_beside_each_other_and_right(self):
         answer = json.loads(self.bench("collectives", "-b", "4", "-e", "64K", "-f", "128", "--time", "1s", "--json").stdout)

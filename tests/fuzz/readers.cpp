@@ -14,7 +14,6 @@
 #include "firkin/base/file.h"
 #include "firkin/plan/bucket_plan.h"
 #include "firkin/plan/measurements.h"
-#include "firkin/plan/scaling.h"
 #include "firkin/plan/timeline.h"
 #include "import/import.h"
 #include "model/transformer_config.h"
