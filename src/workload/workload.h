@@ -34,9 +34,13 @@ inline constexpr const char* kForwardWaitPhase = "forward waits";  // strategy o
 
 // Makes all gradients undefined. Like zero_grad() without its detach_(), which fails on gradients that are views of a
 // c10d::Reducer's buckets.
-void forget_gradients(const Workload& workload);
+inline void forget_gradients(const Workload& workload) {
+  for (const at::Tensor& parameter : workload.parameters) parameter.mutable_grad().reset();
+}
 
 // The device of the workload's parameters.
-c10::Device device_of(const Workload& workload);
+inline c10::Device device_of(const Workload& workload) {
+  return workload.parameters.empty() ? c10::Device(c10::kCPU) : workload.parameters[0].device();
+}
 
 }  // namespace firkin
