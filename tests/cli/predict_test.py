@@ -4,18 +4,12 @@ Neither command needs LibTorch.
 """
 
 import csv
-import fcntl
 import json
-import os
 import pathlib
-import pty
 import re
-import struct
-import subprocess
-import termios
 import unittest
 
-from program import FIRKIN, InFolder, firkin
+from program import InFolder, firkin
 
 DATA = pathlib.Path(__file__).resolve().parents[2] / "data" / "cmsc828g"
 SIZES = DATA / "layer-sizes-gpt2_large-bs4.csv"
@@ -418,33 +412,6 @@ class Predict(OfGpt2Large):
         ]:
             with self.subTest(words=words):
                 self.assert_refused(*words, mentions=mentions)
-
-
-class OnATerminal(OfGpt2Large):
-    def shown(self, columns, *words):
-        """The lines that a terminal of so many columns is sent."""
-        terminal, its_end = pty.openpty()
-        fcntl.ioctl(its_end, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
-        process = subprocess.Popen([FIRKIN, *map(str, words)], stdout=its_end, stderr=subprocess.DEVNULL)
-        os.close(its_end)
-        text = b""
-        try:
-            while chunk := os.read(terminal, 65536):
-                text += chunk
-        except OSError:  # so a terminal says that its other end is closed
-            pass
-        finally:
-            os.close(terminal)
-        self.assertEqual(process.wait(timeout=60), 0)
-        return text.decode().splitlines()
-
-    def test_tables_have_all_columns_where_it_is_wide_enough(self):
-        self.import_gpt2_large()
-        for columns, has_all in (80, False), (200, True):
-            lines = self.shown(columns, "predict", *self.inputs())
-            self.assertLessEqual(max(map(len, lines)), columns)
-            (heading,) = (line for line in lines if line.startswith("cap MiB"))
-            self.assertEqual("expected cost" in heading, has_all, heading)
 
 
 class Help(unittest.TestCase):
