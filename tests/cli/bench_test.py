@@ -119,6 +119,9 @@ class ChunksFull(Bench):
             self.assertEqual(row["total_high_s"], "")
 
 
+COLLECTIVES = ["all_reduce", "reduce_scatter", "all_gather"]
+
+
 class Collectives(Bench):
     def test_of_every_size_are_beside_each_other_and_right(self):
         answer = json.loads(self.bench("collectives", "-b", "4", "-e", "64K", "-f", "128", "--time", "1s", "--json").stdout)
