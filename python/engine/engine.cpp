@@ -20,6 +20,7 @@
 #include "firkin/ddp/data_parallel.h"
 #include "firkin/ddp/overlapped_optimizer.h"
 #include "firkin/ddp/sharded_optimizer.h"
+#include "linked_rank.h"
 #include "mirror.h"
 #include "optimizer.h"
 
@@ -133,16 +134,16 @@ class Engine : private Mirror, public DataParallel {
   std::vector<std::vector<const torch::nn::Module*>> awaiting_;
 };
 
-// timeout_s: the timeout that the group was made with. Arguments that differ between ranks are wrong input on every
-// rank.
+// timeout_s: the timeout that the group was made with. world: ranks that the link is modelled for. Arguments that
+// differ between ranks are wrong input on every rank.
 WithoutGil<Engine> make_engine(const NamedTensors& parameters, const NamedTensors& buffers,
                                const c10::intrusive_ptr<c10d::ProcessGroup>& group, double timeout_s,
-                               const std::optional<std::string>& link, const py::kwargs& given) {
+                               const std::optional<std::string>& link, int64_t world, const py::kwargs& given) {
   DataParallelOptions options = data_parallel_options(given);
   const py::gil_scoped_release released;
   GroupOptions group_options;
   group_options.timeout = std::chrono::milliseconds(static_cast<int64_t>(timeout_s * 1000));
-  if (link) group_options.link = parse_link(*link, group->getSize());
+  if (link) group_options.link = parse_link(*link, world);
   ProcessGroup adopted = adopt_process_group(group, group_options);
   try {
     return WithoutGil<Engine>(new Engine(parameters, buffers, std::move(adopted), std::move(options)));
@@ -222,7 +223,8 @@ void bind_stats(py::module_& module) {
 void bind_engine(py::module_& module) {
   using Released = py::call_guard<py::gil_scoped_release>;
   py::class_<Engine, WithoutGil<Engine>>(module, "Engine")
-      .def(py::init(&make_engine), py::arg("parameters"), py::arg("buffers"), py::arg("group"), py::arg("timeout_s"), py::arg("link"))
+      .def(py::init(&make_engine), py::arg("parameters"), py::arg("buffers"), py::arg("group"), py::arg("timeout_s"), py::arg("link"),
+           py::arg("world"))
       .def("finish", &Engine::finish_gradient_synchronization, Released())
       .def("set_gradient_synchronization", &Engine::set_gradient_synchronization, Released())
       .def(
@@ -261,6 +263,16 @@ void bind_engine(py::module_& module) {
       .def(py::init(&make_sharded_optimizer), py::keep_alive<1, 2>())
       .def("step", &ShardedOptimizer::step, Released())
       .def("clip_gradients", &ShardedOptimizer::clip_gradients, Released());
+}
+
+void bind_link(py::module_& module) {
+  module.def("describe_link", [](const std::string& link, int64_t world) { return describe(parse_link(link, world)); });
+  module.def("linked_rank",
+             [](const std::string& link, int64_t world, const c10::intrusive_ptr<c10d::Store>& store, std::chrono::milliseconds timeout,
+                std::optional<c10::DeviceIndex> gpu) -> c10::intrusive_ptr<c10d::Backend> {
+               const auto device = gpu ? std::optional(c10::Device(c10::kCUDA, *gpu)) : std::nullopt;
+               return c10::make_intrusive<LinkedRank>(parse_link(link, world), store, timeout, device);
+             });
 }
 
 // ---- Errors.
@@ -317,4 +329,5 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
   firkin::python::translate_errors();
   firkin::python::bind_stats(module);
   firkin::python::bind_engine(module);
+  firkin::python::bind_link(module);
 }

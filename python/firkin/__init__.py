@@ -25,6 +25,7 @@ from firkin._core import version as __version__
 if TYPE_CHECKING:
     from firkin._allreduce import measure_all_reduce
     from firkin._data_parallel import DataParallel, DistributedDataParallel
+    from firkin._link import init_modelled_link
     from firkin._native import AuditError, GroupError, StepError
     from firkin._ordered import OverlappedOptimizer
     from firkin._plan import Plan
@@ -37,11 +38,11 @@ if TYPE_CHECKING:
 __all__ = [
     "AllReduceRow", "AllReduceTable", "AuditError", "DataParallel", "DistributedDataParallel", "GroupError", "InputError",
     "OverlappedOptimizer", "Plan", "PredictedCap", "PredictedPlan", "Prediction", "Profile", "ShardedOptimizer", "StepError", "TuneResult",
-    "__version__", "assign_buckets", "load", "measure_all_reduce", "predict", "profile", "tune", "watch",
+    "__version__", "assign_buckets", "init_modelled_link", "load", "measure_all_reduce", "predict", "profile", "tune", "watch",
 ]  # fmt: skip
 
 # These modules need PyTorch, so they are imported at their first use: planning works without PyTorch.
-_NEED_TORCH = ("_native", "_plan", "_profile", "_allreduce", "_result", "_tune", "_ordered", "_sharded", "_data_parallel", "_watch")
+_NEED_TORCH = ("_native", "_plan", "_profile", "_allreduce", "_result", "_tune", "_ordered", "_sharded", "_data_parallel", "_watch", "_link")
 
 
 def __getattr__(name: str) -> Any:

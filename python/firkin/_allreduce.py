@@ -73,7 +73,7 @@ class AllReduceBench:
             if self._schedule.rounds > rounds:
                 rounds = self._schedule.rounds
                 on_progress(f"measuring all-reduce: round {rounds} of {self._schedule.most_rounds}")
-        return self._schedule.table(self._ranks.size)
+        return self._schedule.table(self._ranks.world)
 
     def _run(self, visit: AllReduceVisit) -> None:
         buffers = self._buffers[visit.size][: visit.queue]

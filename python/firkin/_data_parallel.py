@@ -150,7 +150,8 @@ class DistributedDataParallel(torch.nn.Module):
         self._ranks = Ranks(self._group)
         group = dist.group.WORLD if self._group is None else self._group
         parameters, buffers = _named_parameters(self.module), _Buffers(self.module).named()
-        engine = load_engine().Engine(parameters, buffers, group, timeout_s=_timeout_s(group), **self._settings)
+        options = self._settings | ({"link": self._ranks.link.text} if self._ranks.link else {})
+        engine = load_engine().Engine(parameters, buffers, group, timeout_s=_timeout_s(group), world=self._ranks.world, **options)
         self._listen(engine, parameters)
 
     def _listen(self, engine: Any, parameters: _NamedTensors) -> None:

@@ -45,7 +45,7 @@ class AuditError(RuntimeError):
 def check_built_for(built_for: str) -> None:
     """Raises InputError unless the engine was built for this version of PyTorch; +cpu or +cu126 makes no difference."""
     if built_for.split("+")[0] != torch.__version__.split("+")[0]:
-        raise InputError(f"DataParallel: the engine was built for torch {built_for}, but this is {torch.__version__}; expected a new build: {_HOW}")
+        raise InputError(f"the C++ engine of firkin was built for torch {built_for}, but this is {torch.__version__}; expected a new build: {_HOW}")
 
 
 def load_engine() -> Any:
@@ -53,6 +53,6 @@ def load_engine() -> Any:
     try:
         built_for = importlib.import_module("firkin._engine_torch").VERSION
     except ImportError:
-        raise InputError(f"DataParallel: this firkin was installed without the engine; expected it to be built: {_HOW}") from None
+        raise InputError(f"this firkin was installed without its C++ engine; expected it to be built: {_HOW}") from None
     check_built_for(built_for)
     return importlib.import_module("firkin._engine")

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from firkin._core import InputError
+from firkin._link import BACKEND, Link, link_of
 from firkin._torch import dist, torch
 
 T = TypeVar("T")
@@ -18,14 +19,17 @@ class Ranks:
 
     def __init__(self, group: dist.ProcessGroup | None, *, may_be_alone: bool = False) -> None:
         """group: None is the default group. Raises InputError if there is none, unless this rank may be alone."""
+        self.link: Link | None = None
         if may_be_alone and group is None and not dist.is_initialized():
-            self.rank, self.size = 0, 1
+            self.rank, self.size, self.world = 0, 1, 1
             return
         if not dist.is_initialized():
             raise InputError("no process group; expected torch.distributed.init_process_group() first, under torchrun")
         self.group = group
         self.rank = dist.get_rank(group)
         self.size = dist.get_world_size(group)
+        self.link = link_of(group)
+        self.world = self.link.world if self.link else self.size  # the ranks that collectives are timed for
         if self.rank < 0:
             raise InputError("this rank is not in the process group; expected only its members to call")
         self.backend = dist.get_backend(group)
@@ -39,7 +43,8 @@ class Ranks:
 
     def gradient_device(self) -> torch.device:
         """Where gradients are reduced, as far as the group tells. Not collective."""
-        return self._gpu() if "nccl" in self._backends and torch.cuda.is_available() else self.device
+        is_gpus = "cuda:nccl" in self._backends or f"cuda:{BACKEND}" in self._backends
+        return self._gpu() if is_gpus and torch.cuda.is_available() else self.device
 
     def all(self, value: T) -> list[T]:
         """Every rank's value, by rank."""
@@ -91,8 +96,8 @@ class Ranks:
 
     def check_measurable(self, time_budget_s: float) -> None:
         """Raises InputError if there is only one rank, or no time. Not collective."""
-        if self.size < 2:
-            raise InputError("only one rank; expected at least 2: torchrun --nproc-per-node 2")
+        if self.world < 2:
+            raise InputError("only one rank; expected at least 2: torchrun --nproc-per-node 2, or firkin.init_modelled_link()")
         if not time_budget_s > 0:
             raise InputError(f"time_budget_s {time_budget_s}; expected more than 0")
 

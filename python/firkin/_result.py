@@ -14,6 +14,7 @@ from typing import Any
 
 from firkin import _core, _ddp
 from firkin._core import AllReduceTable, InputError, Prediction, Profile
+from firkin._link import world_of
 from firkin._plan import Plan
 from firkin._torch import dist, torch
 from torch.nn.parallel import DistributedDataParallel as DDP
@@ -135,7 +136,7 @@ class TuneResult:
     def wrap(self, model: torch.nn.Module, **others: Any) -> DDP:
         """DistributedDataParallel(model, **ddp_kwargs(**others)). Raises InputError if `model` was not tuned."""
         self.plan.order_in_model(model)
-        if (here := dist.get_world_size(others.get("process_group", self._group))) != self.world_size:
+        if (here := world_of(others.get("process_group", self._group))) != self.world_size:
             _log.warning("tuned with %d ranks, but there are %d here: result.at(%d) predicts for these", self.world_size, here, here)
         return DDP(model, **self.ddp_kwargs(**others))
 
@@ -253,9 +254,11 @@ class TuneResult:
         return altair.Chart.from_dict(spec)
 
     def _sentence(self) -> str:
+        link = json.loads(self.results_json)["environment"].get("link")
+        ms = f"{self.step_s * 1e3:.4g} ms a step" + (f" over a modelled link ({link})" if link else "")
         if self.choice == "torch default":
-            return f"keep PyTorch's default: {self.step_s * 1e3:.4g} ms a step"
-        return f"bucket_cap_mb={self.cap_mib:.6g}: {self.step_s * 1e3:.4g} ms a step, {self.speedup} times as fast as PyTorch's default"
+            return f"keep PyTorch's default: {ms}"
+        return f"bucket_cap_mb={self.cap_mib:.6g}: {ms}, {self.speedup} times as fast as PyTorch's default"
 
     def __repr__(self) -> str:
         return f"TuneResult({self._sentence()}; {len(self.plan.buckets)} buckets, {self.world_size} ranks)"

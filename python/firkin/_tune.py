@@ -321,7 +321,7 @@ def _tuned(job: _Job, step: CountedStep, state: State, wrapping: Wrapping, watch
 
     def new_tuner() -> Tuner:
         return Tuner(
-            profile, table, ranks.size, lists=_lists_possible(job, profile), calibrations=effort.settings,
+            profile, table, ranks.world, lists=_lists_possible(job, profile), calibrations=effort.settings,
             smallest_cap_mib=1.0 if job.compiled else 0.0, caps_mib=job.caps_mib,
         )  # fmt: skip
 
@@ -405,6 +405,8 @@ def _with_facts(results_json: str, job: _Job, notes: list[str], won: dict[str, b
         results["decision"]["options"] = ", ".join(f"{name}={value}" for name, value in won.items())
     device = parameters[0].device.type
     results["environment"] |= {"libtorch": torch.__version__, "backend": str(job.ranks.backend), "device": device}
+    if job.ranks.link:
+        results["environment"]["link"] = job.ranks.link.name
     results["model"] = {
         "name": type(_ddp.without_compile(job.model)).__name__,
         "dtype": str(parameters[0].dtype).removeprefix("torch."),

@@ -24,6 +24,7 @@ from typing import Any, NamedTuple
 from firkin import _core, _ddp
 from firkin._core import AllReduceTable, InputError, Profile
 from firkin._data_parallel import DistributedDataParallel as Ours
+from firkin._link import world_of
 from firkin._torch import dist, torch
 from torch.nn.parallel import DistributedDataParallel as DDP
 
@@ -204,7 +205,7 @@ class Watch:
     ) -> None:
         self._model, self._source = weakref.ref(model), source
         self._every, self._warmup, self._writer, self._table = every, warmup, writer, table
-        self._rank, self._size = dist.get_rank(source.group), dist.get_world_size(source.group)
+        self._rank, self._size, self._world = dist.get_rank(source.group), dist.get_world_size(source.group), world_of(source.group)
         self._store = dist.distributed_c10d._world.pg_map[source.group][1]
         # Each rank counts its own watches. All get the same number, since they call watch() at the same places.
         self._key = f"firkin/watch/{self._store.add(f'firkin/watches/{self._rank}', 1)}"
@@ -315,7 +316,7 @@ class Watch:
         if profile is None or not self._buckets:
             return
         work_s, counts = max(summary["step_s"] - summary["exposed_s"], 1e-9), [len(part) for _, part in self._buckets]
-        *best, is_in_use = _core.best_watched_cap(profile, table, self._size, work_s, counts)
+        *best, is_in_use = _core.best_watched_cap(profile, table, self._world, work_s, counts)
         summary["best_cap"] = dict(zip(("cap_mib", "step_s", "low_s", "high_s", "in_use_s"), best))
         cap, step_s, low_s, high_s, in_use_s = best
         says = "makes the buckets in use" if is_in_use else f"{step_s * 1e3:.4g} ms a step ({low_s * 1e3:.4g} to {high_s * 1e3:.4g})"
@@ -409,7 +410,7 @@ class Watch:
             timelines[each["pid"]].append({"activity": each["tid"], **period})
         if self._told:
             page = {"schema": "firkin.results/1", "command": "watch", "notes": [line.strip() for line in self._summary["lines"].splitlines()],
-                    "environment": {"firkin": _core.version, "libtorch": torch.__version__, "world_size": self._size},
+                    "environment": {"firkin": _core.version, "libtorch": torch.__version__, "world_size": self._world},
                     "traces": [{"strategy": "watched", "name": f"rank {rank}", "file": "", "timeline": timeline}
                                for rank, timeline in enumerate(timelines)]}  # fmt: skip
             _core.write_report(json.dumps(page), os.fspath(path))
@@ -450,7 +451,7 @@ def watch(
     on_cpu = all(p.device.type == "cpu" for p in wrapped.parameters())
     kind = _Engine if ours is not None else _Stock if on_cpu else _StockOnGpu
     group = (ours._group or dist.group.WORLD) if ours is not None else wrapped.process_group
-    if table is not None and (kind is not _Stock or (size := dist.get_world_size(group)) not in table.world_sizes):
+    if table is not None and (kind is not _Stock or (size := world_of(group)) not in table.world_sizes):
         what = "Firkin's engine or GPUs" if kind is not _Stock else f"{size} ranks"
         raise InputError(f"watch: a table with {what}; expected PyTorch's DistributedDataParallel on CPUs, and measure_all_reduce() on its ranks")
     return Watch(wrapped, kind(wrapped), every, warmup, writer, table)

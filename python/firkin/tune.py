@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import atexit
+import contextlib
 import importlib.util
 import os
 import pathlib
@@ -55,7 +56,9 @@ def built(builder: Callable[[], Any]) -> tuple[Any, Any, dict[str, Any]]:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    if "RANK" not in os.environ:
+    if arguments.link is not None or arguments.world is not None:
+        firkin.init_modelled_link(arguments.link or "", arguments.world)
+    elif "RANK" not in os.environ:
         load_builder(arguments.target)  # an error in the target is more urgent than missing ranks
         raise firkin.InputError("no ranks; expected a start by torchrun: torchrun --nproc-per-node 2 -m firkin.tune FILE.py:FUNCTION")
     from firkin._ranks import Ranks
@@ -64,7 +67,8 @@ def run(arguments: argparse.Namespace) -> None:
     on_gpu = torch.cuda.is_available()
     if on_gpu:
         torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
-    builder = load_builder(arguments.target)
+    with mock.patch.object(dist, "init_process_group") if arguments.link else contextlib.nullcontext():
+        builder = load_builder(arguments.target)
     if not dist.is_initialized():
         dist.init_process_group("nccl" if on_gpu else "gloo")
     try:
@@ -85,6 +89,8 @@ def main() -> int:
     parser.add_argument("target", metavar="FILE.py:FUNCTION", help="FUNCTION() returns model, step[, arguments of DistributedDataParallel]")
     parser.add_argument("--cap-mib", type=float, nargs="*", default=[], help="bucket caps to measure besides the best predicted ones")
     parser.add_argument("--time-budget-s", type=float, default=150.0, help="approximate total time (default: %(default)s)")
+    parser.add_argument("--link", help="one rank, without torchrun, over a modelled link, as firkin.init_modelled_link() takes it")
+    parser.add_argument("--world", type=int, help="the ranks that the link is modelled for")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", default="firkin-out/tune", help="folder for results.json and report.html (default: %(default)s)")
     parser.add_argument("--json", action="store_true", help="print results.json instead of text")

@@ -116,6 +116,13 @@ class LinkedBackend final : public c10d::Backend {
                  [&] { return inner_->_allgather_base(output, input, options); });
   }
 
+  Work allgather(std::vector<std::vector<at::Tensor>>& outputs, std::vector<at::Tensor>& inputs,
+                 const c10d::AllgatherOptions& options) override {
+    const auto work = c10::make_intrusive<OwnWork>(rank_, c10d::OpType::ALLGATHER, "gloo:all_gather", outputs.at(0));
+    return start(work, share_time(link_, bytes_of(outputs[0])), options.timeout,
+                 [&] { return inner_->allgather(outputs, inputs, options); });
+  }
+
   Work barrier(const c10d::BarrierOptions& options) override { return inner_->barrier(options); }
 
   // Not timed here: start_or() knows how long its messages are, and waits for the link itself.

@@ -77,6 +77,11 @@ class LinkedDevice final : public c10d::Backend {
     return start(c10d::OpType::_ALLGATHER_BASE, {output}, share_time(link_, bytes_of({output})), input);
   }
 
+  Work allgather(std::vector<std::vector<at::Tensor>>& outputs, std::vector<at::Tensor>& inputs,
+                 const c10d::AllgatherOptions& /*options*/) override {
+    return start(c10d::OpType::ALLGATHER, outputs.at(0), share_time(link_, bytes_of(outputs[0])), inputs.at(0));
+  }
+
  private:
   void let_wait(const c10::Stream& later, const c10::Stream& earlier) {
     order_.record(earlier);

@@ -176,7 +176,7 @@ class CommandLine(unittest.TestCase):
             with mock.patch("torch.cuda.is_available", return_value=True), mock.patch("torch.cuda.set_device") as chosen:
                 with mock.patch.dict(os.environ, started), mock.patch.object(dist, "init_process_group", side_effect=ConnectionError) as joined:
                     with self.assertRaises(ConnectionError):
-                        run(argparse.Namespace(target=f"{script}:build"))
+                        run(argparse.Namespace(target=f"{script}:build", link=None, world=None))
         self.assertEqual(chosen.mock_calls, [mock.call(1), mock.call("of the script")])
         joined.assert_called_once_with("nccl")
 
