@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <cmath>
 #include <limits>
 #include <mutex>
 #include <utility>
@@ -71,11 +70,13 @@ AwaitingModules::AwaitingModules(const torch::nn::Module& module, const std::vec
   for (const auto& item : module.named_modules(/*name_prefix=*/"", /*include_self=*/false)) owners_[item.value().get()].name = item.key();
 }
 
-void AwaitingModules::note(const torch::nn::Module& module, double seconds) {
+bool AwaitingModules::note(const torch::nn::Module& module, int64_t moment) {
   const auto known = owners_.find(&module);
-  if (known == owners_.end()) return;
-  if (!std::exchange(known->second.has_awaited, true)) known->second.awaited_s = seconds;
+  if (known == owners_.end()) return false;
   if (!has_learned_) known->second.was_seen = true;
+  if (std::exchange(known->second.has_awaited, true)) return false;
+  known->second.awaited_at = moment;
+  return true;
 }
 
 void AwaitingModules::learn() {
@@ -102,15 +103,16 @@ void AwaitingModules::learn(const torch::nn::Module& module, Owner* innermost) {
   for (const auto& child : module.children()) learn(*child, innermost);
 }
 
-double AwaitingModules::first_use_s(size_t parameter) const {
+int64_t AwaitingModules::first_use(size_t parameter) const {
   if (!is_awaited_[parameter]) return 0;
-  double first = std::numeric_limits<double>::infinity();
-  double any = 0;  // for when no owner has awaited this time
+  constexpr int64_t kNever = std::numeric_limits<int64_t>::max();
+  int64_t first = kNever;
+  int64_t any = 0;  // for when no owner has awaited this time
   for (const Owner* owner : owners_of_[parameter]) {
-    if (owner->has_awaited) first = std::min(first, owner->awaited_s);
-    any = std::max(any, owner->awaited_s);
+    if (owner->has_awaited) first = std::min(first, owner->awaited_at);
+    any = std::max(any, owner->awaited_at);
   }
-  return std::isfinite(first) ? first : any;
+  return first == kNever ? any : first;
 }
 
 const std::vector<size_t>& AwaitingModules::parameters_of(const torch::nn::Module& module) const {

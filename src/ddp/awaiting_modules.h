@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <string>
 #include <unordered_map>
@@ -37,9 +38,9 @@ class AwaitingModules {
  public:
   AwaitingModules(const torch::nn::Module& module, const std::vector<NamedTensor>& parameters);
 
-  // Notes that a module awaits its parameters, for learn() or in a later forward, so many seconds after the forward
-  // began, without waits.
-  void note(const torch::nn::Module& module, double seconds);
+  // Notes that a module awaits its parameters, for learn() or in a later forward, at this moment, a number that grows
+  // within a forward. Returns whether it is one of the modules, and has not awaited in this forward before.
+  bool note(const torch::nn::Module& module, int64_t moment);
   // Learns from what was noted so far. The module must not have changed since.
   void learn();
   bool has_learned() const { return has_learned_; }
@@ -49,9 +50,9 @@ class AwaitingModules {
   // Parameters, by index, that belong to the module. Empty for one that was not seen awaiting.
   const std::vector<size_t>& parameters_of(const torch::nn::Module& module) const;
   bool is_awaited(size_t parameter) const { return is_awaited_[parameter]; }
-  // When the last forward first used the parameter, seconds as in note(). 0 if no module awaits it: it must be there
-  // when backward ends.
-  double first_use_s(size_t parameter) const;
+  // The moment at which the last forward first used the parameter. 0 if no module awaits it: it must be there when
+  // backward ends.
+  int64_t first_use(size_t parameter) const;
 
   // Begins a forward: no module has awaited in it yet.
   void begin_forward();
@@ -64,7 +65,7 @@ class AwaitingModules {
     std::string name;
     bool was_seen = false;  // awaiting in the first forward
     bool has_awaited = false;
-    double awaited_s = 0;
+    int64_t awaited_at = 0;
     std::vector<size_t> parameters;
   };
   void learn(const torch::nn::Module& module, Owner* innermost);

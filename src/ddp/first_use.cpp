@@ -6,14 +6,22 @@
 #include <utility>
 
 #include "firkin/base/error.h"
-#include "firkin/base/units.h"
 
 namespace firkin {
+
+std::vector<double> ForwardTimes::seconds() const {
+  std::vector<double> result;
+  for (size_t i = 0; i < pauses.size(); ++i) {
+    result.push_back(i == 0 ? 0 : result.back() + seconds_between(pauses[i - 1].to, pauses[i].from));
+  }
+  return result;
+}
 
 void FirstUse::renewed() {
   const StepSetup& setup = synchronizer_.setup();
   listening_.reset();
   modules_.emplace(*setup.module, setup.parameters);
+  pauses_.assign(1, {});
   is_late_.assign(setup.parameters.size(), false);
   listening_.emplace(*setup.module, [this](const torch::nn::Module& module) { module_awaits(module); });
 }
@@ -49,16 +57,23 @@ std::unique_lock<std::recursive_mutex> FirstUse::enter_after_step() const {
 void FirstUse::begin_forward() {
   modules_->begin_forward();
   last_forward_wait_s_ = std::exchange(forward_wait_s_, 0);
-  step_ended_ = std::chrono::steady_clock::now();
+  const DeviceTime now = device_now(clock_);
+  pauses_.assign(1, {now, now});
 }
 
-double FirstUse::since_step_ended_s() const {
-  return seconds_since(step_ended_) - forward_wait_s_;
+ForwardTimes FirstUse::end_forward() {
+  const DeviceTime now = device_now(clock_);
+  ForwardTimes forward{.pauses = std::move(pauses_), .first_use = {}};
+  const auto end = static_cast<int64_t>(forward.pauses.size());
+  forward.pauses.push_back({now, now});
+  for (size_t i = 0; i < is_late_.size(); ++i) forward.first_use.push_back(std::min(modules_->first_use(i), end));
+  pauses_.assign(1, {now, now});
+  return forward;
 }
 
-std::vector<double> FirstUse::first_use_of_buckets(const std::vector<double>& of_parameters) const {
+std::vector<int64_t> FirstUse::first_use_of_buckets(const std::vector<int64_t>& of_parameters) const {
   const BucketTransport& transport = synchronizer_.transport();
-  std::vector<double> first_use(transport.communication().plan.buckets.size(), std::numeric_limits<double>::infinity());
+  std::vector<int64_t> first_use(transport.communication().plan.buckets.size(), std::numeric_limits<int64_t>::max());
   for (size_t bucket = 0; bucket < first_use.size(); ++bucket) {
     for (const int64_t parameter : transport.parameters_in(static_cast<int64_t>(bucket))) {
       first_use[bucket] = std::min(first_use[bucket], of_parameters[static_cast<size_t>(parameter)]);
@@ -69,22 +84,28 @@ std::vector<double> FirstUse::first_use_of_buckets(const std::vector<double>& of
 
 void FirstUse::module_awaits(const torch::nn::Module& module) {
   const auto held = synchronizer_.lock();
-  modules_->note(module, since_step_ended_s());
+  const bool is_first = modules_->note(module, std::ssize(pauses_));
   synchronizer_.transport().settled().follow();
-  if (anything_late_) receive_in_forward(modules_->parameters_of(module));
+  if (anything_late_) synchronizer_.throw_if_lost();
+  if (is_first) receive_in_forward(modules_->parameters_of(module));  // later in a forward it has them
 }
 
 void FirstUse::receive_in_forward(const std::vector<size_t>& parameters) {
-  synchronizer_.throw_if_lost();
-  const auto started = std::chrono::steady_clock::now();
-  synchronizer_.or_lose_group([&] { receive_those(parameters); });
-  forward_wait_s_ += seconds_since(started);
+  const DeviceTime from = device_now(clock_);
+  DeviceTime to = from;
+  if (anything_late_) {
+    synchronizer_.or_lose_group([&] { receive_those(parameters); });
+    to = device_now(clock_);
+    forward_wait_s_ += std::chrono::duration<double>(to.host - from.host).count();
+  }
+  pauses_.push_back({from, to});
 }
 
 // The reader need not be the module that learn() saw awaiting them, and does not become it.
 void FirstUse::receive_parameters(const torch::nn::Module& part) {
   if (!anything_late_) return;
   const auto held = synchronizer_.lock();
+  synchronizer_.throw_if_lost();
   synchronizer_.transport().settled().follow();
   receive_in_forward(modules_->indices_in(part));
 }

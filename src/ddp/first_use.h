@@ -3,16 +3,31 @@
 #pragma once
 
 #include <atomic>
-#include <chrono>
+#include <cstdint>
 #include <exception>
 #include <mutex>
 #include <optional>
 #include <vector>
 
 #include "awaiting_modules.h"
+#include "comm/device_time.h"
 #include "synchronizer.h"
 
 namespace firkin {
+
+// A forward, from the end of one step to the first gradient of the next.
+struct ForwardTimes {
+  struct Pause {
+    DeviceTime from, to;  // equal if nothing was waited for
+  };
+  // The end of the step, then where modules awaited for the first time, or something was received; last, the first
+  // gradient. Empty if no forward was observed.
+  std::vector<Pause> pauses;
+  std::vector<int64_t> first_use;  // by parameter: the pause, as an index
+
+  // By pause: seconds from the end of the step, without waits. On a device, waits for the last of them.
+  std::vector<double> seconds() const;
+};
 
 // Its methods take the step's lock, except those of StepExtension, which are called with it.
 class FirstUse : public StepExtension {
@@ -45,15 +60,16 @@ class FirstUse : public StepExtension {
   std::unique_lock<std::recursive_mutex> enter_after_step() const;
   // To be called when a step has ended well.
   void begin_forward();
-  // Seconds since the last step ended, without waits.
-  double since_step_ended_s() const;
+  // The forward since then.
+  ForwardTimes end_forward();
   // By bucket: the earliest first use of its parameters.
-  std::vector<double> first_use_of_buckets(const std::vector<double>& of_parameters) const;
+  std::vector<int64_t> first_use_of_buckets(const std::vector<int64_t>& of_parameters) const;
 
   Synchronizer& synchronizer_;
   std::optional<AwaitingModules> modules_;
   std::vector<bool> is_late_;  // by parameter: it, or its gradient, was in flight when the last step ended
   std::atomic<bool> anything_late_ = false;
+  c10::Device clock_ = c10::kCPU;              // whose clock times the forward
   bool steps_are_lost_ = false;                // nobody has used the gradients of the last step
   std::optional<ForwardListening> listening_;  // set by a derived class, whose destructor ends it first
 
@@ -62,7 +78,7 @@ class FirstUse : public StepExtension {
   void receive_in_forward(const std::vector<size_t>& parameters);
 
   const char* unused_;
-  std::chrono::steady_clock::time_point step_ended_;
+  std::vector<ForwardTimes::Pause> pauses_;
   double forward_wait_s_ = 0;  // since the last step ended
   double last_forward_wait_s_ = 0;
 };

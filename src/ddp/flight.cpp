@@ -1,5 +1,6 @@
 #include "flight.h"
 
+#include <c10/core/StreamGuard.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
 #include <stdexcept>
@@ -81,28 +82,38 @@ void BucketFlight::expect(State state) const {
   if (state_ != state) throw std::logic_error("a gradient bucket is used out of order");
 }
 
-void BucketFlight::begin() {
+void BucketFlight::begin(const std::optional<c10::Stream>& timing) {
   expect(State::kConsumed);
   state_ = State::kFilling;
   missing_ = tensors_;
-  full_at_ = Clock::time_point::max();
+  timing_ = timing;
+  came_at_ = {};
 }
 
 void BucketFlight::tensor_placed(c10::Device device) {
   expect(State::kFilling);
   writers_.note(device);
-  if (--missing_ == 0) full_at_ = Clock::now();
+  if (--missing_ == 0) full_at_ = now();
 }
 
 void BucketFlight::launch(c10::Device device, c10::function_ref<BucketReduction()> start) {
   expect(State::kFilling);
-  launched_at_ = Clock::now();
+  launched_at_ = now();
   reduction_ = start();
   device_ = device;
   if (event_ && device_.type() != event_->device_type()) event_.reset();
   *ended_at_ = 0;
   state_ = State::kInFlight;
-  if (reduction_.work == nullptr || !device_.is_cpu()) return;
+  if (reduction_.work == nullptr) return;
+  if (!device_.is_cpu()) {
+    if (!timing_) return;
+    const auto sum = reduction_.work->getFuture();
+    if (!sum->completed()) return;  // over Gloo, where the CPU would have to wait
+    const c10::StreamGuard guard(*timing_);
+    sum->wait();  // only the stream does
+    came_at_ = now();
+    return;
+  }
   reduction_.work->getFuture()->addCallback(
       [ended_at = ended_at_.get()](c10::ivalue::Future& future) {
         if (!future.hasError()) *ended_at = Clock::now().time_since_epoch().count();
@@ -126,12 +137,18 @@ bool BucketFlight::wait(const ProcessGroup& group, c10::function_ref<std::string
   if (!device_.is_cpu()) {
     if (!event_) event_.emplace(device_.type());
     event_->record(current_stream(device_));
+    if (timing_ && !came_at_.event) came_at_ = now();
   }
   Clock::rep unset = 0;  // the backend did not say when
   ended_at_->compare_exchange_strong(unset, Clock::now().time_since_epoch().count());
   reduction_ = {};
   state_ = State::kReduced;
   return true;
+}
+
+BucketTimes BucketFlight::times() const {
+  const DeviceTime ended{.host = Clock::time_point(Clock::duration(ended_at_->load())), .event = came_at_.event};
+  return {.ready = missing_ == 0 ? full_at_ : launched_at_, .launched = launched_at_, .ended = ended};
 }
 
 void BucketFlight::consume() {

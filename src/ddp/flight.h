@@ -16,6 +16,7 @@
 #include <string>
 #include <vector>
 
+#include "comm/device_time.h"
 #include "firkin/ddp/options.h"
 
 namespace firkin {
@@ -70,6 +71,13 @@ class StreamMark {
   std::vector<Place> places_;
 };
 
+// A bucket's way through a step.
+struct BucketTimes {
+  DeviceTime ready;  // the last of its gradients was in it; `launched` if backward has not filled it
+  DeviceTime launched;
+  DeviceTime ended;  // its sum was there
+};
+
 //   filling --launch()--> in flight --wait()--> reduced --consume()--> filling, in the next step
 //
 // Lives as long as its bucket; allocates nothing from step to step. A call out of order is a bug in Firkin and throws
@@ -88,7 +96,8 @@ class BucketFlight {
   // Whether it was launched and its sum is not known to have arrived. Never blocks.
   bool is_pending() const;
 
-  void begin();
+  // timing: in a step that is timed by a device's events, a stream of that device, which is made to wait for the sum.
+  void begin(const std::optional<c10::Stream>& timing);
   // Notes that one of its gradients is in the bucket, written there by what is queued on the current stream of this
   // device.
   void tensor_placed(c10::Device device);
@@ -104,21 +113,21 @@ class BucketFlight {
   bool wait(const ProcessGroup& group, c10::function_ref<std::string()> what);
   void consume();
 
-  // When the last of its gradients was in it; launched_at() if backward has not filled it.
-  Clock::time_point full_at() const { return std::min(full_at_, launched_at_); }
-  Clock::time_point launched_at() const { return launched_at_; }
-  // When the sum was there, as far as the CPU knows: on a device when the stream was made to wait.
-  Clock::time_point ended_at() const { return Clock::time_point(Clock::duration(ended_at_->load())); }
+  // After wait(). The CPU's times are when it queued what a device was to do; for `ended`, when it made the stream wait.
+  BucketTimes times() const;
 
  private:
   enum class State { kConsumed, kFilling, kInFlight, kReduced };
   void expect(State state) const;
+  // On the current stream, if this step is timed by events.
+  DeviceTime now() const { return device_now(timing_ ? timing_->device() : c10::kCPU); }
 
   State state_ = State::kConsumed;
   int64_t tensors_;
   int64_t missing_;  // gradients that are not in the bucket yet
-  Clock::time_point full_at_;
-  Clock::time_point launched_at_;
+  std::optional<c10::Stream> timing_;
+  DeviceTime full_at_, launched_at_;
+  DeviceTime came_at_;  // in a step that is timed by events
   BucketWriters writers_;
   BucketReduction reduction_;  // in flight
   c10::Device device_ = c10::kCPU;

@@ -118,7 +118,7 @@ void Synchronizer::complete() {
       succeed();
     }
     audit_.note_suspicion(*agreement_, step_);
-    began_ = transport_->started_at();
+    began_ = transport_->started_at().host;
     ended_ = std::chrono::steady_clock::now();
     exposed_wait_s_ = std::chrono::duration<double>(ended_ - wait_started_).count();
     if (steps_finished_ > finished_before) {

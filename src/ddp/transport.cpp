@@ -95,8 +95,8 @@ void BucketTransport::begin() {
   counter_.begin_step();
   collective_->begin(*buckets_);
   launched_ = 0;
-  for (BucketFlight& bucket : flights_) bucket.begin();
-  started_at_ = BucketFlight::Clock::now();
+  for (BucketFlight& bucket : flights_) bucket.begin(timing_);
+  started_at_ = device_now(timing_ ? timing_->device() : c10::kCPU);
 }
 
 void BucketTransport::ready(size_t parameter) {
@@ -205,11 +205,12 @@ void BucketTransport::drop(What what) {
 void BucketTransport::consume(int64_t bucket) {
   buckets_->unpack(bucket);
   flight(bucket).consume();
-  const auto seconds = [this](auto time) { return std::chrono::duration<double>(time - started_at_).count(); };
+  const auto seconds = [this](const DeviceTime& time) { return std::chrono::duration<double>(time.host - started_at_.host).count(); };
   BucketStats& stats = stats_[launch_index_[static_cast<size_t>(bucket)]];
-  stats.ready_s = seconds(flight(bucket).full_at());
-  stats.launch_s = seconds(flight(bucket).launched_at());
-  stats.end_s = seconds(flight(bucket).ended_at());
+  const BucketTimes times = flight(bucket).times();
+  stats.ready_s = seconds(times.ready);
+  stats.launch_s = seconds(times.launched);
+  stats.end_s = seconds(times.ended);
 }
 
 std::vector<size_t> BucketTransport::receive_bucket(int64_t bucket, What what) {

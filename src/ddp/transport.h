@@ -76,6 +76,9 @@ class BucketTransport {
   // not fit the parameters, c10::Error when memory is out.
   BucketTransport(const StepSetup& setup, const std::vector<StepExtension*>& extensions, AdoptedGradients& adopted);
 
+  // From the next step on, times are taken by events of this stream's device, and the stream is made to wait for the
+  // sums; without a stream, by the CPU's clock.
+  void time_on(std::optional<c10::Stream> stream) { timing_ = stream; }
   void begin();
   void ready(size_t parameter);
   // For a parameter that backward will bring no gradient for: places what it holds already.
@@ -134,7 +137,10 @@ class BucketTransport {
   // Makes the parameters' places in the buckets their gradients.
   void adopt(const std::vector<size_t>& parameters);
   // When begin() was called last.
-  BucketFlight::Clock::time_point started_at() const { return started_at_; }
+  const DeviceTime& started_at() const { return started_at_; }
+  // Of the last step, once the bucket was received.
+  BucketTimes times_of(int64_t bucket) const { return flight(bucket).times(); }
+  int64_t bucket_at(size_t launch_index) const;
   // Orders streams: what reads the gradients, or the bucket of a step that failed, comes after this mark; what fills
   // the buckets again follows it.
   StreamMark& settled() { return settled_; }
@@ -142,7 +148,6 @@ class BucketTransport {
  private:
   BucketFlight& flight(int64_t bucket) { return flights_[static_cast<size_t>(bucket)]; }
   const BucketFlight& flight(int64_t bucket) const { return flights_[static_cast<size_t>(bucket)]; }
-  int64_t bucket_at(size_t launch_index) const;
   void build_buckets();
   void place(size_t parameter);
   void place_bucket(int64_t bucket);
@@ -167,7 +172,8 @@ class BucketTransport {
   std::shared_ptr<CommHookCalls> comm_hook_;  // the collective, if it is a communication hook
   std::vector<size_t> launch_index_;          // per bucket
   size_t launched_ = 0;                       // how many buckets of this step, so far
-  BucketFlight::Clock::time_point started_at_;
+  std::optional<c10::Stream> timing_;
+  DeviceTime started_at_;
   std::vector<BucketStats> stats_;
   std::vector<BucketStats> finished_stats_;
 };

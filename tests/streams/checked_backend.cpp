@@ -5,7 +5,6 @@
 #include <c10/core/impl/VirtualGuardImpl.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <string>
 #include <utility>
@@ -20,9 +19,17 @@ namespace {
 
 class CheckedWork final : public c10d::Work {
  public:
-  CheckedWork(firkin::Work inner, c10::Device device, Clock end) : inner_(std::move(inner)), device_(device), end_(std::move(end)) {}
+  // The current stream must be the one of the collective.
+  CheckedWork(firkin::Work inner, const c10::Stream& stream, const std::vector<at::Tensor>& written)
+      : inner_(std::move(inner)),
+        device_(stream.device()),
+        end_(Clocks::all().now(key_of(stream))),
+        future_(c10::make_intrusive<c10::ivalue::Future>(c10::ListType::create(c10::TensorType::get()), std::vector{device_})) {
+    future_->markCompleted(c10::IValue(written));  // as NCCL's: streams wait for it, the CPU does not
+  }
   bool isCompleted() override { return inner_->isCompleted(); }
   bool isSuccess() const override { return inner_->isSuccess(); }
+  c10::intrusive_ptr<c10::ivalue::Future> getFuture() override { return future_; }
   bool wait(std::chrono::milliseconds timeout) override {
     inner_->wait(timeout);  // the data move eagerly; a GPU's would only be queued
     Clocks::all().learn(key_of(current_stream_of(device_)), end_);
@@ -33,6 +40,7 @@ class CheckedWork final : public c10d::Work {
   firkin::Work inner_;
   c10::Device device_;
   Clock end_;
+  c10::intrusive_ptr<c10::ivalue::Future> future_;
 };
 
 class CheckedBackend final : public c10d::Backend {
@@ -80,7 +88,7 @@ class CheckedBackend final : public c10d::Backend {
       }
     }
     Work inner = launch(on_cpu);
-    return c10::make_intrusive<CheckedWork>(std::move(inner), device_, Clocks::all().now(key_of(stream_)));
+    return c10::make_intrusive<CheckedWork>(std::move(inner), stream_, written);
   }
 
   c10::intrusive_ptr<c10d::Backend> gloo_;
@@ -102,15 +110,16 @@ CheckedTimer::CheckedTimer(c10::Device device)
     : device_(device), moments_(at::empty({kMoments}, at::TensorOptions(at::kLong).device(device))) {}
 
 DeviceTimer::Moment CheckedTimer::note() {
-  const auto now = std::chrono::steady_clock::now().time_since_epoch();
   begin_operation(device_, "note");
-  return write(std::chrono::duration_cast<std::chrono::nanoseconds>(now).count());
+  return write(Clocks::all().done_ns(key_of(current_stream_of(device_))));
 }
 
 DeviceTimer::Moment CheckedTimer::wait(After first, std::optional<After> second) {
   begin_operation(device_, "wait");
-  const int64_t until = read(first);
-  return write(second ? std::max(until, read(*second)) : until);
+  int64_t until = read(first);
+  if (second) until = std::max(until, read(*second));
+  Clocks::all().not_done_before(key_of(current_stream_of(device_)), until);
+  return write(until);
 }
 
 int64_t CheckedTimer::read(After after) const {

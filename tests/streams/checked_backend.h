@@ -14,7 +14,8 @@ namespace firkin::streams {
 ProcessGroup with_checked_device(const ProcessGroup& group, c10::Device device);
 ProcessGroup with_checked_device(const ProcessGroup& group);
 
-// Moments in memory of the device, so that a wait that no event orders behind what it counts from is a race. Lets nothing wait.
+// Moments in memory of the device, so that a wait that no event orders behind what it counts from is a race. Makes streams wait, and no
+// CPU.
 class CheckedTimer final : public DeviceTimer {
  public:
   explicit CheckedTimer(c10::Device device);

@@ -32,6 +32,9 @@ inline StreamKey key_of(const c10::Stream& stream) {
   return stream.device_index() * 0x1000 + static_cast<StreamKey>(stream.id());
 }
 
+// How many events that keep time were recorded so far.
+int64_t timing_events();
+
 // An operation on the tensor's device, on the current stream or on this one.
 void begin_operation(c10::Device device, const std::string& name);
 void touch(const at::Tensor& tensor, bool writes, bool lasts = true);

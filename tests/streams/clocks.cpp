@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <chrono>
 #include <utility>
 
 namespace firkin::streams {
@@ -59,6 +60,22 @@ Clock Clocks::now(StreamKey stream) {
 void Clocks::learn(StreamKey stream, const Clock& clock) {
   const std::lock_guard lock(mutex_);
   for (const auto& [other, time] : clock) clocks_[stream][other] = std::max(clocks_[stream][other], time);
+}
+
+int64_t Clocks::done_ns(StreamKey stream) {
+  const int64_t now = std::chrono::nanoseconds(std::chrono::steady_clock::now().time_since_epoch()).count();
+  const std::lock_guard lock(mutex_);
+  return std::max(done_ns_[stream], now);
+}
+
+void Clocks::not_done_before(StreamKey stream, int64_t ns) {
+  const std::lock_guard lock(mutex_);
+  done_ns_[stream] = std::max(done_ns_[stream], ns);
+}
+
+void Clocks::forget_times() {
+  const std::lock_guard lock(mutex_);
+  done_ns_.clear();
 }
 
 void Clocks::freed(const void* first, int64_t bytes, StreamKey stream, bool was_recorded) {

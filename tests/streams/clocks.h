@@ -4,6 +4,9 @@
 // An operation gets a time of its stream, an event carries what its stream knew when it was recorded, a stream that waits for an event
 // knows that too. Two operations that touch the same bytes, one of them writing, must be in order by what the later one's stream knows; if
 // they are not, it is a race, and found in every run and not only in unlucky ones.
+//
+// Streams keep time, too: only a timer's waits (checked_backend.h) take any, and a stream that waits for an event goes on no earlier than
+// that. So a device may be far behind the CPU that queues its work, in no time.
 #pragma once
 
 #include <cstdint>
@@ -30,6 +33,11 @@ class Clocks {
   Clock now(StreamKey stream);
   void learn(StreamKey stream, const Clock& clock);
 
+  // When a stream has done what is queued on it, in nanoseconds of the host's clock: not before now.
+  int64_t done_ns(StreamKey stream);
+  void not_done_before(StreamKey stream, int64_t ns);
+  void forget_times();
+
   // The block goes back to the allocator, which may hand it out on `stream` at once, unless other streams' use was recorded.
   void freed(const void* first, int64_t bytes, StreamKey stream, bool was_recorded);
 
@@ -53,6 +61,7 @@ class Clocks {
 
   std::mutex mutex_;
   std::map<StreamKey, Clock> clocks_;
+  std::map<StreamKey, int64_t> done_ns_;
   std::vector<Access> accesses_;
   std::vector<std::string> races_;
   std::vector<std::string> host_waits_;

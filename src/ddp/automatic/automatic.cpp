@@ -135,11 +135,13 @@ void Automatic::sending() {
 TrainingTimes WatchedStep::times() const {
   std::vector<double> launching_s = {0};  // [k]: what the first k launches took
   for (const auto& [from, to] : launching) launching_s.push_back(launching_s.back() + seconds_between(from, to));
+  const std::vector<double> forward_s = forward.seconds();
   TrainingTimes times{.ready_s = {},
-                      .needed_s = forward.first_use_s,
+                      .needed_s = {},
                       .backward_s = seconds_between(began, sent) - launching_s.back(),
-                      .forward_s = forward.end_s,
+                      .forward_s = forward_s.empty() ? 0 : forward_s.back(),
                       .step_s = seconds_between(before, end)};
+  for (const int64_t pause : forward.first_use) times.needed_s.push_back(forward_s[static_cast<size_t>(pause)]);
   times.needed_s.resize(ready.size());
   for (const std::optional<Ready>& each : ready) {
     times.ready_s.push_back(each ? seconds_between(began, each->at) - launching_s[each->launches] : times.backward_s);

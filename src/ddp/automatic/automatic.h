@@ -62,7 +62,7 @@ struct WatchedStep {
   std::vector<std::pair<DeviceTime, DeviceTime>> launching = {};
   int64_t launches = 0;              // how many buckets were launched
   DeviceTime sent = {};              // when backward was over
-  Ordered::Forward forward = {};     // the one before, under the strategy ordered
+  ForwardTimes forward = {};         // the one before, under the strategy ordered
   DeviceTime before = {}, end = {};  // the ends of the previous step and of this one
 
   // The step's times without what launching has taken until then, because another plan launches differently.

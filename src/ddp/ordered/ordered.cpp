@@ -1,6 +1,7 @@
 #include "ordered.h"
 
 #include <ATen/record_function.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 #include <c10/util/Exception.h>
 #include <fmt/format.h>
 
@@ -11,7 +12,6 @@
 
 #include "comm/across_ranks.h"
 #include "firkin/base/error.h"
-#include "firkin/base/units.h"
 #include "firkin/plan/launch_order.h"
 #include "firkin/stats/estimates.h"
 
@@ -24,36 +24,58 @@ constexpr const char* kUnusedGradients =
     "the gradients of the last step were neither used nor awaited, because under the strategy ordered a plain optimizer.step() misses "
     "them; expected OverlappedOptimizer::step(), or drain() before gradients are read";
 
-// Due after the second step, then after twice as many each time, and every 64: ready times move most in the beginning.
-bool is_choice_due(int64_t steps) {
-  constexpr int64_t kLongest = 64;
-  return steps > 1 && (steps % kLongest == 0 || (steps < kLongest && (steps & (steps - 1)) == 0));
+// Ready times and first uses by bucket, then the lengths of backward and forward, and the negative of the seconds that
+// the link was busy: the largest of these over the ranks is the shortest time.
+std::vector<double> row_of(const TimedStep& step) {
+  const auto since_began = [&step](const DeviceTime& time) { return seconds_between(step.began, time); };
+  std::vector<double> row(step.buckets.size());
+  double busy_s = 0;
+  double last_end_s = 0;
+  for (const auto& [bucket, times] : step.buckets) {
+    row[static_cast<size_t>(bucket)] = since_began(times.ready);
+    const double end_s = since_began(times.ended);
+    busy_s += std::max(0.0, end_s - std::max(since_began(times.launched), last_end_s));
+    last_end_s = std::max(last_end_s, end_s);
+  }
+  const std::vector<double> forward_s = step.forward.seconds();
+  for (const int64_t pause : step.first_use) row.push_back(forward_s[static_cast<size_t>(pause)]);
+  row.insert(row.end(), {since_began(step.backward_ended), forward_s.back(), -busy_s});
+  return row;
+}
+
+std::optional<c10::Stream> timing_stream(const std::vector<NamedTensor>& parameters) {
+  const c10::Device device = parameters[0].tensor.device();
+  const bool is_only = std::ranges::all_of(parameters, [device](const NamedTensor& each) { return each.tensor.device() == device; });
+  if (device.is_cpu() || !is_only) return std::nullopt;
+  return c10::impl::VirtualGuardImpl(device.type()).getStreamFromGlobalPool(device, /*isHighPriority=*/true);
 }
 
 }  // namespace
 
-void LaunchTimes::add(const std::vector<BucketStats>& stats, const std::vector<int64_t>& launch_order, std::vector<double> first_use_s,
-                      double forward_s) {
-  std::vector<double> row(stats.size());
-  bytes_on_wire_.resize(stats.size());
-  double busy_s = 0;
-  double last_end_s = 0;
-  for (size_t i = 0; i < stats.size(); ++i) {
-    const auto bucket = launch_order.empty() ? i : static_cast<size_t>(launch_order[i]);
-    row[bucket] = stats[i].ready_s;
-    bytes_on_wire_[bucket] = static_cast<double>(stats[i].bytes_on_wire);
-    busy_s += std::max(0.0, stats[i].end_s - std::max(stats[i].launch_s, last_end_s));
-    last_end_s = std::max(last_end_s, stats[i].end_s);
+bool LaunchTimes::is_choice_due(int64_t steps) {
+  constexpr int64_t kLongest = 64;
+  return steps > 1 && (steps % kLongest == 0 || (steps < kLongest && (steps & (steps - 1)) == 0));
+}
+
+bool LaunchTimes::are_kept(int64_t steps) {
+  for (int64_t later = 2; later <= kMostSteps + 1; ++later) {
+    if (is_choice_due(steps + later)) return true;
   }
-  row.insert(row.end(), first_use_s.begin(), first_use_s.end());
-  row.insert(row.end(), {backward_s_, forward_s, -busy_s});
-  rows_.push_back(std::move(row));
-  if (rows_.size() > kMostSteps) rows_.erase(rows_.begin());
+  return false;
+}
+
+void LaunchTimes::add(TimedStep step, std::vector<double> bytes_on_wire) {
+  steps_.push_back(std::move(step));
+  if (std::ssize(steps_) > kMostSteps) steps_.erase(steps_.begin());
+  bytes_on_wire_ = std::move(bytes_on_wire);
 }
 
 std::vector<int64_t> LaunchTimes::order(const ProcessGroup& group, int root, std::optional<double> slack) const {
   std::vector<double> all;
-  for (const std::vector<double>& row : rows_) all.insert(all.end(), row.begin(), row.end());
+  for (const TimedStep& step : steps_) {
+    const std::vector<double> row = row_of(step);
+    all.insert(all.end(), row.begin(), row.end());
+  }
   const std::vector<double> slowest = max_over_ranks(group, all);
   const size_t buckets = bytes_on_wire_.size();
   const size_t width = 2 * buckets + 3;
@@ -93,6 +115,7 @@ Ordered::~Ordered() {
 void Ordered::renewed() {
   FirstUse::renewed();
   traces_.assign(is_late_.size(), {});
+  timing_ = timing_stream(synchronizer_.setup().parameters);
   forget_buckets();
 }
 
@@ -111,21 +134,40 @@ void Ordered::begun() {
   steps_are_lost_ = std::exchange(are_unclaimed_, false);
   receive_all();
   observe();
-  if (!next_launch_order_.empty()) synchronizer_.transport().set_launch_order(std::exchange(next_launch_order_, {}));
+  BucketTransport& transport = synchronizer_.transport();
+  if (!next_launch_order_.empty()) transport.set_launch_order(std::exchange(next_launch_order_, {}));
+  const bool is_timed = timing_ && chooses_order() && LaunchTimes::are_kept(steps_);
+  clock_ = is_timed ? timing_->device() : c10::kCPU;
+  transport.time_on(is_timed ? timing_ : std::nullopt);
+}
+
+bool Ordered::chooses_order() const {
+  const DataParallelOptions& options = synchronizer_.setup().options;
+  return !takes_plan(options) || options.plan->launch_order.empty();
 }
 
 // Records the last step: all its buckets have arrived, and the forward behind it is over.
 void Ordered::observe() {
   if (!std::exchange(is_forward_observed_, false)) return;
   const BucketTransport& transport = synchronizer_.transport();
-  last_forward_ = {.first_use_s = {}, .end_s = since_step_ended_s()};
-  for (size_t i = 0; i < is_late_.size(); ++i) last_forward_.first_use_s.push_back(modules_->first_use_s(i));
-  times_.add(transport.finished_stats(), transport.communication().plan.launch_order, first_use_of_buckets(last_forward_.first_use_s),
-             last_forward_.end_s);
+  last_forward_ = end_forward();
+  TimedStep step{.buckets = {},
+                 .began = transport.started_at(),
+                 .backward_ended = backward_ended_,
+                 .forward = last_forward_,
+                 .first_use = first_use_of_buckets(last_forward_.first_use)};
+  const std::vector<BucketStats>& stats = transport.finished_stats();
+  std::vector<double> bytes_on_wire(stats.size());
+  for (size_t i = 0; i < stats.size(); ++i) {
+    const int64_t bucket = transport.bucket_at(i);
+    step.buckets.emplace_back(bucket, transport.times_of(bucket));
+    bytes_on_wire[static_cast<size_t>(bucket)] = static_cast<double>(stats[i].bytes_on_wire);
+  }
+  times_.add(std::move(step), std::move(bytes_on_wire));
 }
 
 void Ordered::sending() {
-  times_.backward_ended(seconds_since(synchronizer_.transport().started_at()));
+  backward_ended_ = device_now(clock_);
 }
 
 void Ordered::received(const StepAgreement& agreement, bool is_first) {
@@ -135,9 +177,8 @@ void Ordered::received(const StepAgreement& agreement, bool is_first) {
   } else {
     is_forward_observed_ = true;
     const StepSetup& setup = synchronizer_.setup();
-    const bool is_given = takes_plan(setup.options) && !setup.options.plan->launch_order.empty();
     // For the next step, which begins with it: nothing of this one is under way then.
-    if (is_choice_due(++steps_) && !is_given) {
+    if (LaunchTimes::is_choice_due(++steps_) && chooses_order()) {
       next_launch_order_ = times_.order(setup.control, agreement.first_with_data(), setup.options.launch_slack);
     }
   }

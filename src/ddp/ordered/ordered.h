@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "ddp/first_use.h"
@@ -45,35 +46,46 @@ class DeferredSteps {
 // Scales each defined gradient down to at most this norm; does nothing for 0.
 void clip_each(const torch::optim::Optimizer& optimizer, double max_norm);
 
+// A step and the forward behind it, by the clock of the CPU or of a device.
+struct TimedStep {
+  std::vector<std::pair<int64_t, BucketTimes>> buckets;  // with their indices, in launch order
+  DeviceTime began, backward_ended;
+  ForwardTimes forward;
+  std::vector<int64_t> first_use;  // as forward's, by bucket
+};
+
 // What steps have shown: when buckets are ready, how long they take, and when forward uses them; and the launch order
 // that follows. The times are this rank's own until order() asks the others. Not thread-safe.
 class LaunchTimes {
  public:
-  void backward_ended(double seconds) { backward_s_ = seconds; }
-  // Call it when the step and the forward behind it are over and every bucket has arrived. first_use_s: by bucket. All
-  // steps have the same buckets.
-  void add(const std::vector<BucketStats>& stats, const std::vector<int64_t>& launch_order, std::vector<double> first_use_s,
-           double forward_s);
+  // Whether the step that so many came before has a part in a later choice.
+  static bool are_kept(int64_t steps);
+  // Due after the second step, then after twice as many each time, and every 64: ready times move most in the
+  // beginning.
+  static bool is_choice_due(int64_t steps);
+
+  // Call it when the step and the forward behind it are over and every bucket has arrived. bytes_on_wire: by bucket.
+  // All steps have the same buckets.
+  void add(TimedStep step, std::vector<double> bytes_on_wire);
 
   // The launch order for what the last steps have shown, the same on every rank. Collective; every rank must have added
-  // the same number of steps. slack: DataParallelOptions::launch_slack.
+  // the same number of steps. On a device, waits for the forward behind the last of them. slack:
+  // DataParallelOptions::launch_slack.
   std::vector<int64_t> order(const ProcessGroup& group, int root, std::optional<double> slack) const;
 
  private:
-  static constexpr size_t kMostSteps = 8;
+  static constexpr int64_t kMostSteps = 8;
 
-  double backward_s_ = 0;
-  // Per step: ready times and first uses by bucket, then the lengths of backward and forward, and the negative of the
-  // seconds that the link was busy: the largest of these over the ranks is the shortest time.
-  std::vector<std::vector<double>> rows_;
+  std::vector<TimedStep> steps_;
   std::vector<double> bytes_on_wire_;
 };
 
 // The first step is as with `bucketed` and shows which modules await. In the next two steps buckets are launched as
 // they become ready, and waited for. Then, after 4, 8, ... steps, and every 64, all ranks choose a launch order for
 // what the steps before have shown (plan/launch_order.h), unless the plan has one: gradients come at other times while
-// communication and late steps of the optimiser share the machine with backward. From the first choice on, when a step
-// ends:
+// communication and late steps of the optimiser share the machine with backward. On a device, the steps that a choice
+// looks at are timed by events, for which the CPU waits only where it chooses; not run on a GPU yet. From the first
+// choice on, when a step ends:
 //   - the agreement has come, over connections of its own, so that it does not wait behind the buckets: all ranks know
 //     that the step is good;
 //   - buckets whose parameters are all awaited by some module are left in flight; the others are waited for;
@@ -88,13 +100,8 @@ class Ordered final : public FirstUse {
   void step(torch::optim::Optimizer& optimizer, double clip_each_norm);
   // Forgets what steps have shown with the buckets in use, because these are replaced.
   void forget_buckets();
-  // When the last forward that was observed first used each parameter, and when it ended: seconds from the end of the
-  // step before it, without waits.
-  struct Forward {
-    std::vector<double> first_use_s;
-    double end_s = 0;
-  };
-  const Forward& last_forward() const { return last_forward_; }
+  // The last forward that was observed.
+  const ForwardTimes& last_forward() const { return last_forward_; }
 
   void receive_rest() override;
   void begun() override;
@@ -114,12 +121,15 @@ class Ordered final : public FirstUse {
   void receive_late(const std::vector<int64_t>& buckets);
   void receive_in_turn(const std::vector<int64_t>& buckets);
   void observe();
+  bool chooses_order() const;
   const at::Tensor& tensor_of(size_t parameter) const { return synchronizer_.setup().parameters[parameter].tensor; }
 
   LaunchTimes times_;
+  std::optional<c10::Stream> timing_;  // if all parameters are on one device: of that one
+  DeviceTime backward_ended_;
   int64_t steps_ = 0;                       // finished with these buckets
   std::vector<int64_t> next_launch_order_;  // for the next step on; empty: no change
-  Forward last_forward_;
+  ForwardTimes last_forward_;
   bool is_forward_observed_ = false;  // a step has ended well, and its forward runs
   std::vector<Trace> traces_;         // by parameter: of its gradient, when that arrived
   bool are_unclaimed_ = false;        // nobody has asked for the gradients that were in flight when the last step ended

@@ -174,8 +174,8 @@ void Sharded::received(const StepAgreement& agreement, bool is_first) {
   }
   if (is_first) {
     modules_->learn();
-    std::vector<double> first_use;
-    for (size_t i = 0; i < trained(); ++i) first_use.push_back(modules_->first_use_s(i));
+    std::vector<int64_t> first_use;
+    for (size_t i = 0; i < trained(); ++i) first_use.push_back(modules_->first_use(i));
     first_use_ = list_of_rank(synchronizer_.setup().control, first_use, agreement.first_with_data());
   }
   for (size_t i = 0; i < trained(); ++i) {
@@ -197,7 +197,7 @@ void Sharded::forget_gradients() {
 std::vector<int64_t> Sharded::gather_order() const {
   std::vector<int64_t> order = reversed_order(static_cast<size_t>(transport().buckets()->bucket_count()));
   if (first_use_.empty()) return order;
-  const std::vector<double> first_use = first_use_of_buckets(first_use_);
+  const std::vector<int64_t> first_use = first_use_of_buckets(first_use_);
   std::ranges::stable_sort(order, {}, [&first_use](int64_t bucket) { return first_use[static_cast<size_t>(bucket)]; });
   return order;
 }

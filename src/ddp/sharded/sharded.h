@@ -117,7 +117,7 @@ class Sharded final : public FirstUse {
   torch::optim::Optimizer* optimizer_ = nullptr;
   ShardedOptions options_;
   std::vector<ParameterPart> parts_;  // trained parameters in their order, then frozen ones
-  std::vector<double> first_use_;     // per parameter, the same on every rank; empty before the first step
+  std::vector<int64_t> first_use_;    // per parameter, the same on every rank; empty before the first step
   bool has_gradients_ = false;        // whether a step has succeeded whose gradients no optimiser has used yet
 };
 
