@@ -193,7 +193,7 @@ class StepBench:
         """Finds out the program's habits by running one step. Collective."""
         model = self._wrapping(**self.kwargs(setting))
         ddp, memory = _ddp.ddp_in(model), []
-        unsynced, no_sync = [], ddp.no_sync
+        unsynced, no_sync, alive = [], ddp.no_sync, weakref.ref(ddp)
         ddp.no_sync = lambda: unsynced.append(True) or no_sync()  # type: ignore[func-returns-value, method-assign]
         try:
             with self._wrapping.graphs.of(f"{setting.name} {setting.counts}"):
@@ -204,6 +204,9 @@ class StepBench:
                 parameter.grad = gradient = None
         finally:
             self._wrapping.unhook(ddp)
+            del model, ddp, no_sync
+            if alive() is not None:  # it refers to itself by the method that it was given here
+                gc.collect()
         kept = any(not each.expired() for each in memory)
         keeps, accumulates = self._ranks.max([float(kept), float(bool(unsynced))])
         return Habits(keeps > 0, accumulates > 0)

@@ -362,8 +362,9 @@ class CompiledFull(unittest.TestCase):
     def test_graphs_are_cut_anew_for_every_setting_and_in_the_training_afterwards(self):
         for program in (compiles, compiles_around_ddp):
             tuned, trained, _, _ = of(program)[0]
+            default = tuned.pop(25.0)  # as for what is profiled, which is not compiled
             self.assertEqual({len(counts) for counts in tuned.values()}, {1}, tuned)  # the same in every step
-            self.assertLess(max(tuned[25.0]), min(tuned[2.5]))
+            self.assertLess(max(default), min(tuned[2.5]))
             self.assertEqual(trained, {2.5: tuned[2.5]})
 
     def test_says_what_was_considered(self):
