@@ -171,7 +171,7 @@ class WrittenTest(unittest.TestCase):
 
 
 def seen_by_durations(rank):
-    """As on a GPU, where nothing was run: durations of every tenth pass, which PyTorch takes on CPUs as well."""
+    """As on a GPU: durations of every tenth pass, which PyTorch takes on CPUs as well."""
     ddp = ENGINES["stock"](Net())
     ddp.register_comm_hook(None, late_hook)
     with logged():
