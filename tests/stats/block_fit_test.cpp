@@ -16,7 +16,6 @@
 namespace firkin {
 namespace {
 
-
 // Blocks of which some are up to three times as slow, for all settings alike.
 std::vector<std::vector<double>> measure(SyntheticNoise& noise, const std::vector<double>& true_s, size_t blocks, double stdev) {
   std::vector<double> machine = noise.series(blocks, 0.6);
