@@ -20,7 +20,7 @@ _PERIOD = 127  # a prime, so that chunks whose size is a power of two all begin 
 
 def _known_sums(buffer: torch.Tensor) -> Iterator[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]:
     """Yields pieces of the buffer, each with the indices of its elements and their expected sums over the ranks."""
-    piece = _PERIOD << 14
+    piece = _PERIOD << 11  # elements; the indices and sums of a piece stay below 10 MB
     for first in range(0, len(buffer), piece):
         part = buffer[first : first + piece]
         index = torch.arange(first, first + len(part), device=buffer.device)
