@@ -72,6 +72,7 @@ class Claims(unittest.TestCase):
         watched, tuned = shown[: shown.index("Set ")], shown[shown.index("Set ") :]
         self.assertIn(one_line(tuned).removesuffix("."), page)
         self.claim("docs/watch.md", watched)
+        self.claim("docs/tutorial_cpp.md", tuned)
         ratio = result["decision"]["over_default"]
         self.claim("README.md", f"steps take {100 * (1 - ratio['ratio']):.1f} % less time",
                    f"interval {100 * (1 - ratio['ratio_ci']['high']):.1f} % to {100 * (1 - ratio['ratio_ci']['low']):.1f} %",
