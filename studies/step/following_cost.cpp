@@ -67,7 +67,7 @@ int measure(const ProcessGroup& group) {
   looking_s(group, *blocks, "100 blocks with batch norm");
 
   const TransformerConfig config = find_model("demo").config;
-  const TransformerLM demo(config);
+  TransformerLM demo(config);
   const at::Tensor tokens = at::randint(config.vocab_size, {4, config.context_length}, at::kLong);
   std::vector<double> step_s;
   for (int step = 0; step < kSteps; ++step) {
