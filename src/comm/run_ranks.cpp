@@ -2,6 +2,7 @@
 
 #include <ATen/Parallel.h>
 #include <c10/util/Logging.h>
+#include <c10/util/ScopeExit.h>
 #include <fmt/format.h>
 
 #include <charconv>
@@ -62,6 +63,14 @@ RankArguments parse_arguments(int argc, const char* const* argv) {
 
 constexpr int kBadInput = 2;  // exit code
 
+// Printed when this rank ends with exit code 2; empty: it has said why. launch_local_ranks() prints nothing for this
+// code, because it is that of an InputError, which the rank reports.
+std::string said_at_exit;
+
+void say_at_exit(int exit_code, void* /*unused*/) {
+  if (exit_code == kBadInput && !said_at_exit.empty()) fmt::print(stderr, "{}\n", said_at_exit);
+}
+
 int run(const RankArguments& arguments, const RankBody& body, const GroupOptions& options, const std::string& program) {
   const std::optional<RankInfo> info = rank_info_unless_alone();
   if (!info && arguments.ranks) return launch_local_ranks(*arguments.ranks, arguments.others);
@@ -71,10 +80,12 @@ int run(const RankArguments& arguments, const RankBody& body, const GroupOptions
   }
   set_torch_log_level();
   at::set_num_threads(threads_per_rank(info->local_world_size));  // LibTorch would take every core in each process
-  const int exit_code = body(connect(*info, options), arguments.others);
-  // launch_local_ranks() prints nothing for this exit code, because it is that of an InputError, which the rank
-  // reports.
-  if (exit_code == kBadInput) fmt::print(stderr, "{}: rank {} ended with exit code {}\n", program, info->rank, exit_code);
+  const ProcessGroup group = connect(*info, options);
+  said_at_exit = fmt::format("{}: rank {} ended with exit code {}", program, info->rank, kBadInput);
+  on_exit(say_at_exit, nullptr);  // the body may call exit()
+  const auto forget = c10::make_scope_exit([] { said_at_exit.clear(); });
+  const int exit_code = body(group, arguments.others);
+  say_at_exit(exit_code, nullptr);
   return exit_code;
 }
 

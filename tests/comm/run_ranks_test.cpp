@@ -80,17 +80,27 @@ TEST(LocalLaunch, NamesTheRankThatEndedWithAnyOtherCodeThanZero) {
   if (rank_info_from_environment()) {
     const std::array words = {"trainer"};
     std::_Exit(run_ranks(1, words.data(), [](const ProcessGroup& group, const auto& /*arguments*/) {
-      return group.rank == 0 ? 0 : std::atoi(std::getenv("FIRKIN_TEST_EXIT_CODE"));
+      const std::string end = std::getenv("FIRKIN_TEST_END");
+      if (group.rank == 0) return 0;
+      if (end == "2 by exit()") std::exit(2);
+      if (end == "2 by an error") throw InputError("digits.csv: empty");
+      return std::stoi(end);
     }));
   }
-  constexpr std::array<std::pair<const char*, const char*>, 2> kLines = {
-      {{"2", "[rank 1] trainer: rank 1 ended with exit code 2\n"}, {"7", "firkin: rank 1 failed with exit code 7"}}};
-  for (const auto& [code, line] : kLines) {
-    setenv("FIRKIN_TEST_EXIT_CODE", code, 1);
+  constexpr std::array<std::pair<const char*, const char*>, 4> kLines = {
+      {{"2", "[rank 1] trainer: rank 1 ended with exit code 2\n"},
+       {"2 by exit()", "[rank 1] trainer: rank 1 ended with exit code 2\n"},
+       {"2 by an error", "[rank 1] trainer: digits.csv: empty\n"},
+       {"7", "firkin: rank 1 failed with exit code 7"}}};
+  for (const auto& [end, line] : kLines) {
+    setenv("FIRKIN_TEST_END", end, 1);
     testing::internal::CaptureStderr();
-    const std::vector<std::string> arguments = {"--gtest_filter=LocalLaunch.NamesTheRankThatEndedWithAnyOtherCodeThanZero"};
-    EXPECT_EQ(launch_local_ranks(2, arguments), std::atoi(code));
-    EXPECT_THAT(testing::internal::GetCapturedStderr(), testing::HasSubstr(line));
+    const std::vector<std::string> arguments = {"--gtest_filter=LocalLaunch.NamesTheRankThatEndedWithAnyOtherCodeThanZero",
+                                                "--gtest_brief=1"};
+    EXPECT_EQ(launch_local_ranks(2, arguments), std::stoi(end));
+    const std::string said = testing::internal::GetCapturedStderr();
+    EXPECT_THAT(said, testing::HasSubstr(line));
+    EXPECT_EQ(said.find("rank 1 "), said.rfind("rank 1 ")) << said;
   }
 }
 
