@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import os
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -34,6 +35,14 @@ def without_compile(module: torch.nn.Module) -> torch.nn.Module:
     """The module that torch.compile(module) wraps."""
     inner: torch.nn.Module = getattr(module, "_orig_mod", module)
     return inner
+
+
+def plain_names(names: Iterable[str]) -> list[str]:
+    """Parameter names without what torch.compile and DistributedDataParallel put before them."""
+    plain = [name.replace("_orig_mod.", "") for name in names]
+    if all(name.startswith("module.") for name in plain):
+        plain = [name.removeprefix("module.") for name in plain]
+    return plain
 
 
 def ignored(module: torch.nn.Module) -> set[str]:

@@ -28,14 +28,17 @@ def _described(bucket: tuple[int, list[str]] | None) -> str:
 class Plan:
     """Buckets in the order in which they are reduced, each with the names of its parameters.
 
-    buckets: contiguous in gradient-ready order. bytes: the size of every gradient, by name.
+    buckets: contiguous in gradient-ready order. bytes: the size of every gradient, by name. Names of a compiled or
+    wrapped module ("_orig_mod.", "module.") become those of the module itself.
     """
 
     buckets: tuple[tuple[str, ...], ...]
     bytes: Mapping[str, int]
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "buckets", tuple(tuple(bucket) for bucket in self.buckets))
+        names = iter(_ddp.plain_names([name for bucket in self.buckets for name in bucket]))
+        object.__setattr__(self, "buckets", tuple(tuple(itertools.islice(names, len(bucket))) for bucket in self.buckets))
+        object.__setattr__(self, "bytes", dict(zip(_ddp.plain_names(self.bytes), self.bytes.values())))
         seen: set[str] = set()
         for k, bucket in enumerate(self.buckets):
             if not bucket:
@@ -112,7 +115,8 @@ class Plan:
         live = _ddp.live_buckets(model)
         self.order_in_model(_ddp.ddp_in(model).module)
         ours = [(size, list(bucket)) for size, bucket in zip(self.bucket_bytes, self.buckets)]
-        theirs = list(zip(live.bytes, live.names or [[] for _ in live.bytes]))  # no names: not logged
+        names = iter(_ddp.plain_names([name for bucket in live.names or [] for name in bucket]))
+        theirs = [(size, list(itertools.islice(names, len(bucket)))) for size, bucket in zip(live.bytes, live.names or [[] for _ in live.bytes])]
         for k, (our, their) in enumerate(itertools.zip_longest(ours, theirs)):
             if our is None or their is None or our[0] != their[0] or (their[1] and set(our[1]) != set(their[1])):
                 is_there = "is not there" if their is None else f"has {_described(their)}"
@@ -123,7 +127,8 @@ class Plan:
 
         Raises InputError if the plan is for another model.
         """
-        sizes = {name: parameter.nbytes for name, parameter in _ddp.reduced_parameters(model)}
+        parameters = _ddp.reduced_parameters(model)
+        sizes = dict(zip(_ddp.plain_names([name for name, _ in parameters]), [parameter.nbytes for _, parameter in parameters]))
         planned = dict.fromkeys(name for bucket in self.buckets for name in bucket)
         for name, size in sizes.items():
             if name not in self.bytes:

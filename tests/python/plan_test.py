@@ -14,6 +14,7 @@ import torch.distributed as dist
 from firkin import _ddp
 from models import Layers, Shuffled, WithUnused, inputs, training_step
 from ranks import _free_port
+from torch import nn
 from torch.nn.parallel import DistributedDataParallel as DDP
 
 HAS_LISTS = _ddp.takes_lists()
@@ -166,6 +167,37 @@ class Caps(unittest.TestCase):
         counts = [len(bucket) for bucket in firkin.assign_buckets(profile.bytes, cap_mib=0.02)]
         ddp = stepped(model, 3, bucket_cap_mb=0.02)
         firkin.Plan.of_counts(profile, counts).check(ddp)
+
+
+class Prefix(nn.Module):
+    """Whose parameters have the prefix of a wrapped module's."""
+
+    def __init__(self):
+        super().__init__()
+        self.module = Layers([8, 8, 8])
+
+
+class Names(unittest.TestCase):
+    def test_are_the_modules_own_however_it_was_wrapped(self):
+        sizes = {name: p.nbytes for name, p in Layers([8, 8, 8]).named_parameters()}
+        compiled_part = Layers([8, 8, 8])
+        compiled_part.layers[0] = torch.compile(compiled_part.layers[0])
+        wrapped = [torch.compile(Layers([8, 8, 8])), DDP(Layers([8, 8, 8])), DDP(torch.compile(Layers([8, 8, 8]))), torch.compile(DDP(Layers([8, 8, 8]))),
+                   compiled_part]  # fmt: skip
+        for model in wrapped:
+            named = {name: p.nbytes for name, p in model.named_parameters()}
+            self.assertNotEqual(list(named), list(sizes))
+            plan = firkin.Plan(tuple((name,) for name in named), named)
+            self.assertEqual(plan, firkin.Plan(tuple((name,) for name in sizes), sizes))
+            self.assertEqual(plan.order_in_model(model), list(sizes))
+            self.assertEqual(plan.order_in_model(Layers([8, 8, 8])), list(sizes))
+
+    def test_may_be_those_of_a_part_called_module(self):
+        profile = profile_of(Layers([8, 8, 8]))
+        named = {f"module.{name}": size for name, size in zip(profile.names, profile.bytes)}
+        plan = firkin.Plan((tuple(named),), named)
+        self.assertEqual(len(plan.order_in_model(Prefix())), 4)
+        self.assertEqual(len(plan.order_in_model(DDP(Prefix()).module)), 4)
 
 
 class Refusals(unittest.TestCase):
