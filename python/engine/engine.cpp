@@ -120,6 +120,11 @@ class Engine : private Mirror, public DataParallel {
   void watch(py::object look, const py::list& structure, const py::list& buffers, bool always_asks) {
     root->watch(std::move(look), structure, buffers, always_asks);
   }
+  void note_optimizer_step(const py::object& optimizer) {
+    const void* const which = optimizer.ptr();
+    const py::gil_scoped_release released;
+    DataParallel::note_optimizer_step(which);
+  }
   // The names of each bucket's parameters, in order. A tensor that is split is in several buckets.
   std::vector<std::vector<std::string>> bucket_names() const {
     const std::vector<std::string> names = stats().tensors;
@@ -242,6 +247,7 @@ void bind_engine(py::module_& module) {
       .def("hold_buffers", &Engine::hold_buffers)
       .def("watch", &Engine::watch)
       .def("unwatch", [](Engine& engine) { engine.watch(py::none(), py::list(), py::list(), false); })
+      .def("note_optimizer_step", &Engine::note_optimizer_step)
       .def("parameters_changed", &Engine::parameters_changed, Released())
       .def("audit", &Engine::audit, Released())
       .def("audit_tensors", &audit_tensors)

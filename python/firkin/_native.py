@@ -36,7 +36,7 @@ class GroupError(RuntimeError):
 
 
 class AuditError(RuntimeError):
-    """Parameters or audited optimiser states differ between ranks.
+    """Parameters or audited optimiser states differ between ranks, or optimisers have stepped differently often.
 
     Every rank raises it; it names the first tensor that differs.
     """

@@ -12,7 +12,7 @@ from typing import Any
 from firkin._core import InputError
 from firkin._native import load_engine
 from firkin._torch import torch
-from torch.optim.optimizer import register_optimizer_step_pre_hook
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 _engine_steps = threading.local()  # `now`: whether the engine is running an optimiser's step on this thread
 
@@ -108,6 +108,9 @@ class Arrivals:
         self._hooks: set[int] = set()
         # To be called before the root module's forward, in case that module takes no hooks.
         self.await_root: Callable[..., None] = lambda *_: None
+        self._ids = {id(p) for p in parameters}
+        # A weak method: hooks of all optimisers live until they are removed.
+        weakref.finalize(self, register_optimizer_step_post_hook(_calling(weakref.WeakMethod(self._after_step))).remove)
 
     def install(self, module: torch.nn.Module) -> Callable[[], None]:
         """Makes every module, and everyone who reads its parameters, wait for them.
@@ -215,6 +218,21 @@ class Arrivals:
         mine = {id(p) for p in self._parameters}
         if any(id(p) in mine for group in optimizer.param_groups for p in group["params"]):
             self.engine.drain()
+
+    def _after_step(self, optimizer: Any) -> None:
+        """Tells the engine of a step that is not its own: it compares how often ranks step."""
+        if getattr(_engine_steps, "now", False) or isinstance(optimizer, OverlappedOptimizer):
+            return
+        if any(id(p) in self._ids for group in optimizer.param_groups for p in group["params"]):
+            self.engine.note_optimizer_step(optimizer)
+
+
+def _calling(after_step: weakref.WeakMethod[Callable[[Any], None]]) -> Callable[..., None]:
+    def call(optimizer: Any, _args: Any, _kwargs: Any) -> None:
+        if not torch.compiler.is_compiling() and (method := after_step()):
+            method(optimizer)
+
+    return call
 
 
 class _LiveGroup(collections.UserDict[str, Any]):

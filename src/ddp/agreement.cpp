@@ -165,6 +165,16 @@ bool StepAgreement::are_checksums_equal() const {
   return std::ranges::all_of(reports_, [this](const RankReport& rank) { return rank.checksum == reports_[0].checksum; });
 }
 
+std::string StepAgreement::difference_of_optimizer_steps() const {
+  const int first = first_with_data();
+  for (int rank = first + 1; rank < group_.size; ++rank) {
+    const uint64_t of_first = reports_[static_cast<size_t>(first)].optimizer_steps;
+    const uint64_t theirs = reports_[static_cast<size_t>(rank)].optimizer_steps;
+    if (has_data(rank) && theirs != of_first) return fmt::format("{} on rank {} and {} on rank {}", of_first, first, theirs, rank);
+  }
+  return "";
+}
+
 bool StepAgreement::is_used(size_t parameter) const {
   if (parameters_ == 0) return true;
   const uint8_t* bits = bytes_.const_data_ptr<uint8_t>() + group_.size * sizeof(RankReport);

@@ -39,11 +39,13 @@ struct RankReport {
   uint64_t parameters_changed : 1 = 0;  // its module trains other parameters than it did
   uint64_t buffers_changed : 1 = 0;     // its module has other buffers, or of other sizes, than it had
   uint64_t suspects : 1 = 0;            // it may differ from the others: all compare in a later step
-  uint64_t step : 59 = 0;
+  uint64_t optimizer_steps : 8 = 0;     // since the step before, as far as they are known; at most kMostOptimizerSteps
+  uint64_t step : 51 = 0;
   uint64_t identity = 0;  // identifies what is trained; must be the same on every rank
   uint64_t checksum = 0;  // the parameters' checksum, in a step that compares them
 };
 static_assert(sizeof(RankReport) == 24);
+constexpr uint64_t kMostOptimizerSteps = 255;
 
 // Once a step: launch() with the last bucket, wait(), then the questions. Not thread-safe.
 //
@@ -69,6 +71,8 @@ class StepAgreement {
   bool any_parameters_changed() const;
   bool any_buffers_changed() const;
   bool are_checksums_equal() const;
+  // How often the optimiser has stepped on two ranks with data that differ in this; empty if none do.
+  std::string difference_of_optimizer_steps() const;
   bool is_used(size_t parameter) const;
 
  private:

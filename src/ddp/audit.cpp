@@ -161,8 +161,7 @@ std::vector<NamedTensor> group_options_of(const torch::optim::Optimizer& optimiz
 void Audit::renew() {
   parameters_ = parameters_in(*setup_.module);
   buffers_.clear();
-  local_.clear();
-  checksum_.reset();
+  note_end();
 }
 
 bool Audit::is_regular(int64_t step) const {
@@ -193,25 +192,35 @@ bool Audit::note_begin() {
 }
 
 std::string Audit::difference(const StepAgreement& agreement, int64_t step) {
-  if (!agreement.are_checksums_equal()) {
-    std::string found = explain(step);
-    if (found.empty() && is_regular(step)) found = fmt::format("audit before step {}: the ranks differed and no longer do", step);
-    if (!found.empty()) {
-      const std::optional<int> suspect = std::exchange(suspect_, {});
-      if (suspect) found += fmt::format("; on rank {} {}", *suspect, text_of_rank(setup_.control, suspicion_, *suspect));
-      return found;
-    }
-    // The rank that suspects had values of its own in one backward and has restored them: no rank has stepped alone.
+  // If nothing differs any more, a rank had values of its own in one backward and has restored them.
+  std::string found = agreement.are_checksums_equal() ? "" : explain(step);
+  const bool compares_again = !found.empty() && were_equal_when_stepped();
+  if (!found.empty() && !compares_again) {
+    const std::optional<int> suspect = std::exchange(suspect_, {});
+    if (suspect) found += fmt::format("; on rank {} {}", *suspect, text_of_rank(setup_.control, suspicion_, *suspect));
+    return found;
   }
   if (is_due(step)) {
-    note_equal(step);
     constexpr int64_t kMostPatience = 100;  // in steps
     if (suspect_) patience_ = std::min(2 * patience_, kMostPatience);
     suspect_.reset();
     compare_at_ = step;
+    if (compares_again) {
+      suspect_ = 0;
+      suspicion_ = fmt::format("parameters had differed from other ranks' in the backward of step {}", step);
+      compare_at_ += patience_;
+    } else {
+      note_equal(step);
+    }
   }
   buffers_.clear();
   return "";
+}
+
+// Whether all ranks know that they were. Collective.
+bool Audit::were_equal_when_stepped() const {
+  const auto ranks = gather_hashes(setup_.control, {stepped_checksum_.value_or(0)});
+  return ranks[0][0] != 0 && std::ranges::all_of(ranks, [&](const auto& rank) { return rank == ranks[0]; });
 }
 
 void Audit::note_suspicion(const StepAgreement& agreement, int64_t step) {
@@ -224,6 +233,7 @@ void Audit::note_suspicion(const StepAgreement& agreement, int64_t step) {
 void Audit::note_end() {
   local_.clear();
   checksum_.reset();
+  stepped_checksum_.reset();
 }
 
 // Keeps checksums, because forwards write into buffers before the comparison.

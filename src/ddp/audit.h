@@ -56,7 +56,9 @@ std::vector<NamedTensor> group_options_of(const torch::optim::Optimizer& optimiz
 // that gradient. But the program may also have moved it for one backward only (sharpness-aware minimisation). So all
 // ranks compare in a later step, and only a difference fails that step. They compare the values at a step's first
 // gradient, synchronised or not, since a program that moves its parameters by itself between backwards has them alike
-// on all ranks there. Not thread-safe.
+// on all ranks there. A program that moves them for every backward (by noise of each rank's own) has them alike only
+// when its optimiser steps: if ranks were equal then, nothing has failed yet, and they compare again in a later step.
+// Not thread-safe.
 class Audit {
  public:
   using Tensors = std::function<std::vector<NamedTensor>()>;
@@ -80,6 +82,8 @@ class Audit {
   bool note_begin();
   // In a step that compares: call it for the first gradient, or when it is clear that there will be none.
   void note_first_gradient() { checksum_ = checksum(); }
+  // Before a step that compares: call it when the optimiser has stepped.
+  void note_optimizer_step() { stepped_checksum_ = checksum(); }
   // The checksum at the first gradient; 0 in a step that does not compare.
   uint64_t noted() const { return checksum_.value_or(0); }
   // At the end of a step in which no rank has failed: what differs between ranks, in the same text on every rank; empty
@@ -103,6 +107,7 @@ class Audit {
   std::vector<NamedTensor> tensors() const;
   uint64_t checksum() const;
   std::string explain(int64_t step) const;
+  bool were_equal_when_stepped() const;
   void forget_buffers_that_moved();
   void note_equal(int64_t step) { equal_at_ = step; }
 
@@ -112,9 +117,10 @@ class Audit {
   std::vector<std::pair<const void*, Tensors>> others_;
   std::optional<int64_t> equal_at_;
 
-  std::map<size_t, Trace> local_;  // the parameters that have a gradient of this rank alone
-  std::optional<uint64_t> checksum_;
-  std::string suspicion_;  // this rank's last one
+  std::map<size_t, Trace> local_;             // the parameters that have a gradient of this rank alone
+  std::optional<uint64_t> checksum_;          // at the first gradient
+  std::optional<uint64_t> stepped_checksum_;  // when the optimiser had stepped
+  std::string suspicion_;                     // this rank's last one
   // A rank that suspects a difference, until the next comparison. It and compare_at_ are the same on every rank. A
   // program whose suspicions have all been unfounded is compared less and less often.
   std::optional<int> suspect_;

@@ -245,9 +245,17 @@ void DataParallel::forget_audited(const torch::optim::Optimizer& optimizer) {
 
 void DataParallel::step(torch::optim::Optimizer& optimizer, double clip_each_norm) {
   if (parts_->sharded) throw InputError("OverlappedOptimizer under the strategy sharded; expected a ShardedOptimizer");
-  if (parts_->ordered) return parts_->ordered->step(optimizer, clip_each_norm);
-  clip_each(optimizer, clip_each_norm);
-  optimizer.step();
+  if (parts_->ordered) {
+    parts_->ordered->step(optimizer, clip_each_norm);
+  } else {
+    clip_each(optimizer, clip_each_norm);
+    optimizer.step();
+  }
+  note_optimizer_step(&optimizer);
+}
+
+void DataParallel::note_optimizer_step(const void* optimizer) {
+  if (parts_->synchronizer) parts_->synchronizer->note_optimizer_step(optimizer);
 }
 
 void DataParallel::drain() {

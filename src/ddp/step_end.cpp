@@ -54,6 +54,9 @@ void Synchronizer::send(RankState state) {
     report.parameters_changed = open_->parameters_changed;
     report.buffers_changed = buffers_changed;
     report.suspects = open_->suspects;
+    for (const auto& [optimizer, steps] : optimizer_steps_) {
+      report.optimizer_steps = std::min(std::max<uint64_t>(report.optimizer_steps, steps), kMostOptimizerSteps);
+    }
     report.step = static_cast<uint64_t>(step_);
     report.identity = hash_of(setup_.options.name);
     note_first_gradient();  // in case there was none
@@ -108,6 +111,8 @@ void Synchronizer::complete() {
       const std::string reason = text_of_rank(setup_.control, ours, first_failed);
       fail({.rank = first_failed, .step = step_, .reason = reason}, open_->error);
       if (agreement_->any_parameters_changed()) apply_changes();
+    } else if (const std::string of_steps = difference_of_optimizer_steps(); !of_steps.empty()) {
+      fail({.rank = 0, .step = step_, .reason = of_steps}, std::make_exception_ptr(AuditError("DataParallel: " + of_steps)));
     } else if (const std::string found = audit_.difference(*agreement_, step_); !found.empty()) {
       fail({.rank = 0, .step = step_, .reason = found}, std::make_exception_ptr(AuditError("DataParallel: " + found)));
     } else if (const std::string of_buffers = difference_of_buffers(); !of_buffers.empty()) {
@@ -130,8 +135,20 @@ void Synchronizer::complete() {
   touched_.assign(touched_.size(), false);
   audit_.note_end();
   is_begun_ = false;
+  optimizer_steps_.clear();
   ++step_;
   if (steps_finished_ > finished_before && audit_.is_due(step_)) audit_.note_buffers(untouched_buffers());
+}
+
+// What shows that ranks are not in the same step of the program, in the same text on every rank; empty if nothing does.
+// After a failed step, programs may go on in different ways.
+std::string Synchronizer::difference_of_optimizer_steps() const {
+  const std::string differ = failures_.failure() ? "" : agreement_->difference_of_optimizer_steps();
+  if (differ.empty()) return "";
+  return fmt::format(
+      "audit before step {}: since the step before, the optimiser's steps are {}; expected as many on every rank: a rank whose loss "
+      "depends on no parameter takes no part in that step, and has to call abandon_step()",
+      step_, differ);
 }
 
 // How buffers differ between ranks, in the same text on every rank; empty if they do not. Called once all ranks are at

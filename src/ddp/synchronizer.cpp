@@ -27,6 +27,7 @@ Synchronizer::Synchronizer(StepSetup setup)
       watch_({.ended = [this] { translated([this] { on_backward_ended(); }); },
               .failed = [this](const std::string& reason) { on_backward_failed(reason); }}) {
   prepare_steps();
+  if (audit_.is_due(step_)) audit_.note_optimizer_step();  // the first step begins as if it had a step before it
 }
 
 // Prepares steps with the setup's parameters.
@@ -254,6 +255,19 @@ void Synchronizer::audit() {
   const Call call(*this, "audit()");
   const std::string difference = or_lose_group([&] { return audit_.compare(step_, untouched_buffers()); });
   if (!difference.empty()) throw AuditError("DataParallel: " + difference);
+}
+
+// A program that steps with gradients of its own (an inner loop whose steps it takes back) may do so any number of
+// times. Of several optimisers, one may call another.
+void Synchronizer::note_optimizer_step(const void* optimizer) {
+  const auto held = lock();
+  if (is_lost()) return;
+  if (!is_begun_) ++optimizer_steps_[optimizer];
+  if (open_ || !audit_.is_due(step_)) return;
+  or_lose_group([&] {
+    for (StepExtension* extension : extensions_) extension->before_comparison();
+    audit_.note_optimizer_step();
+  });
 }
 
 void Synchronizer::audit_also(const void* owner, Audit::Tensors tensors) {

@@ -70,8 +70,9 @@ struct ParameterRenewal;  // renewal.cpp
 // automatic buckets see a step only through StepExtension.
 //
 // An agreement carries 24 bytes a rank: the step's number; the rank's state (with data, without data, failed), whether
-// its module trains other parameters or has other buffers, and whether it may differ from the other ranks; which
-// wrapped module it is; in a step with an audit, a checksum. Under find_unused_parameters a bit per parameter follows.
+// its module trains other parameters or has other buffers, whether it may differ from the other ranks, and how often
+// its optimiser has stepped; which wrapped module it is; in a step with an audit, a checksum. Under
+// find_unused_parameters a bit per parameter follows.
 // Every rank then decides alike: succeed; fail, if a rank reports a failure or checksums differ (Audit::explain finds
 // the tensor); renew, if parameters changed; lose_group, if a collective failed, which the others learn from the store.
 // A rank whose backward or forward threw calls send(kFailed) and sends what is left, so that nobody waits for a
@@ -101,6 +102,9 @@ class Synchronizer {
   bool set_gradient_synchronization(bool on);
   void parameters_changed();
   void audit();
+  // An optimiser has stepped parameters of the module. If this is known on every rank, ranks whose optimisers have
+  // stepped more often than others' since they last agreed are an error: one has missed a step of the others.
+  void note_optimizer_step(const void* optimizer);
   // owner: for forget_audited().
   void audit_also(const void* owner, Audit::Tensors tensors);
   void forget_audited(const void* owner);
@@ -160,6 +164,7 @@ class Synchronizer {
   void skip_unreached();
   void note_first_gradient();
   std::string difference_of_buffers();
+  std::string difference_of_optimizer_steps() const;
   std::vector<NamedTensor> untouched_buffers() const;
   void send(RankState state);
   void note_missing_gradients();
@@ -201,6 +206,8 @@ class Synchronizer {
   std::vector<bool> used_;     // whether it has something to add to the step that ends
   bool is_begun_ = false;      // whether any gradient, synchronised or not, has come since the last step ended
   bool had_data_ = false;      // whether any rank had data in the last step
+  // By optimiser: steps since the last step ended, as long as no gradient has come.
+  std::map<const void*, uint64_t> optimizer_steps_;
   FailureRecord failures_;
   int64_t step_ = 0;                                   // includes failed steps
   std::map<std::string, int64_t, std::less<>> calls_;  // by the name of a Call: its last one

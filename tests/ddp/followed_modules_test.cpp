@@ -229,26 +229,31 @@ Tensors climbs_and_goes_back(Trainee& trainee, FollowedNet& net) {
   return {};
 }
 
-// Each rank by its own noise, in the first of two micro-batches.
-Tensors perturbs_weights_in_a_micro_batch(Trainee& trainee, FollowedNet& net) {
+// Each rank by its own noise, in the first ones of two micro-batches.
+Tensors perturbs_weights(Trainee& trainee, FollowedNet& net, int micro_batches) {
   for (int step = 0; step < kSteps; ++step) {
     trainee.zero_grad();
     trainee.drain();
     const Tensors here = copies(trainee.leaves());
-    const at::Tensor x = trainee.batch(step);
-    {
+    for (int micro = 0; micro < 2; ++micro) {
+      const at::Tensor x = trainee.batch(step, micro);
       const at::NoGradGuard no_grad;
-      for (at::Tensor leaf : trainee.leaves()) leaf.add_(x.mean(), 0.1);
-    }
-    trainee.backward_alone(net.loss(x));
-    {
-      const at::NoGradGuard no_grad;
+      for (at::Tensor leaf : trainee.leaves()) leaf.add_(x.mean(), micro < micro_batches ? 0.1 : 0);
+      {
+        const at::AutoGradMode with_gradients(true);
+        micro == 0 ? trainee.backward_alone(net.loss(x)) : trainee.backward(net.loss(x));
+      }
       for (size_t i = 0; i < here.size(); ++i) trainee.leaves()[i].copy_(here[i]);
     }
-    trainee.backward(net.loss(trainee.batch(step, 1)));
     trainee.step();
   }
   return {};
+}
+Tensors perturbs_weights_in_a_micro_batch(Trainee& trainee, FollowedNet& net) {
+  return perturbs_weights(trainee, net, 1);
+}
+Tensors perturbs_weights_in_every_backward(Trainee& trainee, FollowedNet& net) {
+  return perturbs_weights(trainee, net, 2);
 }
 
 Tensors normalises_weights_between_micro_batches(Trainee& trainee, FollowedNet& net) {
@@ -324,6 +329,8 @@ constexpr Row kPrograms[] = {
     {"goes back to a checkpoint", goes_back_to_a_checkpoint},
     {"climbs and goes back", climbs_and_goes_back},
     {"perturbs weights in a micro-batch", perturbs_weights_in_a_micro_batch, false, 0},
+    {"perturbs weights in every backward", perturbs_weights_in_every_backward, false, 0},
+    {"perturbs weights in every backward, audited", perturbs_weights_in_every_backward, false, 2},
     {"normalises weights between micro-batches", normalises_weights_between_micro_batches},
     {"keeps gradients themselves", keeps_gradients_themselves, true},
     {"keeps what lies in their memory", keeps_what_lies_in_their_memory, true},
@@ -363,6 +370,31 @@ TEST_P(FollowedModules, TrainAsByHand) {
         } catch (const std::exception& error) {
           ADD_FAILURE() << error.what();
         }
+      }
+    }
+  });
+}
+
+TEST_P(FollowedModules, ARankThatMissesAStepIsEveryRanksErrorInTheNext) {
+  run_ranks(GetParam(), [](const ProcessGroup& group) {
+    for (const char* strategy : kStrategies) {
+      for (const auto& [missed, counts] : {std::pair{0, "0 on rank 0 and 1 on rank 1"}, std::pair{3, "1 on rank 0 and 2 on rank 1"}}) {
+        SCOPED_TRACE(fmt::format("{}, step {}, rank {}", strategy, missed, group.rank));
+        FollowedNet net;
+        Trainee trainee(group, net, strategy, /*audit_every=*/0);
+        std::string said;
+        for (int step = 0; step <= missed + 1 && said.empty(); ++step) {
+          try {
+            trainee.zero_grad();
+            if (group.rank != 1 || step != missed) trainee.backward(net.loss(trainee.batch(step)));
+            trainee.step();
+          } catch (const AuditError& error) {
+            said = error.what();
+          }
+        }
+        EXPECT_THAT(said, HasSubstr(counts));
+        for (int step = 0; step < 2; ++step) train(trainee, net, step);
+        EXPECT_NO_THROW(trainee.ddp().audit());
       }
     }
   });

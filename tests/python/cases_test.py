@@ -193,6 +193,52 @@ def normalises_between_micro_batches(strategy):
     return trainee
 
 
+def has_noise_of_its_own(strategy):
+    """Every rank moves its weights by its own noise for each of two micro-batches, and back."""
+    trainee = Trainee(strategy, net(), audit_every=2)
+    for step in range(STEPS):
+        trainee.optimizer.zero_grad()
+        trainee.drain()
+        here = [p.detach().clone() for p in trainee.leaves]
+        for micro in range(2):
+            x = batch(step, micro)
+            with torch.no_grad():
+                for p in trainee.leaves:
+                    p.add_(x.mean(), alpha=0.1)
+            if micro == 0:
+                with trainee.alone():
+                    trainee.model(x).square().mean().backward()
+            else:
+                trainee.backward(trainee.model(x).square().mean())
+            with torch.no_grad():
+                for p, value in zip(trainee.leaves, here):
+                    p.copy_(value)
+        trainee.optimizer.step()
+    return trainee
+
+
+def steps_by_itself_and_goes_back(strategy):
+    """As often as the rank likes, to start the step from what that has given."""
+    trainee = Trainee(strategy, net(), audit_every=0)
+    inner = torch.optim.SGD(trainee.leaves, lr=0.01)
+    for step in range(STEPS):
+        trainee.optimizer.zero_grad()
+        trainee.drain()
+        here = [p.detach().clone() for p in trainee.leaves]
+        for micro in range(1 + dist.get_rank()):
+            with trainee.alone():
+                trainee.model(batch(step, micro)).square().mean().backward()
+            inner.step()
+            inner.zero_grad()
+        x = batch(step) + trainee.leaves[0].detach().mean()
+        with torch.no_grad():
+            for p, value in zip(trainee.leaves, here):
+                p.copy_(value)
+        trainee.backward(trainee.model(x).square().mean())
+        trainee.optimizer.step()
+    return trainee
+
+
 def keeps_gradients(take, to_none=True):
     def run(strategy):
         trainee = Trainee(strategy, net())
@@ -345,6 +391,8 @@ PROGRAMS = {
     "replaces a part without parameters": replaces_a_part_without_parameters,
     "sharpness-aware": climbs_and_goes_back,
     "normalises between micro-batches": normalises_between_micro_batches,
+    "noise of its own": has_noise_of_its_own,
+    "steps by itself and goes back": steps_by_itself_and_goes_back,
     "a scripted part": has_a_scripted_part,
     "all scripted": is_scripted,
     "drops weights": drops_weights,
@@ -408,6 +456,26 @@ def complains(rank):
     return of_shapes, of_step, raised(model.audit)
 
 
+def misses_a_step(rank):
+    """In one step the loss of rank 1 depends on no parameter."""
+    found = {}
+    for strategy in (*STRATEGIES, "bucketed, plain optimiser"):
+        trainee = Trainee(strategy.split(",")[0], net(), audit_every=0)
+        if "plain" in strategy:
+            trainee.optimizer = torch.optim.SGD(trainee.leaves, **SGD)
+
+        def train(trainee=trainee):
+            for step in range(STEPS):
+                trainee.optimizer.zero_grad()
+                misses = rank == 1 and step == 2
+                trainee.backward(torch.zeros((), requires_grad=True) if misses else trainee.model(batch(step)).square().mean())
+                trainee.optimizer.step()
+
+        found[strategy] = raised(train)
+        trainee.train(2)
+    return found
+
+
 class Programs(unittest.TestCase):
     maxDiff = None
     ranks = 2
@@ -424,6 +492,14 @@ class ProgramsFull(Programs):
 
 
 class Complaints(unittest.TestCase):
+    def test_a_rank_that_misses_a_step_is_every_ranks_error_in_the_next(self):
+        for ranks in (2, 3):
+            for found in with_ranks(ranks, misses_a_step):
+                for strategy, (kind, said) in found.items():
+                    with self.subTest(strategy, ranks=ranks):
+                        self.assertEqual(kind, "AuditError", said)
+                        self.assertIn("the optimiser's steps are 1 on rank 0 and 2 on rank 1", said)
+
     def test_what_differs_between_ranks_is_every_ranks_error(self):
         for of_shapes, of_step, of_audit in with_ranks(2, complains):
             self.assertEqual(of_shapes[0], "StepError", of_shapes)

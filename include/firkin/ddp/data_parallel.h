@@ -55,8 +55,9 @@ class StepError : public RuntimeError {
   StepFailure failure_;
 };
 
-// Ranks hold different parameters or optimiser states. Thrown from the same step on every rank; no rank has a gradient
-// of that step. The message names the first tensor that differs, two ranks, and the last audit at which all were equal.
+// Ranks hold different parameters or optimiser states, or their optimisers have stepped differently often. Thrown from
+// the same step on every rank; no rank has a gradient of that step. The message names the first tensor that differs, two
+// ranks, and the last audit at which all were equal.
 class AuditError : public RuntimeError {
  public:
   using RuntimeError::RuntimeError;
@@ -95,9 +96,10 @@ struct DataParallelStats {
 // Errors: if a rank's backward throws, that rank's backward() rethrows it, and every other rank's step throws a
 // StepError naming the rank and its reason; the next step starts clean. An exception before the first gradient, under
 // no_sync(), or in forward goes unnoticed: call abandon_step() in the handler. Without it, the other ranks wait for
-// this rank's next backward and treat that as their step. If a collective fails, the group is lost: every call throws a
-// GroupError naming the missing ranks, a new group is needed, and ranks may be one step apart (docs/data_parallel.md,
-// "After a failure").
+// this rank's next backward and treat that as their step; if an OverlappedOptimizer or ShardedOptimizer has stepped
+// meanwhile, as after a loss that depends on no parameter, every rank throws an AuditError then. If a collective fails,
+// the group is lost: every call throws a GroupError naming the missing ranks, a new group is needed, and ranks may be
+// one step apart (docs/data_parallel.md, "After a failure").
 //
 // Parameters may be thawed, frozen, added and replaced during training, on every rank alike: see parameters_changed().
 // Parameters differ between ranks if they were stepped with one rank's own gradients (accumulated under no_sync() and
@@ -241,6 +243,10 @@ class DataParallel {
   const BucketPlan& plan() const;
   // The ready order in use, in the form of DataParallelOptions::ready_order.
   const std::vector<int64_t>& ready_order() const;
+
+ protected:
+  // An optimiser that is neither an OverlappedOptimizer nor a ShardedOptimizer has stepped parameters of the module.
+  void note_optimizer_step(const void* optimizer);
 
  private:
   friend class OverlappedOptimizer;

@@ -223,7 +223,11 @@ void Sharded::follow_parameters() {
 
 void Sharded::step() {
   const auto held = enter_after_step();
-  if (!has_gradients_) return;
+  if (has_gradients_) step_buckets();
+  synchronizer_.note_optimizer_step(optimizer_);
+}
+
+void Sharded::step_buckets() {
   settled().follow();
   follow_parameters();  // may throw: then the next step begins with the gather that this rank owes
   has_gradients_ = false;

@@ -87,6 +87,7 @@ class Sharded final : public FirstUse {
   bool is_gathering() const { return anything_late_; }
 
   void begun() override;
+  void before_comparison() override { receive_all(); }
   std::exception_ptr objection() const override;
   bool may_arrive_later(int64_t /*bucket*/) const override { return true; }  // they are received here
   void received(const StepAgreement& agreement, bool is_first) override;
@@ -101,6 +102,7 @@ class Sharded final : public FirstUse {
   void follow_parameters();
   void forget_gradients();
   std::vector<int64_t> gather_order() const;
+  void step_buckets();
   void step_bucket(int64_t bucket, const std::vector<at::Tensor>& gradients);
   void gather(int64_t bucket);
   void receive(int64_t bucket);
