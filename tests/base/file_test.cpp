@@ -1,11 +1,17 @@
+// Files that are whole or not there, and folders that a run has for itself.
 #include "firkin/base/file.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
+#include <atomic>
 #include <csignal>
+#include <thread>
+#include <vector>
 
 #include "firkin/base/error.h"
 #include "private_mount.h"
@@ -16,20 +22,44 @@ namespace {
 
 namespace fs = std::filesystem;
 using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::UnorderedElementsAre;
 
-std::string write_error(const fs::path& path, const std::string& content) {
+std::string error_of(const std::function<void()>& action) {
   try {
-    write_file_atomically(path, content);
-  } catch (const RuntimeError& error) {
+    action();
+  } catch (const std::runtime_error& error) {
     return error.what();
   }
   return "no error";
 }
 
-std::vector<std::string> names_in(const fs::path& folder) {
-  std::vector<std::string> names;
-  for (const auto& entry : fs::directory_iterator(folder)) names.push_back(entry.path().filename().string());
-  return names;
+std::string error_of_writing(const fs::path& path, const std::string& content) {
+  return error_of([&] { write_file_atomically(path, content); });
+}
+
+std::string error_of_checking(const fs::path& folder) {
+  return error_of([&] { check_output_folder(folder, "--out"); });
+}
+
+std::string error_of_holding(const fs::path& folder) {
+  return error_of([&] { const OutputFolder held(folder, "--out"); });
+}
+
+// Relative to the folder, of everything in it.
+std::vector<std::string> paths_in(const fs::path& folder) {
+  std::vector<std::string> paths;
+  for (const auto& entry : fs::recursive_directory_iterator(folder)) paths.push_back(entry.path().lexically_relative(folder).string());
+  return paths;
+}
+
+// Runs in a child process; true when it ends well.
+bool in_child(const std::function<bool()>& body) {
+  const pid_t child = fork();
+  if (child == 0) _exit(body() ? 0 : 1);
+  int status = 0;
+  waitpid(child, &status, 0);
+  return WIFEXITED(status) && WEXITSTATUS(status) == 0;
 }
 
 TEST(WriteFile, ReplacesTheFileAndMakesItsFolders) {
@@ -38,7 +68,7 @@ TEST(WriteFile, ReplacesTheFileAndMakesItsFolders) {
   write_file_atomically(file, "old");
   write_file_atomically(file, "new");
   EXPECT_EQ(read_file(file), "new");
-  EXPECT_THAT(names_in(file.parent_path()), ElementsAre("file"));
+  EXPECT_THAT(paths_in(file.parent_path()), ElementsAre("file"));
 }
 
 TEST(WriteFile, GivesTheModeOfAnOrdinaryNewFile) {
@@ -59,38 +89,170 @@ TEST(WriteFile, LeavesTheOldFileWhenTheNewOneCannotBeWrittenWhole) {
   const rlimit small{.rlim_cur = 1 << 20, .rlim_max = before.rlim_max};
   const auto previous = std::signal(SIGXFSZ, SIG_IGN);
   ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &small), 0);
-  const std::string error = write_error(file, std::string(2 << 20, 'x'));
+  const std::string error = error_of_writing(file, std::string(2 << 20, 'x'));
   setrlimit(RLIMIT_FSIZE, &before);
   std::signal(SIGXFSZ, previous);
   EXPECT_EQ(error, file.string() + ": cannot be written: File too large");
   EXPECT_EQ(read_file(file), "old");
-  EXPECT_THAT(names_in(work.path), ElementsAre("file"));
+  EXPECT_THAT(paths_in(work.path), ElementsAre("file"));
 }
 
 TEST(WriteFile, LeavesTheOldFileWhenTheDiskIsFull) {
   if (!can_mount()) GTEST_SKIP() << "this process may not mount";
   const TemporaryFolder work;
-  const auto body = [&] {
-    if (!mount_privately(work.path, "size=64k", /*read_only=*/false)) return 2;
+  EXPECT_TRUE(in_child([&] {
+    mount_privately(work.path, "size=64k", /*read_only=*/false);
     const fs::path file = work.path / "results.json";
     write_file_atomically(file, "old");
-    const bool says_so = write_error(file, std::string(1 << 17, 'x')) == file.string() + ": cannot be written: No space left on device";
-    return says_so && read_file(file) == "old" && names_in(work.path) == std::vector<std::string>{"results.json"} ? 0 : 1;
-  };
-  EXPECT_EXIT(_exit(body()), testing::ExitedWithCode(0), "");
+    const std::string error = error_of_writing(file, std::string(1 << 17, 'x'));
+    return error == file.string() + ": cannot be written: No space left on device" && read_file(file) == "old" &&
+           paths_in(work.path) == std::vector<std::string>{"results.json"};
+  }));
 }
 
 TEST(WriteFile, LeavesNoTemporaryFileWhenItCannotTakeItsPlace) {
   const TemporaryFolder work;
   fs::create_directory(work.path / "taken");
-  EXPECT_EQ(write_error(work.path / "taken", "x"), (work.path / "taken").string() + ": cannot be written: Is a directory");
-  EXPECT_THAT(names_in(work.path), ElementsAre("taken"));
+  EXPECT_EQ(error_of_writing(work.path / "taken", "x"), (work.path / "taken").string() + ": cannot be written: Is a directory");
+  EXPECT_THAT(paths_in(work.path), ElementsAre("taken"));
 }
 
 TEST(WriteFile, NamesTheFolderThatCannotBeMade) {
   const TemporaryFolder work;
   work.write("file", "");
-  EXPECT_EQ(write_error(work.path / "file" / "b" / "c", "x"), (work.path / "file" / "b").string() + ": cannot be created: Not a directory");
+  EXPECT_EQ(error_of_writing(work.path / "file" / "b" / "c", "x"),
+            (work.path / "file" / "b").string() + ": cannot be created: Not a directory");
+}
+
+TEST(CheckOutputFolder, LeavesNothingBehind) {
+  const TemporaryFolder work;
+  EXPECT_EQ(error_of_checking(work.path), "no error");
+  EXPECT_EQ(error_of_checking(work.path / "a" / "b" / ""), "no error");
+  EXPECT_THAT(paths_in(work.path), ElementsAre());
+}
+
+TEST(CheckOutputFolder, NamesWhatStandsInTheWay) {
+  const TemporaryFolder work;
+  work.write("file", "");
+  fs::create_directory(work.path / "there");
+  fs::create_symlink("there", work.path / "link");
+  fs::create_symlink("nowhere", work.path / "dangling");
+  const std::string file = (work.path / "file").string();
+  EXPECT_EQ(error_of_checking(file), "--out " + file + ": " + file + " is not a folder");
+  EXPECT_EQ(error_of_checking(file + "/a/b"), "--out " + file + "/a/b: " + file + " is not a folder");
+  EXPECT_EQ(error_of_checking(work.path / "link" / "new"), "no error");
+  EXPECT_THAT(error_of_checking(work.path / "dangling" / "new"), HasSubstr("dangling is not a folder"));
+  EXPECT_THAT(error_of_checking("/proc/firkin"), HasSubstr("/proc cannot be written to: "));
+  EXPECT_THAT(error_of_checking(""), HasSubstr("expected a folder"));
+}
+
+TEST(CheckOutputFolder, RefusesAFileSystemThatIsReadOnlyOrFull) {
+  if (!can_mount()) GTEST_SKIP() << "this process may not mount";
+  const TemporaryFolder work;
+  EXPECT_TRUE(in_child([&] {
+    mount_privately(work.path, "size=64k", /*read_only=*/true);
+    return error_of_checking(work.path).ends_with("cannot be written to: Read-only file system") &&
+           error_of_checking(work.path / "a").ends_with("cannot be written to: Read-only file system");
+  }));
+  EXPECT_TRUE(in_child([&] {
+    mount_privately(work.path, "size=64k", /*read_only=*/false);
+    work.write("large", std::string(1 << 17, 'x'));
+    return error_of_checking(work.path).ends_with("cannot be written to: No space left on device");
+  }));
+}
+
+TEST(OutputFolder, LeavesNoEmptyFolder) {
+  const TemporaryFolder work;
+  {
+    const OutputFolder held(work.path / "a" / "out" / "", "--out");
+    EXPECT_TRUE(fs::exists(work.path / "a" / "out"));
+  }
+  EXPECT_THAT(error_of_holding(work.path / "a" / std::string(300, 'x')), HasSubstr("cannot be created: File name too long"));
+  EXPECT_THAT(paths_in(work.path), ElementsAre());
+}
+
+TEST(OutputFolder, KeepsTheFolderThatWasWrittenIntoOrWasThere) {
+  const TemporaryFolder work;
+  fs::create_directory(work.path / "there");
+  {
+    const OutputFolder held(work.path / "out", "--out"), other(work.path / "there", "--out");
+    work.write("out/results.json", "{}");
+  }
+  EXPECT_THAT(paths_in(work.path), UnorderedElementsAre("out", "out/results.json", "there"));
+}
+
+TEST(OutputFolder, RefusesASecondRun) {
+  const TemporaryFolder work;
+  const fs::path out = work.path / "out";
+  {
+    const OutputFolder held(out, "--out");
+    EXPECT_EQ(error_of_holding(out), "--out " + out.string() + ": another run is writing into it; expected a folder for each");
+    EXPECT_EQ(error_of_holding(work.path / "other"), "no error");
+  }
+  EXPECT_EQ(error_of_holding(out), "no error");
+}
+
+TEST(OutputFolder, OfARunThatWasKilledStandsInNobodysWay) {
+  const TemporaryFolder work;
+  EXPECT_FALSE(in_child([&] {
+    const OutputFolder held(work.path, "--out");
+    return raise(SIGKILL) == 0;
+  }));
+  EXPECT_EQ(error_of_holding(work.path), "no error");
+  EXPECT_THAT(paths_in(work.path), ElementsAre());
+}
+
+TEST(OutputFolder, IsHeldByOneAtATime) {
+  const TemporaryFolder work;
+  std::atomic<int> holders = 0, times = 0;
+  std::atomic<bool> shared = false;
+  std::vector<std::thread> runs;
+  for (int run = 0; run < 8; ++run) {
+    runs.emplace_back([&] {
+      for (int i = 0; i < 200; ++i) {
+        try {
+          const OutputFolder held(work.path / "out", "--out");
+          if (++holders > 1) shared = true;
+          std::this_thread::yield();
+          --holders;
+          ++times;
+        } catch (const InputError&) {
+        }
+      }
+    });
+  }
+  for (std::thread& run : runs) run.join();
+  EXPECT_FALSE(shared);
+  EXPECT_GE(times, 1);
+}
+
+TEST(OutputFolder, SetsEarlierFilesAsideUnderOneNumber) {
+  const TemporaryFolder out;
+  out.write("thesis.tex", "mine");
+  out.write("steps.1.csv", "mine");
+  for (const char* run : {"first", "second", "third"}) {
+    OutputFolder held(out.path, "--out");
+    held.set_aside({"results.json", "steps.csv"});
+    out.write("results.json", run);
+    if (run == std::string("first")) out.write("steps.csv", run);
+  }
+  EXPECT_THAT(paths_in(out.path),
+              UnorderedElementsAre("results.json", "results.2.json", "results.3.json", "steps.1.csv", "steps.2.csv", "thesis.tex"));
+  EXPECT_EQ(read_file(out.path / "steps.1.csv"), "mine");
+  EXPECT_EQ(read_file(out.path / "results.2.json"), "first");
+  EXPECT_EQ(read_file(out.path / "results.3.json"), "second");
+  EXPECT_EQ(read_file(out.path / "results.json"), "third");
+}
+
+TEST(OutputFolder, LeavesWhatTheRunItselfHasWritten) {
+  const TemporaryFolder out;
+  fs::create_symlink("nowhere", out.path / "results.json");
+  OutputFolder held(out.path, "--out");
+  EXPECT_THAT(held.set_aside({"results.json"}), ElementsAre("results.1.json"));
+  out.write("results.json", "so far");
+  out.write("trace.json", "");
+  EXPECT_THAT(held.set_aside({"results.json", "trace.json"}), ElementsAre("trace.1.json"));
+  EXPECT_EQ(read_file(out.path / "results.json"), "so far");
 }
 
 }  // namespace

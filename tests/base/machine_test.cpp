@@ -1,24 +1,127 @@
+// What the kernel's files say of this machine and of what a control group leaves of it, in a folder that looks like /.
 #include "firkin/base/machine.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sched.h>
 
 #include <limits>
+#include <thread>
 
 #include "temporary_folder.h"
 
 namespace firkin {
 namespace {
 
-constexpr int64_t kNotKnown = std::numeric_limits<int64_t>::max();
+// Of a process in this group; type: cgroup2, or cgroup with its controllers.
+class GroupFiles : public TemporaryFolder {
+ public:
+  explicit GroupFiles(const std::string& group, const std::string& type = "cgroup2 cgroup2 rw", const std::string& mounted = "/") {
+    write("proc/self/cgroup", group + "\n");
+    const std::string optional = mounted == "/" ? "shared:4 " : "";
+    write("proc/self/mountinfo", "not a line of this file\n30 23 0:26 " + mounted + " /cg rw " + optional + "- " + type + "\n");
+  }
+  void limit(const std::string& file, const std::string& text) const { write("cg/" + file, text + "\n"); }
+};
+
+TEST(CpuQuota, IsNoneWithoutControlGroups) {
+  EXPECT_EQ(cpu_quota(TemporaryFolder().path), std::nullopt);
+  EXPECT_EQ(cpu_quota(GroupFiles("0::/").path), std::nullopt);  // the root group has no such file
+}
+
+TEST(CpuQuota, OfVersion2IsTheLeastFromTheProcessesGroupUpwards) {
+  const GroupFiles root("0::/job/step");
+  root.limit("job/step/cpu.max", "max 100000");
+  EXPECT_EQ(cpu_quota(root.path), std::nullopt);
+  root.limit("job/cpu.max", "250000 100000");
+  EXPECT_EQ(cpu_quota(root.path), 2.5);
+  root.limit("job/step/cpu.max", "300000 100000");
+  EXPECT_EQ(cpu_quota(root.path), 2.5);
+  root.limit("job/step/cpu.max", "50000 100000");
+  EXPECT_EQ(cpu_quota(root.path), 0.5);
+}
+
+TEST(CpuQuota, OfVersion1IsTheLeastFromTheProcessesGroupUpwards) {
+  const GroupFiles root("5:memory:/elsewhere\n1:cpu,cpuacct:/job/step\n0::/", "cgroup cgroup rw,cpu,cpuacct");
+  root.limit("job/step/cpu.cfs_quota_us", "-1");
+  root.limit("job/step/cpu.cfs_period_us", "100000");
+  EXPECT_EQ(cpu_quota(root.path), std::nullopt);
+  root.limit("job/cpu.cfs_quota_us", "400000");
+  root.limit("job/cpu.cfs_period_us", "100000");
+  EXPECT_EQ(cpu_quota(root.path), 4);
+}
+
+// Without a namespace of its own a container reads the host's names of groups, while only its own group is mounted.
+TEST(CpuQuota, IsFoundWhereAContainerSeesOnlyItsOwnGroup) {
+  const auto quota_in = [](const char* group) {
+    const GroupFiles root(group, "cgroup2 cgroup rw", "/docker/4f");
+    root.limit("cpu.max", "150000 100000");
+    root.limit("inner/cpu.max", "100000 100000");
+    return cpu_quota(root.path);
+  };
+  EXPECT_EQ(quota_in("0::/docker/4f"), 1.5);
+  EXPECT_EQ(quota_in("0::/docker/4f/inner"), 1);
+  EXPECT_EQ(quota_in("0::/../../elsewhere"), 1.5);
+}
+
+TEST(AllowedCpus, FollowTheAffinityMask) {
+  std::thread([] {  // the mask is a thread's
+    const int before = allowed_cpus();
+    EXPECT_GE(before, 1);
+    cpu_set_t mask;
+    ASSERT_EQ(sched_getaffinity(0, sizeof mask, &mask), 0);
+    int first = 0;
+    while (!CPU_ISSET(first, &mask)) ++first;
+    CPU_ZERO(&mask);
+    CPU_SET(first, &mask);
+    ASSERT_EQ(sched_setaffinity(0, sizeof mask, &mask), 0);
+    EXPECT_EQ(allowed_cpus(), 1);
+    EXPECT_EQ(usable_cpus(), 1);
+  })
+      .join();
+}
+
+TEST(ThreadsPerRank, AreAnEqualShareAndAtLeastOne) {
+  EXPECT_EQ(threads_per_rank(2, nullptr, 8), 4);
+  EXPECT_EQ(threads_per_rank(3, nullptr, 8), 2);
+  EXPECT_EQ(threads_per_rank(9, nullptr, 8), 1);
+  EXPECT_EQ(threads_per_rank(0, nullptr, 8), 8);  // a launcher that does not say
+}
+
+TEST(ThreadsPerRank, AreWhatTheEnvironmentSays) {
+  EXPECT_EQ(threads_per_rank(2, "1", 8), 1);
+  EXPECT_EQ(threads_per_rank(2, " 3", 8), 3);
+  EXPECT_EQ(threads_per_rank(2, "6,2", 8), 6);
+}
+
+TEST(ThreadsPerRank, AreAnEqualShareWhereTheEnvironmentSaysNothingUseful) {
+  for (const char* text : {"", " ", "0", "-2", "two", "2x", "99999999999"}) EXPECT_EQ(threads_per_rank(2, text, 8), 4) << text;
+}
+
+TEST(Gpus, AreNamedByTheirDriver) {
+  const TemporaryFolder folder;
+  for (const char* place : {"0000:04:00.0", "0000:84:00.0"}) {
+    folder.write(std::filesystem::path("proc/driver/nvidia/gpus") / place / "information",
+                 "Model: \t\t NVIDIA H100 80GB HBM3\nIRQ:   \t\t 42\n");
+  }
+  folder.write("proc/driver/nvidia/version",
+               "NVRM version: NVIDIA UNIX x86_64 Kernel Module  570.86.15  Tue Jan 21 2025\nGCC version:  12.3\n");
+  const GpuState gpus = gpu_state(folder.path);
+  EXPECT_THAT(gpus.models, testing::SizeIs(2));
+  EXPECT_EQ(describe(gpus), "2 x NVIDIA H100 80GB HBM3, driver 570.86.15");
+}
+
+TEST(Gpus, AreNoneWithoutADriver) {
+  const TemporaryFolder folder;
+  EXPECT_EQ(describe(gpu_state(folder.path)), "");
+}
 
 TEST(MachineState, IsReadFromTheKernelsFiles) {
-  const TemporaryFolder root;
+  const GroupFiles root("0::/");
   root.write("proc/cpuinfo", "processor\t: 0\nmodel name\t: A CPU @ 2.10GHz\nmodel name\t: another\n");
   root.write("proc/loadavg", "0.50 1.25 2.00 1/234 5678\n");
   root.write("proc/meminfo", "MemTotal:   100 kB\nMemAvailable:   64 kB\n");
-  root.write("proc/self/cgroup", "0::/\n");
-  root.write("proc/self/mountinfo", "30 23 0:26 / /cg rw - cgroup2 cgroup2 rw\n");
-  root.write("cg/cpu.max", "150000 100000\n");
+  root.limit("cpu.max", "150000 100000");
   root.write("sys/devices/system/cpu/cpu0/cpufreq/scaling_governor", "powersave\n");
   const MachineState machine = machine_state(root.path);
   EXPECT_EQ(machine.cpu, "A CPU @ 2.10GHz");
@@ -47,47 +150,40 @@ TEST(MachineState, IsEmptyWhereTheKernelDoesNotSay) {
 }
 
 TEST(AvailableMemory, IsUnlimitedWhereTheKernelDoesNotSay) {
-  const TemporaryFolder root;
-  EXPECT_EQ(available_memory_bytes(root.path), kNotKnown);
+  EXPECT_EQ(available_memory_bytes(TemporaryFolder().path), std::numeric_limits<int64_t>::max());
 }
 
 TEST(AvailableMemory, IsWhatTheTightestGroupLeaves) {
-  const TemporaryFolder root;
+  const GroupFiles root("0::/job/step");
   root.write("proc/meminfo", "MemAvailable: 1000 kB\n");
-  root.write("proc/self/cgroup", "0::/job/step\n");
-  root.write("proc/self/mountinfo", "30 23 0:26 / /cg rw - cgroup2 cgroup2 rw\n");
-  root.write("cg/job/step/memory.max", "max\n");
-  root.write("cg/job/step/memory.current", "5000\n");
+  root.limit("job/step/memory.max", "max");
+  root.limit("job/step/memory.current", "5000");
   EXPECT_EQ(available_memory_bytes(root.path), 1000 * 1024);
-  root.write("cg/job/memory.max", "300000\n");
-  root.write("cg/job/memory.current", "100000\n");
+  root.limit("job/memory.max", "300000");
+  root.limit("job/memory.current", "100000");
   EXPECT_EQ(available_memory_bytes(root.path), 200000);
-  root.write("cg/job/step/memory.max", "6000\n");
+  root.limit("job/step/memory.max", "6000");
   EXPECT_EQ(available_memory_bytes(root.path), 1000);
-  root.write("cg/job/step/memory.current", "7000\n");
+  root.limit("job/step/memory.current", "7000");
   EXPECT_EQ(available_memory_bytes(root.path), 0);
 }
 
 TEST(AvailableMemory, CountsFilesThatTheKernelCanDrop) {
-  const TemporaryFolder root;
-  root.write("proc/self/cgroup", "0::/\n");
-  root.write("proc/self/mountinfo", "30 23 0:26 / /cg rw - cgroup2 cgroup2 rw\n");
-  root.write("cg/memory.max", "1000\n");
-  root.write("cg/memory.current", "900\n");
-  root.write("cg/memory.stat", "anon 200\nfile 700\ninactive_anon 1\ninactive_file 600\n");
+  const GroupFiles root("0::/");
+  root.limit("memory.max", "1000");
+  root.limit("memory.current", "900");
+  root.limit("memory.stat", "anon 200\nfile 700\ninactive_anon 1\ninactive_file 600");
   EXPECT_EQ(available_memory_bytes(root.path), 700);
 }
 
 TEST(AvailableMemory, IsWhatAGroupOfVersion1Leaves) {
-  const TemporaryFolder root;
-  root.write("proc/self/cgroup", "4:memory:/job\n0::/\n");
-  root.write("proc/self/mountinfo", "35 31 0:32 / /cg rw - cgroup cgroup rw,memory\n");
-  root.write("cg/memory.limit_in_bytes", "9223372036854771712\n");  // none
-  root.write("cg/memory.usage_in_bytes", "2000\n");
+  const GroupFiles root("4:memory:/job\n0::/", "cgroup cgroup rw,memory");
+  root.limit("memory.limit_in_bytes", "9223372036854771712");  // none
+  root.limit("memory.usage_in_bytes", "2000");
   EXPECT_GE(available_memory_bytes(root.path), int64_t{1} << 62);
-  root.write("cg/job/memory.limit_in_bytes", "1000\n");
-  root.write("cg/job/memory.usage_in_bytes", "400\n");
-  root.write("cg/job/memory.stat", "inactive_file 7\ntotal_inactive_file 100\n");
+  root.limit("job/memory.limit_in_bytes", "1000");
+  root.limit("job/memory.usage_in_bytes", "400");
+  root.limit("job/memory.stat", "inactive_file 7\ntotal_inactive_file 100");
   EXPECT_EQ(available_memory_bytes(root.path), 700);
 }
 

@@ -100,28 +100,19 @@ TEST(Progress, ClearsTheLongerTextBeforeAShorterOne) {
   EXPECT_EQ(terminal.read_all(), std::string(kClearLine) + "measuring 2/9  0 s  b");
 }
 
-TEST(Progress, StaysWithinTheTerminalsRow) {
-  const Terminal terminal(30);
-  Progress progress("measuring", 9, true, terminal.out);
-  terminal.read_all();
-  progress.advance(std::string(100, 'x'));
-  EXPECT_EQ(terminal.read_all(), std::string(kClearLine) + "measuring 1/9  0 s  " + std::string(9, 'x'));
-}
-
-TEST(Progress, CutsBetweenCharacters) {
-  const Terminal terminal(25);
-  Progress progress("measuring", 9, true, terminal.out);
-  terminal.read_all();
-  progress.advance("\u00b5\u00b5\u00b5\u00b5\u00b5\u00b5");
-  EXPECT_EQ(terminal.read_all(), std::string(kClearLine) + "measuring 1/9  0 s  \u00b5\u00b5\u00b5\u00b5");
-}
-
-TEST(Progress, TakesEightyColumnsWhereTheTerminalDoesNotSay) {
-  const Terminal terminal(0);
-  Progress progress("m", 9, true, terminal.out);
-  terminal.read_all();
-  progress.advance(std::string(100, 'x'));
-  EXPECT_EQ(terminal.read_all().size(), std::string(kClearLine).size() + 79);
+TEST(Progress, StaysWithinTheTerminalsRowAndCutsBetweenCharacters) {
+  const std::tuple<unsigned short, std::string, std::string> cases[] = {
+      {30, std::string(100, 'x'), std::string(9, 'x')},
+      {25, "\u00b5\u00b5\u00b5\u00b5\u00b5\u00b5", "\u00b5\u00b5\u00b5\u00b5"},
+      {0, std::string(100, 'x'), std::string(59, 'x')},  // as if it had eighty columns
+  };
+  for (const auto& [columns, text, shown] : cases) {
+    const Terminal terminal(columns);
+    Progress progress("measuring", 9, true, terminal.out);
+    terminal.read_all();
+    progress.advance(text);
+    EXPECT_EQ(terminal.read_all(), std::string(kClearLine) + "measuring 1/9  0 s  " + shown);
+  }
 }
 
 TEST(Progress, IsWholeLinesInALog) {
