@@ -7,7 +7,6 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
-#include <stdexcept>
 #include <vector>
 
 #include "firkin/stats/estimates.h"
@@ -92,14 +91,6 @@ TEST(BlockFit, IsNeverWiderThanTheRangeOfTheSamples) {
 TEST(BlockFit, OfFiveBlocksHasNoInterval) {
   const BlockFit fit = fit_blocks({{1, 2, 3, 4, 5}, {2, 3, 4, 5, 6}});
   EXPECT_EQ(fit[0].interval.high, std::numeric_limits<double>::infinity());
-}
-
-TEST(BlockFit, RefusesWhatHasNoAnswer) {
-  EXPECT_THROW(fit_blocks({}), std::invalid_argument);
-  EXPECT_THROW(fit_blocks({{}, {}}), std::invalid_argument);
-  EXPECT_THROW(fit_blocks({{1, 2}, {1}}), std::invalid_argument);
-  EXPECT_THROW(fit_blocks({{1, 2}, {1, 0}}), std::invalid_argument);
-  EXPECT_THROW(fit_blocks({{1, 2}, {1, std::nan("")}}), std::invalid_argument);
 }
 
 }  // namespace

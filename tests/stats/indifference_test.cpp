@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <limits>
 #include <span>
 #include <stdexcept>
@@ -36,50 +37,43 @@ bool is_member(const IndifferenceSet& set, size_t setting) {
   return std::ranges::find(set.members, setting) != set.members.end();
 }
 
+// In so many of the trials.
+int count(int trials, uint64_t seed, const std::function<bool(SyntheticNoise&)>& happens) {
+  SyntheticNoise noise(seed);
+  int counted = 0;
+  for (int trial = 0; trial < trials; ++trial) counted += happens(noise) ? 1 : 0;
+  return counted;
+}
+
 class EqualSettings : public testing::TestWithParam<size_t> {};
 
 TEST_P(EqualSettings, TwoAreDeclaredDifferentInAtMostFivePercent) {
-  SyntheticNoise noise(1);
-  int different = 0;
-  for (int trial = 0; trial < 1000; ++trial) {
-    const auto measured = measure(noise, {0.1, 0.1}, GetParam(), 0.01);
-    if (indifference_set(measured).members.size() < 2) ++different;
-  }
-  EXPECT_LE(different, 50);
+  const auto tells_apart = [](SyntheticNoise& noise) {
+    return indifference_set(measure(noise, {0.1, 0.1}, GetParam(), 0.01)).members.size() < 2;
+  };
+  EXPECT_LE(count(1000, 1, tells_apart), 50);
 }
 
 INSTANTIATE_TEST_SUITE_P(Blocks, EqualSettings, testing::Values(6, 10));
 INSTANTIATE_TEST_SUITE_P(Full, EqualSettings, testing::Values(30));
 
 TEST(SixEqualSettings, TwoOfThemAreToldApartInAtMostFivePercentAlthoughTheLuckiestIsCalledBest) {
-  SyntheticNoise noise(2);
-  int told_apart = 0;
-  for (int trial = 0; trial < 200; ++trial) {
+  const auto tells_apart = [](SyntheticNoise& noise) {
     const IndifferenceSet set = indifference_set(measure(noise, std::vector<double>(6, 0.1), 10, 0.01));
-    if (is_member(set, 0) != is_member(set, 1)) ++told_apart;
-  }
-  EXPECT_LE(told_apart, 10);
+    return is_member(set, 0) != is_member(set, 1);
+  };
+  EXPECT_LE(count(200, 2, tells_apart), 10);
 }
 
-TEST(AThreePercentDifference, IsFoundUnderOnePercentNoiseWithTwentyBlocks) {
-  SyntheticNoise noise(3);
-  int found = 0;
-  for (int trial = 0; trial < 300; ++trial) {
-    const IndifferenceSet set = indifference_set(measure(noise, {0.103, 0.1}, 20, 0.01));
-    if (set.best == 1 && set.members.size() == 1) ++found;
-  }
-  EXPECT_GE(found, 285);
-}
-
-TEST(AThreePercentDifference, IsFoundAmongEightSettingsWithThirtyBlocks) {
-  const std::vector<double> true_s = {0.12, 0.11, 0.103, 0.1, 0.103, 0.106, 0.11, 0.13};
-  SyntheticNoise noise(4);
-  int found = 0;
-  for (int trial = 0; trial < 20; ++trial) {
-    const IndifferenceSet set = indifference_set(measure(noise, true_s, 30, 0.01));
-    if (set.best == 3 && set.members.size() == 1) ++found;
-  }
-  EXPECT_GE(found, 19);
+TEST(AThreePercentDifference, IsFoundUnderOnePercentNoiseAmongTwoAndAmongEightSettings) {
+  const auto finds = [](const std::vector<double>& true_s, size_t blocks, size_t best) {
+    return [=](SyntheticNoise& noise) {
+      const IndifferenceSet set = indifference_set(measure(noise, true_s, blocks, 0.01));
+      return set.best == best && set.members.size() == 1;
+    };
+  };
+  EXPECT_GE(count(300, 3, finds({0.103, 0.1}, 20, 1)), 285);
+  EXPECT_GE(count(20, 4, finds({0.12, 0.11, 0.103, 0.1, 0.103, 0.106, 0.11, 0.13}, 30, 3)), 19);
 }
 
 TEST(AThirdOfAPercentDifference, IsFoundUnderOnePercentNoiseInThousandsOfBlocks) {
@@ -91,14 +85,12 @@ TEST(AThirdOfAPercentDifference, IsFoundUnderOnePercentNoiseInThousandsOfBlocks)
 }
 
 TEST(ANoisyBest, IsNotLeftOutBecauseTheOthersNoiseIsSmall) {
-  SyntheticNoise noise(5);
-  int left_out = 0;
-  for (int trial = 0; trial < 100; ++trial) {
+  const auto leaves_out = [](SyntheticNoise& noise) {
     auto measured = measure(noise, std::vector<double>(6, 0.1), 20, 0.005);
     measured[0] = measure(noise, {0.1}, 20, 0.02)[0];
-    if (!is_member(indifference_set(measured), 0)) ++left_out;
-  }
-  EXPECT_LE(left_out, 5);
+    return !is_member(indifference_set(measured), 0);
+  };
+  EXPECT_LE(count(100, 5, leaves_out), 5);
 }
 
 TEST(IndifferenceSet, TakesTheFitOfMoreSettingsWhereThereIsOne) {
@@ -141,13 +133,17 @@ TEST(IndifferenceSet, ExcludesNothingOnFiveBlocks) {
   EXPECT_THAT(indifference_set({{1, 1, 1, 1, 1}, {9, 9, 8, 9, 9}}).members, ElementsAre(0, 1));
 }
 
-TEST(IndifferenceSet, RefusesWhatHasNoAnswer) {
-  EXPECT_THROW(indifference_set({}), std::invalid_argument);
-  EXPECT_THROW(indifference_set({{}, {}}), std::invalid_argument);
-  EXPECT_THROW(indifference_set({{1, 2}, {1}}), std::invalid_argument);
-  EXPECT_THROW(indifference_set({{1, 2}, {1, 0}}), std::invalid_argument);
-  EXPECT_THROW(indifference_set({{1, 2}, {1, std::nan("")}}), std::invalid_argument);
-  EXPECT_THROW(indifference_set({{1, 2}, {1, std::numeric_limits<double>::infinity()}}), std::invalid_argument);
+TEST(IndifferenceSet, AndAFitOfBlocksRefuseWhatHasNoAnswer) {
+  for (const std::vector<std::vector<double>>& measured :
+       std::vector<std::vector<std::vector<double>>>{{},
+                                                     {{}, {}},
+                                                     {{1, 2}, {1}},
+                                                     {{1, 2}, {1, 0}},
+                                                     {{1, 2}, {1, std::nan("")}},
+                                                     {{1, 2}, {1, std::numeric_limits<double>::infinity()}}}) {
+    EXPECT_THROW(indifference_set(measured), std::invalid_argument);
+    EXPECT_THROW(fit_blocks(measured), std::invalid_argument);
+  }
 }
 
 }  // namespace

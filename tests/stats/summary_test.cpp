@@ -11,19 +11,12 @@
 namespace firkin {
 namespace {
 
-const std::vector<double> kNone;
 const std::vector<double> kOdd = {9, 1, 4};
 const std::vector<double> kEven = {9, 1, 4, 2};
 
-TEST(Median, IsTheMiddleOfAnOddCount) {
+TEST(Median, IsTheMiddleOrTheMeanOfTheTwoMiddleValues) {
   EXPECT_EQ(median(kOdd), 4);
-}
-
-TEST(Median, IsTheMeanOfTheTwoMiddleValuesOfAnEvenCount) {
   EXPECT_EQ(median(kEven), 3);
-}
-
-TEST(Median, OfOneValueIsThatValue) {
   EXPECT_EQ(median(std::vector{7.5}), 7.5);
 }
 
@@ -37,9 +30,6 @@ TEST(Quantile, InterpolatesLinearlyBetweenOrderStatistics) {
   // Ranks 0..3 hold 1, 2, 4, 9; q = 0.9 is rank 2.7, so 4 + 0.7 * 5.
   EXPECT_DOUBLE_EQ(quantile(kEven, 0.9), 7.5);
   EXPECT_DOUBLE_EQ(quantile(kEven, 0.25), 1.75);
-}
-
-TEST(Quantile, ZeroAndOneAreTheExtremes) {
   EXPECT_EQ(quantile(kEven, 0), 1);
   EXPECT_EQ(quantile(kEven, 1), 9);
 }
@@ -54,9 +44,6 @@ TEST(Stdev, DividesByOneLessThanTheCount) {
   // Mean 4, squared deviations 25 + 9 + 0 + 4, divisor 3.
   EXPECT_DOUBLE_EQ(mean(kEven), 4);
   EXPECT_DOUBLE_EQ(stdev(kEven), std::sqrt(38.0 / 3));
-}
-
-TEST(Stdev, OfOneValueIsZero) {
   EXPECT_EQ(stdev(std::vector{7.5}), 0);
 }
 
@@ -71,21 +58,15 @@ TEST(Summarize, FillsEveryField) {
   EXPECT_EQ(summary.count, 3);
 }
 
-TEST(EverySummary, RefusesAnEmptySample) {
-  EXPECT_THROW(median(kNone), std::invalid_argument);
-  EXPECT_THROW(quantile(kNone, 0.5), std::invalid_argument);
-  EXPECT_THROW(mean(kNone), std::invalid_argument);
-  EXPECT_THROW(stdev(kNone), std::invalid_argument);
-  EXPECT_THROW(summarize(kNone), std::invalid_argument);
-}
-
-TEST(EverySummary, RefusesAValueThatIsNotFinite) {
-  const std::vector<double> missing = {1, std::nan(""), 2};
-  const std::vector<double> endless = {1, std::numeric_limits<double>::infinity(), 2};
-  EXPECT_THROW(median(missing), std::invalid_argument);
-  EXPECT_THROW(mean(missing), std::invalid_argument);
-  EXPECT_THROW(stdev(endless), std::invalid_argument);
-  EXPECT_THROW(summarize(endless), std::invalid_argument);
+TEST(EverySummary, RefusesAnEmptySampleAndAValueThatIsNotFinite) {
+  for (const std::vector<double>& sample :
+       std::vector<std::vector<double>>{{}, {1, std::nan(""), 2}, {1, std::numeric_limits<double>::infinity(), 2}}) {
+    EXPECT_THROW(median(sample), std::invalid_argument);
+    EXPECT_THROW(quantile(sample, 0.5), std::invalid_argument);
+    EXPECT_THROW(mean(sample), std::invalid_argument);
+    EXPECT_THROW(stdev(sample), std::invalid_argument);
+    EXPECT_THROW(summarize(sample), std::invalid_argument);
+  }
 }
 
 }  // namespace
