@@ -18,28 +18,27 @@ namespace {
 using testing::HasSubstr;
 
 // Twenty gradients of 1 MB, one every 10 ms; all-reduces of 1 ms + 5 ns a byte.
-TensorProfile steady_profile() {
-  std::vector<double> ready_s;
-  for (int i = 1; i <= 20; ++i) ready_s.push_back(0.01 * i);
-  return make_profile(std::vector<int64_t>(20, 1000000), ready_s);
-}
-
+const TensorProfile kProfile = even_profile(20, 1000000, 0.2);
 const CommCosts kCosts = linear_costs(1e-3, 5e-9);
 
 BucketPlan plan_for(int64_t cap_bytes) {
-  return assign_buckets(steady_profile().bytes, {.cap_bytes = cap_bytes, .rule = CapRule::kAtMost});
+  return assign_buckets(kProfile.bytes, {.cap_bytes = cap_bytes, .rule = CapRule::kAtMost});
 }
 
-MeasuredRun run_of(int64_t cap_bytes, const SimulationOptions& truth, bool with_compute_end = false) {
-  const Timeline timeline = simulate(steady_profile(), plan_for(cap_bytes), kCosts, truth);
-  MeasuredRun run{.plan = plan_for(cap_bytes), .end_s = timeline.end_s};
-  if (with_compute_end) run.compute_end_s = timeline.compute_end_s;
-  return run;
+MeasuredRun run_of(int64_t cap_bytes, const SimulationOptions& truth, const CommCosts& costs = kCosts) {
+  const BucketPlan plan = plan_for(cap_bytes);
+  return {.plan = plan, .end_s = simulate(kProfile, plan, costs, truth).end_s};
+}
+
+std::vector<MeasuredRun> runs_of(const std::vector<int64_t>& caps, const SimulationOptions& truth, const CommCosts& costs = kCosts) {
+  std::vector<MeasuredRun> runs;
+  for (const int64_t cap : caps) runs.push_back(run_of(cap, truth, costs));
+  return runs;
 }
 
 TEST(Calibrate, OneRunGivesOneCommonSlowdown) {
   const SimulationOptions truth = {.compute_slowdown = 1.3, .comm_slowdown = 1.3};
-  const Calibration calibration = calibrate(steady_profile(), kCosts, {run_of(4000000, truth)});
+  const Calibration calibration = calibrate(kProfile, kCosts, {run_of(4000000, truth)});
   EXPECT_EQ(calibration.fitted, std::vector<std::string>{"the slowdown"});
   EXPECT_NEAR(calibration.options.compute_slowdown, 1.3, 1e-4);
   EXPECT_EQ(calibration.options.comm_slowdown, calibration.options.compute_slowdown);
@@ -49,8 +48,7 @@ TEST(Calibrate, OneRunGivesOneCommonSlowdown) {
 
 TEST(Calibrate, ThreeRunsGiveTheOverheadPerCallAsWell) {
   const SimulationOptions truth = {.overhead_s = 2e-3, .compute_slowdown = 1.2, .comm_slowdown = 1.2};
-  const Calibration calibration =
-      calibrate(steady_profile(), kCosts, {run_of(1000000, truth), run_of(5000000, truth), run_of(2000000, truth)});
+  const Calibration calibration = calibrate(kProfile, kCosts, runs_of({1000000, 5000000, 2000000}, truth));
   EXPECT_NEAR(calibration.options.overhead_s, 2e-3, 2e-5);
   EXPECT_NEAR(calibration.options.compute_slowdown, 1.2, 2e-3);
   EXPECT_EQ(calibration.warning, "");
@@ -60,43 +58,36 @@ TEST(Calibrate, FourRunsGiveTheLatencyBesideABackwardWhichMayBeLessThanAlone) {
   for (const double latency : {0.4, 2.0}) {
     const SimulationOptions truth = {.overhead_s = 1e-3, .compute_slowdown = 1.1};
     const CommCosts alone = linear_costs(4e-3, 12e-9);
-    std::vector<MeasuredRun> runs;
-    for (const int64_t cap : {1000000, 2000000, 3000000, 6000000}) {
-      runs.push_back({plan_for(cap), simulate(steady_profile(), plan_for(cap), scaled(alone, latency), truth).end_s});
-    }
-    const Calibration calibration = calibrate(steady_profile(), alone, runs);
+    const auto runs = runs_of({1000000, 2000000, 3000000, 6000000}, truth, scaled(alone, latency));
+    const Calibration calibration = calibrate(kProfile, alone, runs);
     EXPECT_THAT(calibration.fitted, testing::ElementsAre("the slowdown of computation", "the latency factor", "the overhead per call"));
     EXPECT_NEAR(calibration.latency_factor, latency, 0.1 * latency);
     EXPECT_LT(calibration.median_relative_error, 2e-3);
-    const double unseen_s = simulate(steady_profile(), plan_for(4000000), scaled(alone, latency), truth).end_s;
-    const double predicted_s = simulate(steady_profile(), plan_for(4000000), calibrated(alone, calibration), calibration.options).end_s;
+    const double unseen_s = run_of(4000000, truth, scaled(alone, latency)).end_s;
+    const double predicted_s = simulate(kProfile, plan_for(4000000), calibrated(alone, calibration), calibration.options).end_s;
     EXPECT_NEAR(predicted_s / unseen_s, 1, 0.01);
   }
 }
 
 TEST(Calibrate, WarnsThatLatencyIsNotDeterminedWhereThereIsNone) {
   const CommCosts no_latency = linear_costs(1e-9, 12e-9);
-  std::vector<MeasuredRun> runs;
-  for (const int64_t cap : {1000000, 2000000, 3000000, 6000000}) {
-    runs.push_back({plan_for(cap), simulate(steady_profile(), plan_for(cap), no_latency, {.compute_slowdown = 1.1}).end_s});
-  }
-  const Calibration calibration = calibrate(steady_profile(), no_latency, runs);
+  const Calibration calibration =
+      calibrate(kProfile, no_latency, runs_of({1000000, 2000000, 3000000, 6000000}, {.compute_slowdown = 1.1}, no_latency));
   EXPECT_THAT(calibration.warning, HasSubstr("how much longer an all-reduce takes to start during backward"));
   EXPECT_LT(calibration.median_relative_error, 1e-3);
 }
 
 TEST(Calibrate, PredictsPlansThatItHasNotSeen) {
   const SimulationOptions truth = {.overhead_s = 1e-3, .compute_slowdown = 1.25, .comm_slowdown = 1.25};
-  const Calibration calibration =
-      calibrate(steady_profile(), kCosts, {run_of(1000000, truth), run_of(20000000, truth), run_of(3000000, truth)});
+  const Calibration calibration = calibrate(kProfile, kCosts, runs_of({1000000, 20000000, 3000000}, truth));
   for (const int64_t cap : {2000000, 4000000, 10000000}) {
     const double measured = run_of(cap, truth).end_s;
-    EXPECT_NEAR(simulate(steady_profile(), plan_for(cap), kCosts, calibration.options).end_s, measured, 0.005 * measured) << cap;
+    EXPECT_NEAR(simulate(kProfile, plan_for(cap), kCosts, calibration.options).end_s, measured, 0.005 * measured) << cap;
   }
 }
 
 TEST(Calibrate, FindsNothingWhereThereIsNothing) {
-  const Calibration calibration = calibrate(steady_profile(), kCosts, {run_of(1000000, {}), run_of(5000000, {})});
+  const Calibration calibration = calibrate(kProfile, kCosts, runs_of({1000000, 5000000}, {}));
   EXPECT_NEAR(calibration.options.compute_slowdown, 1, 1e-4);
   EXPECT_NEAR(calibration.options.overhead_s, 0, 1e-6);
 }
@@ -104,15 +95,14 @@ TEST(Calibrate, FindsNothingWhereThereIsNothing) {
 TEST(Calibrate, WarnsWhenTheRunsDoNotDetermineAParameter) {
   // Three runs of one plan say no more than one.
   const SimulationOptions truth = {.overhead_s = 1e-3, .compute_slowdown = 1.2, .comm_slowdown = 1.2};
-  const Calibration calibration =
-      calibrate(steady_profile(), kCosts, {run_of(4000000, truth), run_of(4000000, truth), run_of(4000000, truth)});
+  const Calibration calibration = calibrate(kProfile, kCosts, runs_of({4000000, 4000000, 4000000}, truth));
   EXPECT_THAT(calibration.warning, HasSubstr("these runs cannot tell how much communication slows computation down"));
   EXPECT_LT(calibration.median_relative_error, 1e-4);
 }
 
 TEST(Calibrate, WarnsWhenNothingOverlaps) {
   // One bucket starts when backward is over: its time says nothing about contention.
-  const Calibration calibration = calibrate(steady_profile(), kCosts, {run_of(20000000, {})});
+  const Calibration calibration = calibrate(kProfile, kCosts, {run_of(20000000, {})});
   EXPECT_EQ(calibration.warning,
             "these runs cannot tell how much communication slows computation down, so predicted times may be off; runs with more, and with "
             "fewer, buckets could");
@@ -123,32 +113,19 @@ TEST(Calibrate, ReportsWhatTheModelCannotExplain) {
   // Faster than without any contention: the fit stays at none and the error is what is left.
   MeasuredRun run = run_of(1000000, {});
   run.end_s *= 0.8;
-  const Calibration calibration = calibrate(steady_profile(), kCosts, {run});
+  const Calibration calibration = calibrate(kProfile, kCosts, {run});
   EXPECT_EQ(calibration.options, SimulationOptions{});
   EXPECT_NEAR(calibration.median_relative_error, 0.25, 1e-9);
 }
 
-// Times of three plans, each with noise of its own.
-std::vector<MeasuredRun> noisy_runs(const SimulationOptions& truth, double stdev, uint64_t seed) {
-  SyntheticNoise noise(seed);
-  std::vector<MeasuredRun> runs;
-  for (const int64_t cap : {1000000, 5000000, 2000000}) {
-    runs.push_back(run_of(cap, truth));
-    runs.back().end_s *= std::exp(stdev * noise.normal());
-  }
-  return runs;
-}
-
 TEST(Calibrate, HasMoreTimesThanParametersOrNoResidual) {
   const SimulationOptions truth = {.overhead_s = 2e-3, .compute_slowdown = 1.2, .comm_slowdown = 1.2};
-  EXPECT_FALSE(calibrate(steady_profile(), kCosts, {run_of(1000000, truth)}).residual);
-  const Calibration two = calibrate(steady_profile(), kCosts, {run_of(1000000, truth), run_of(5000000, truth)});
+  EXPECT_FALSE(calibrate(kProfile, kCosts, {run_of(1000000, truth)}).residual);
+  const Calibration two = calibrate(kProfile, kCosts, runs_of({1000000, 5000000}, truth));
   EXPECT_EQ(two.fitted.size(), 1u);  // of two times, two parameters would have left nothing that says how well they fit
   ASSERT_TRUE(two.residual);
   EXPECT_GT(*two.residual, 0.01);
-  const Calibration five =
-      calibrate(steady_profile(), kCosts,
-                {run_of(1000000, truth), run_of(2000000, truth), run_of(3000000, truth), run_of(5000000, truth), run_of(7000000, truth)});
+  const Calibration five = calibrate(kProfile, kCosts, runs_of({1000000, 2000000, 3000000, 5000000, 7000000}, truth));
   EXPECT_EQ(five.fitted.size(), 3u);
   EXPECT_LT(*five.residual, 1e-3);
 }
@@ -157,14 +134,17 @@ TEST(Calibrate, TheResidualIsTheNoiseOfTheTimes) {
   const SimulationOptions truth = {.overhead_s = 4e-3, .compute_slowdown = 1.4, .comm_slowdown = 1.4};
   std::vector<double> residuals;
   for (uint64_t seed = 0; seed < 60; ++seed) {
-    const Calibration fit = calibrate(steady_profile(), kCosts, noisy_runs(truth, 0.01, seed));
+    SyntheticNoise noise(seed);
+    std::vector<MeasuredRun> runs = runs_of({1000000, 5000000, 2000000}, truth);
+    for (MeasuredRun& run : runs) run.end_s *= std::exp(0.01 * noise.normal());
+    const Calibration fit = calibrate(kProfile, kCosts, runs);
     residuals.push_back(*fit.residual * *fit.residual);
   }
   EXPECT_NEAR(std::sqrt(mean(residuals)), 0.01, 0.003);
 }
 
 TEST(Calibrate, RejectsRunsThatAreNoMeasurement) {
-  const auto error = [](const std::vector<MeasuredRun>& runs) { return error_of([&] { calibrate(steady_profile(), kCosts, runs); }); };
+  const auto error = [](const std::vector<MeasuredRun>& runs) { return error_of([&] { calibrate(kProfile, kCosts, runs); }); };
   EXPECT_EQ(error({}), "calibration has no measured run; expected at least one");
   EXPECT_EQ(error({{.plan = plan_for(1000000), .end_s = 0}}), "run 0 of the calibration took 0 s; expected more than 0");
   EXPECT_EQ(error({{.plan = {.buckets = {{0, 3}}}, .end_s = 1}}), "the buckets hold 3 tensors; expected 20");

@@ -6,75 +6,55 @@
 #include <limits>
 #include <vector>
 
+#include "firkin/base/units.h"
 #include "helpers.h"
 
 namespace firkin {
 namespace {
 
-TEST(CostCurve, PassesThroughItsPointsInWhateverOrderTheyCome) {
-  const CostCurve curve({{4000, 8e-3}, {1000, 1e-3}, {2000, 5e-3}});
-  EXPECT_DOUBLE_EQ(curve(1000), 1e-3);
-  EXPECT_DOUBLE_EQ(curve(2000), 5e-3);
-  EXPECT_DOUBLE_EQ(curve(4000), 8e-3);
-}
-
-TEST(CostCurve, InterpolatesLatencyAndBandwidthExactly) {
-  // 20 us + 0.1 ns a byte, at sizes a factor of 4 apart: on logarithmic axes 800 kB would come out 5 % too slow.
-  const auto line = [](double bytes) { return 20e-6 + 1e-10 * bytes; };
+struct Curve {
+  const char* what;
   std::vector<CostPoint> points;
-  for (int64_t bytes = 1024; bytes <= 1 << 24; bytes *= 4) points.push_back({bytes, line(static_cast<double>(bytes))});
-  const CostCurve curve(points);
-  for (const double bytes : {2000.0, 100e3, 200e3, 800e3, 5e6}) EXPECT_NEAR(curve(bytes) / line(bytes), 1, 1e-12) << bytes;
+  std::vector<std::pair<double, double>> expected;  // bytes, seconds
+};
+
+// 20 us + 0.1 ns a byte, at sizes a factor of 4 apart: on logarithmic axes 800 kB would come out 5 % too slow.
+constexpr double on_line(double bytes) {
+  return 20e-6 + 1e-10 * bytes;
 }
 
-TEST(CostCurve, KeepsMeasurementsThatFall) {
-  const CostCurve curve({{100, 4e-3}, {400, 1e-3}, {1600, 2e-3}});
-  EXPECT_NEAR(curve(200), 3e-3, 1e-15);
+std::vector<std::pair<double, double>> all_on_line(const std::vector<double>& sizes) {
+  std::vector<std::pair<double, double>> points;
+  for (const double bytes : sizes) points.emplace_back(bytes, on_line(bytes));
+  return points;
 }
 
-TEST(CostCurve, IsLinearBeyondTheLargestSize) {
-  const CostCurve curve({{1000, 1e-3}, {2000, 2e-3}, {3000, 4e-3}});
-  EXPECT_DOUBLE_EQ(curve(5000), 8e-3);  // 2 ms per 1000 bytes from the last two points
+TEST(CostCurve, IsLinearBetweenMeasurementsAndBeyondThem) {
+  std::vector<CostPoint> line;
+  for (int64_t bytes = 1024; bytes <= 1 << 24; bytes *= 4) line.push_back({bytes, on_line(static_cast<double>(bytes))});
+  const Curve curves[] = {
+      {"points in any order", {{4000, 8e-3}, {1000, 1e-3}, {2000, 5e-3}}, {{1000, 1e-3}, {2000, 5e-3}, {4000, 8e-3}}},
+      {"latency and bandwidth", line, all_on_line({2000, 100e3, 200e3, 800e3, 5e6})},
+      {"and that line beyond its ends", line, all_on_line({0, 1 << 28})},
+      {"measurements that fall", {{100, 4e-3}, {400, 1e-3}, {1600, 2e-3}}, {{200, 3e-3}}},
+      {"2 ms per 1000 bytes from the last two points", {{1000, 1e-3}, {2000, 2e-3}, {3000, 4e-3}}, {{5000, 8e-3}}},
+      {"below the smallest", {{1000, 3e-3}, {2000, 4e-3}}, {{0, 2e-3}, {500, 2.5e-3}}},
+      {"a tenth of 1 ms per 2000 bytes where the last segment falls", {{1000, 3e-3}, {2000, 1e-3}}, {{22000, 2e-3}}},
+      {"a tenth of the first time where the first segment is steep", {{1000, 1e-3}, {2000, 5e-3}}, {{0, 0.1e-3}, {500, 0.55e-3}}},
+      {"the first time where the first segment falls", {{1000, 3e-3}, {2000, 1e-3}}, {{0, 3e-3}}},
+      {"one point is constant below and proportional above", {{1000, 1e-3}}, {{10, 1e-3}, {3000, 3e-3}}},
+      {"repeated sizes have their median", {{1000, 1e-3}, {1000, 9e-3}, {1000, 2e-3}, {2000, 4e-3}}, {{1000, 2e-3}, {2000, 4e-3}}},
+  };
+  for (const auto& [what, points, expected] : curves) {
+    const CostCurve curve(points);
+    for (const auto& [bytes, seconds] : expected) EXPECT_NEAR(curve(bytes) / seconds, 1, 1e-12) << what << ", " << bytes << " bytes";
+  }
 }
 
-TEST(CostCurve, IsLinearBelowTheSmallestSize) {
-  const CostCurve curve({{1000, 3e-3}, {2000, 4e-3}});
-  EXPECT_DOUBLE_EQ(curve(0), 2e-3);
-  EXPECT_DOUBLE_EQ(curve(500), 2.5e-3);
-}
-
-TEST(CostCurve, OfALineStaysThatLineBeyondItsEnds) {
-  const CostCurve curve({{1 << 10, 1e-3 + 1e-9 * (1 << 10)}, {1 << 14, 1e-3 + 1e-9 * (1 << 14)}, {1 << 20, 1e-3 + 1e-9 * (1 << 20)}});
-  EXPECT_NEAR(curve(1 << 28), 1e-3 + 1e-9 * (1 << 28), 1e-12);
-  EXPECT_NEAR(curve(0), 1e-3, 1e-12);
-}
-
+// Noise: the time of the last size but one is that of the last.
 TEST(CostCurve, AFlatLastSegmentMakesNoLargerAllReduceFree) {
-  // Noise: the time of the last size but one is that of the last.
   const CostCurve noisy({{1 << 20, 1e-3}, {1 << 22, 4e-3}, {1 << 24, 16e-3}, {1 << 26, 64e-3}, {1 << 28, 64e-3}});
   EXPECT_GT(noisy(1 << 30), 1.5 * 64e-3);
-  const CostCurve falling({{1000, 3e-3}, {2000, 1e-3}});
-  EXPECT_DOUBLE_EQ(falling(22000), 2e-3);  // a tenth of 1 ms per 2000 bytes
-}
-
-TEST(CostCurve, ASteepFirstSegmentMakesNoSmallerAllReduceFree) {
-  const CostCurve steep({{1000, 1e-3}, {2000, 5e-3}});
-  EXPECT_NEAR(steep(0), 0.1e-3, 1e-12);
-  EXPECT_NEAR(steep(500), 0.55e-3, 1e-12);
-  const CostCurve falling({{1000, 3e-3}, {2000, 1e-3}});
-  EXPECT_DOUBLE_EQ(falling(0), 3e-3);
-}
-
-TEST(CostCurve, OfOnePointIsConstantBelowAndProportionalAbove) {
-  const CostCurve curve({{1000, 1e-3}});
-  EXPECT_DOUBLE_EQ(curve(10), 1e-3);
-  EXPECT_DOUBLE_EQ(curve(3000), 3e-3);
-}
-
-TEST(CostCurve, MergesRepeatedSizesByTheirMedian) {
-  const CostCurve curve({{1000, 1e-3}, {1000, 9e-3}, {1000, 2e-3}, {2000, 4e-3}});
-  EXPECT_EQ(curve.points().size(), 2u);
-  EXPECT_DOUBLE_EQ(curve(1000), 2e-3);
 }
 
 TEST(CostCurve, RejectsPointsThatAreNoMeasurements) {
@@ -112,6 +92,24 @@ TEST(FitAlphaBeta, OfOneSizeIsProportional) {
   const AlphaBeta fit = fit_alpha_beta({{1000, 1e-3}});
   EXPECT_EQ(fit.alpha_s, 0);
   EXPECT_DOUBLE_EQ(fit.beta_s_per_byte, 1e-6);
+}
+
+TEST(Compression, Bf16HalvesTheBytesAndAddsTheConversion) {
+  const CommCosts costs = {linear_curve(1, 0.25), linear_curve(0.5, 0.25)};
+  const CommCosts bf16 = compressed(costs, find_compression("bf16", 0.0625));
+  EXPECT_DOUBLE_EQ(bf16.isolated(80), 1 + 40 * 0.25 + 80 * 0.0625);
+  EXPECT_DOUBLE_EQ(bf16.gap(80), 0.5 + 40 * 0.25 + 80 * 0.0625);
+}
+
+TEST(Compression, NoneChangesNothing) {
+  const CommCosts costs = {CostCurve({{kKiB, 1e-4}, {kMiB, 3e-3}, {8 * kMiB, 2e-2}}), linear_curve(0.5, 0.25)};
+  const CommCosts none = compressed(costs, find_compression("none", 1));
+  for (const double bytes : {1e2, 5e4, 3e6, 1e8}) EXPECT_DOUBLE_EQ(none.isolated(bytes), costs.isolated(bytes));
+}
+
+TEST(Compression, OfAnotherNameOrANegativeTimeIsRejected) {
+  EXPECT_EQ(error_of([] { find_compression("fp8", 0); }), "unknown hook 'fp8'; expected one of none, bf16");
+  EXPECT_EQ(error_of([] { find_compression("bf16", -1); }), "the time to convert a byte is -1; expected at least 0");
 }
 
 }  // namespace

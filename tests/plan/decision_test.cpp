@@ -133,11 +133,7 @@ TEST(Decide, SaysWhenMeasurementsCanNeitherShowNorRefuteWhatIsPredicted) {
 
 // Forty tensors of half a MiB, ready at even times, and a link that takes as long as backward.
 struct Forty {
-  TensorProfile profile = [] {
-    std::vector<double> ready_s(40);
-    for (size_t i = 0; i < ready_s.size(); ++i) ready_s[i] = 0.1 * static_cast<double>(i + 1) / 40;
-    return make_profile(std::vector<int64_t>(40, kMiB / 2), ready_s);
-  }();
+  TensorProfile profile = even_profile(40, kMiB / 2, 0.1);
   CommCosts costs = linear_costs(1e-3, 0.1 / (20 * kMiB));
   StepModel model{.profile = profile, .costs = costs, .simulation = {}, .none_step_s = 0.2, .bare_backward_s = 0.1};
   CapOptions rule{.rule = CapRule::kCloseWhenFull};

@@ -36,6 +36,13 @@ inline TensorProfile make_profile(std::vector<int64_t> bytes, std::vector<double
   return profile;
 }
 
+// Tensors alike, ready at even times until backward ends.
+inline TensorProfile even_profile(int tensors, int64_t bytes, double backward_s) {
+  std::vector<double> ready_s;
+  for (int i = 1; i <= tensors; ++i) ready_s.push_back(backward_s * i / tensors);
+  return make_profile(std::vector<int64_t>(static_cast<size_t>(tensors), bytes), ready_s);
+}
+
 // Of each bucket: how many tensors.
 inline std::vector<int64_t> counts(const BucketPlan& plan) {
   std::vector<int64_t> result;

@@ -9,12 +9,7 @@
 namespace firkin {
 namespace {
 
-// Twelve gradients of 1 MiB, one each 10 ms.
-TensorProfile even_profile() {
-  std::vector<double> ready_s;
-  for (int i = 1; i <= 12; ++i) ready_s.push_back(i / 100.0);
-  return make_profile(std::vector<int64_t>(12, kMiB), ready_s);
-}
+const TensorProfile kEven = even_profile(12, kMiB, 0.12);
 
 AllReduceTable measured_on(const std::vector<int64_t>& worlds) {
   AllReduceTable table;
@@ -28,7 +23,7 @@ AllReduceTable measured_on(const std::vector<int64_t>& worlds) {
 }
 
 TEST(Prediction, NoCapOfTheCurveHasLessExpectedRegretAndNoneBeatsThePlan) {
-  const Prediction prediction = predict({.profile = even_profile(), .table = measured_on({4}), .world_size = 4});
+  const Prediction prediction = predict({.profile = kEven, .table = measured_on({4}), .world_size = 4});
   EXPECT_EQ(prediction.curve.back().cap_bytes, 16 * kMiB);  // powers of two until one holds everything
   for (const PredictedCap& point : prediction.curve) {
     EXPECT_LE(*prediction.best_uniform.expected_regret, *point.expected_regret + 1e-3);
@@ -40,8 +35,8 @@ TEST(Prediction, NoCapOfTheCurveHasLessExpectedRegretAndNoneBeatsThePlan) {
 }
 
 TEST(Prediction, HasTheIntervalThatTheModelsErrorMakes) {
-  const Prediction guess = predict({.profile = even_profile(), .table = measured_on({4}), .world_size = 4});
-  const Prediction calibrated = predict({.profile = even_profile(), .table = measured_on({4}), .world_size = 4, .residual = 0.01});
+  const Prediction guess = predict({.profile = kEven, .table = measured_on({4}), .world_size = 4});
+  const Prediction calibrated = predict({.profile = kEven, .table = measured_on({4}), .world_size = 4, .residual = 0.01});
   for (const PredictedCap& point : guess.curve) {
     EXPECT_DOUBLE_EQ(point.low_s, point.time_s / std::exp(2.74 * std::hypot(0.02, 0.06)));
     EXPECT_DOUBLE_EQ(point.high_s, point.time_s * std::exp(2.74 * std::hypot(0.02, 0.06)));
@@ -52,12 +47,10 @@ TEST(Prediction, HasTheIntervalThatTheModelsErrorMakes) {
 // 60 gradients of 1 MiB within 100 ms, and one of 40 MiB at 120 ms: with caps of 25 MiB the link is free for that one just in time, as with
 // smaller ones; where its bytes take 16 % longer, it is not.
 TEST(Prediction, TheCapIsNotTheLastBeforeTheCliff) {
-  std::vector<int64_t> bytes(60, kMiB);
-  std::vector<double> ready_s;
-  for (int i = 1; i <= 60; ++i) ready_s.push_back(0.1 * i / 60);
-  bytes.push_back(40 * kMiB);
-  ready_s.push_back(0.12);
-  const TensorProfile profile = make_profile(bytes, ready_s);
+  TensorProfile even = even_profile(60, kMiB, 0.1);
+  even.bytes.push_back(40 * kMiB);
+  even.ready_s.push_back(0.12);
+  const TensorProfile profile = make_profile(even.bytes, even.ready_s);
   AllReduceTable table;
   for (const int64_t size : {kKiB, kMiB, 64 * kMiB}) {
     table.push_back({.bytes = size, .world_size = 4, .median_s = 20e-6 + 1e-9 * static_cast<double>(size)});
@@ -74,7 +67,7 @@ TEST(Prediction, TheCapIsNotTheLastBeforeTheCliff) {
 }
 
 TEST(Prediction, AWorldThatWasNotMeasuredHasRangesAroundItsTimes) {
-  const Prediction prediction = predict({.profile = even_profile(), .table = measured_on({4, 8, 16}), .world_size = 256});
+  const Prediction prediction = predict({.profile = kEven, .table = measured_on({4, 8, 16}), .world_size = 256});
   ASSERT_TRUE(prediction.extrapolation && prediction.best_plan.low_s && prediction.curve[0].low_s > 0);
   EXPECT_EQ(prediction.extrapolation->fitted_worlds, (std::vector<int64_t>{4, 8, 16}));
   EXPECT_LE(*prediction.best_plan.low_s, prediction.best_plan.backward_s);
@@ -83,7 +76,7 @@ TEST(Prediction, AWorldThatWasNotMeasuredHasRangesAroundItsTimes) {
 
 // The same, needed in reverse by a forward pass of 60 ms.
 TensorProfile even_profile_with_forward() {
-  TensorProfile profile = even_profile();
+  TensorProfile profile = kEven;
   profile.forward_s = 0.06;
   for (size_t i = 0; i < profile.bytes.size(); ++i) profile.needed_s.push_back(0.055 - 0.005 * static_cast<double>(i));
   profile.update_s.assign(profile.bytes.size(), 0.001);
@@ -107,7 +100,7 @@ TEST(Prediction, OfAProfileThatKnowsItsForwardSaysWhatOrderedGains) {
 }
 
 TEST(Prediction, OfAProfileWithoutForwardSaysNothingOfOrdered) {
-  EXPECT_FALSE(predict({.profile = even_profile(), .table = measured_on({4}), .world_size = 4}).ordered);
+  EXPECT_FALSE(predict({.profile = kEven, .table = measured_on({4}), .world_size = 4}).ordered);
 }
 
 TEST(Prediction, AnExtrapolatedOrderedPeriodHasARange) {
@@ -134,9 +127,9 @@ TEST(Prediction, SamplesOfAllReducesWidenTheInterval) {
     row.stdev_s = 0.3 * row.median_s;
     row.samples = 10;
   }
-  const Prediction prediction = predict({.profile = even_profile(), .table = table, .world_size = 4});
+  const Prediction prediction = predict({.profile = kEven, .table = table, .world_size = 4});
   EXPECT_FALSE(prediction.workload.extrapolated || prediction.extrapolation);
-  const Prediction exact = predict({.profile = even_profile(), .table = measured_on({4}), .world_size = 4});
+  const Prediction exact = predict({.profile = kEven, .table = measured_on({4}), .world_size = 4});
   for (size_t i = 0; i < prediction.curve.size(); ++i) {
     const PredictedCap& point = prediction.curve[i];
     EXPECT_LT(point.low_s, exact.curve[i].low_s);
@@ -146,7 +139,7 @@ TEST(Prediction, SamplesOfAllReducesWidenTheInterval) {
 }
 
 TEST(Prediction, OneRankAloneSaysNothingAboutEight) {
-  EXPECT_NE(error_of([] { predict({.profile = even_profile(), .table = measured_on({1}), .world_size = 8}); }), "no error");
+  EXPECT_NE(error_of([] { predict({.profile = kEven, .table = measured_on({1}), .world_size = 8}); }), "no error");
 }
 
 }  // namespace

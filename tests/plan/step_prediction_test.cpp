@@ -15,23 +15,15 @@
 namespace firkin {
 namespace {
 
-using testing::Contains;
 using testing::Each;
 using testing::ElementsAre;
-using testing::HasSubstr;
-using testing::IsEmpty;
-using testing::Not;
 using testing::SizeIs;
 
 constexpr CapOptions kBothRules[] = {{.rule = CapRule::kAtMost}, {.rule = CapRule::kCloseWhenFull}};
 
 // Sixty-four tensors of 1000 bytes, ready evenly over a tenth of a second, and a link on which almost nothing is exposed.
 struct AlmostNothingExposed {
-  TensorProfile profile = [] {
-    std::vector<double> ready_s(64);
-    for (size_t i = 0; i < ready_s.size(); ++i) ready_s[i] = 0.1 * static_cast<double>(i + 1) / 64;
-    return make_profile(std::vector<int64_t>(64, 1000), ready_s);
-  }();
+  TensorProfile profile = even_profile(64, 1000, 0.1);
   CommCosts costs = linear_costs(1e-7, 1e-10);
   StepModel model{.profile = profile, .costs = costs, .simulation = {}, .none_step_s = 0.3, .bare_backward_s = 0.1};
   std::vector<int64_t> caps = {1000, 4000, 16000, 64000};
@@ -40,9 +32,7 @@ struct AlmostNothingExposed {
 // Forty tensors of half a MiB, ready and needed at even times; all of them take the link 1.5 times as long as backward takes.
 TEST(OrderedCandidates, AreTheFewThatTheSimulationCannotTellFromTheBest) {
   constexpr int kTensors = 40;
-  std::vector<double> ready_s(kTensors);
-  for (int i = 0; i < kTensors; ++i) ready_s[static_cast<size_t>(i)] = 0.1 * (i + 1) / kTensors;
-  TensorProfile profile = make_profile(std::vector<int64_t>(kTensors, kMiB / 2), ready_s);
+  TensorProfile profile = even_profile(kTensors, kMiB / 2, 0.1);
   for (int i = 0; i < kTensors; ++i) profile.needed_s.push_back(0.05 * (kTensors - 1 - i) / kTensors);
   profile.forward_s = 0.05;
   const CommCosts costs = linear_costs(1e-4, 0.15 / (kTensors * kMiB / 2.0));
