@@ -149,7 +149,7 @@ class DistributedDataParallel(torch.nn.Module):
         """Makes the engine. Collective."""
         self._ranks = Ranks(self._group)
         group = dist.group.WORLD if self._group is None else self._group
-        parameters, buffers = _named_parameters(self.module), _Buffers(self.module).named()
+        parameters, buffers = _named_parameters(self.module), _named_buffers(self.module)
         options = self._settings | ({"link": self._ranks.link.text} if self._ranks.link else {})
         engine = load_engine().Engine(parameters, buffers, group, timeout_s=_timeout_s(group), world=self._ranks.world, **options)
         self._listen(engine, parameters)
@@ -164,7 +164,6 @@ class DistributedDataParallel(torch.nn.Module):
 
     def _watch(self, engine: Any) -> None:
         """Has the engine check the module before it ends a step, and call _look() if something has changed."""
-        self._buffers_there = _Buffers(self.module)
         parts = list(self.module.modules())
         structure = [held for part in parts for held in (part._parameters, part._modules) if isinstance(held, dict)]
         buffers = [part._buffers for part in parts if isinstance(part._buffers, dict)]
@@ -185,7 +184,7 @@ class DistributedDataParallel(torch.nn.Module):
                 self._follow_module(parameters)
             else:
                 self._watch(self._engine)
-        self._engine.hold_buffers(self._buffers_there.named())
+        self._engine.hold_buffers(_named_buffers(self.module))
 
     @property
     def _arrivals(self) -> Arrivals:
@@ -203,7 +202,7 @@ class DistributedDataParallel(torch.nn.Module):
         if self._group not in (None, dist.group.WORLD):
             raise InputError("DataParallel: cannot copy with another process group; expected the default one, as in PyTorch, or a copy of .module")
         self.drain()
-        ours = ("_buffers_there", "_group", "_leave", "_parameters_then", "_ranks", "_running")
+        ours = ("_group", "_leave", "_parameters_then", "_ranks", "_running")
         kept = {name: value for name, value in self.__dict__.items() if name not in ours}
         return kept | {"_settings": self._settings | {"comm_hook": None}}  # PyTorch's copies have no hook either
 
@@ -371,9 +370,7 @@ class DistributedDataParallel(torch.nn.Module):
         Call it inside of `except`, for every exception that a step raises: then it does nothing if the step has failed
         already, and can tell two bad batches in a row apart.
         """
-        self._abandon(reason, sys.exc_info()[1])
-
-    def _abandon(self, reason: str, error: BaseException | None) -> None:
+        error = sys.exc_info()[1]
         is_another = error is not None and not isinstance(error, StepError) and getattr(error, "_firkin_abandoned_by", None) != id(self)
         with contextlib.suppress(AttributeError):  # some exceptions take no attributes, nor does None
             error._firkin_abandoned_by = id(self)  # type: ignore[union-attr]
@@ -426,17 +423,10 @@ def _named_parameters(module: torch.nn.Module) -> _NamedTensors:
     return [(name, p) for name, p in module.named_parameters(remove_duplicate=False) if name not in ignored and p.is_leaf]
 
 
-class _Buffers:
-    """Where a module keeps its buffers, so that they are read again in 0.1 us each while their names stay."""
-
-    def __init__(self, module: torch.nn.Module) -> None:
-        self._ignored = _ddp.ignored(module)
-        self._parts = [(f"{path}." if path else "", part._buffers) for path, part in module.named_modules(remove_duplicate=False)]
-
-    def named(self) -> _NamedTensors:
-        """The buffers, under all of their names."""
-        named = [(path + name, each) for path, held in self._parts for name, each in held.items() if each is not None]
-        return [(name, each) for name, each in named if name not in self._ignored] if self._ignored else named
+def _named_buffers(module: torch.nn.Module) -> _NamedTensors:
+    """Buffers, under all of their names."""
+    ignored = _ddp.ignored(module)
+    return [(name, buffer) for name, buffer in module.named_buffers(remove_duplicate=False) if name not in ignored]
 
 
 def _say(line: str) -> None:

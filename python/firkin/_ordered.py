@@ -25,19 +25,28 @@ class _Awaited(dict[str, Any]):
     torch.compile looks into plain dictionaries only.
     """
 
-    __slots__ = ("_calls", "_wait_for_all", "_wait_for_these")
+    __slots__ = ("_arrivals", "_calls", "_index")
 
-    def __init__(self, held: dict[str, Any], wait_for_these: Callable[[], None], wait_for_all: Callable[[], None]) -> None:
+    def __init__(self, held: dict[str, Any], arrivals: Arrivals, index: int) -> None:
         super().__init__(held)
-        self._wait_for_these, self._wait_for_all = wait_for_these, wait_for_all
+        self._arrivals, self._index = arrivals, index
         self._calls = 0  # how many calls of the module's forward are running, one inside another
 
-    def make_way(self, part: torch.nn.Module) -> None:
+    def _wait_for_these(self) -> None:
+        self._arrivals.engine.receive_module(self._index)
+
+    def _wait_for_all(self) -> None:
+        if self._arrivals.in_forward:
+            self._wait_for_these()
+        else:
+            self._arrivals.engine.drain()
+
+    def make_way(self, part: torch.nn.Module, *_: Any) -> None:
         if self._calls == 0:
             part.__dict__["_parameters"] = _plain(self)
         self._calls += 1
 
-    def come_back(self, part: torch.nn.Module) -> None:
+    def come_back(self, part: torch.nn.Module, *_: Any) -> None:
         self._calls -= 1
         if self._calls == 0:
             now = part.__dict__["_parameters"]
@@ -76,13 +85,6 @@ class _Awaited(dict[str, Any]):
 def _plain(held: dict[str, Any]) -> dict[str, Any]:
     """A plain copy, made without waiting."""
     return dict(dict.items(held))
-
-
-def _ending(awaited: _Awaited) -> Callable[..., None]:
-    def end(part: torch.nn.Module, _arguments: Any, _result: Any) -> None:
-        awaited.come_back(part)
-
-    return torch.compiler.disable(end)  # type: ignore[no-any-return, no-untyped-call]
 
 
 def is_scripted(part: torch.nn.Module) -> bool:
@@ -131,9 +133,10 @@ class Arrivals:
         for part in parts:
             with_scripted = names[part] + [name for child in part.children() if is_scripted(child) for name in names[child]]
             index = self.engine.add_awaiting(with_scripted)
-            awaited = part.__dict__["_parameters"] = self._awaited(part, index)
+            awaited = part.__dict__["_parameters"] = _Awaited(part._parameters, self, index)
             handles.append(part.register_forward_pre_hook(self._waiter(index, awaited)))
-            handles.append(part.register_forward_hook(_ending(awaited), always_call=True))
+            come_back = torch.compiler.disable(awaited.come_back)  # type: ignore[no-untyped-call]
+            handles.append(part.register_forward_hook(come_back, always_call=True))
             handles.append(part.register_state_dict_pre_hook(self._drain))  # type: ignore[no-untyped-call]
             handles.append(part.register_load_state_dict_pre_hook(self._drain))  # type: ignore[no-untyped-call]
             part.__dict__["__reduce_ex__"] = types.MethodType(self._reduce_ex, part)
@@ -162,25 +165,11 @@ class Arrivals:
     def _drain(self, *_: Any) -> None:
         self.engine.drain()
 
-    def _awaited(self, part: torch.nn.Module, index: int) -> _Awaited:
-        engine = self.engine
-
-        def wait_for_these() -> None:
-            engine.receive_module(index)
-
-        def wait_for_all() -> None:
-            if self.in_forward:
-                engine.receive_module(index)
-            else:
-                engine.drain()
-
-        return _Awaited(part._parameters, wait_for_these, wait_for_all)
-
     def _waiter(self, index: int, awaited: _Awaited | None = None) -> Callable[..., None]:
         def wait(*of_call: Any) -> None:
             self.engine.await_module(index)
             if awaited is not None:
-                awaited.make_way(of_call[0])
+                awaited.make_way(*of_call)
 
         # The optimiser steps in here. Dynamo would compile that on the ranks where it steps, and these would then round
         # differently.
@@ -286,6 +275,7 @@ class OverlappedOptimizer(torch.optim.Optimizer):
         self._arrivals: Arrivals = model._arrivals
         self._native = load_engine().EngineOptimizer(self._arrivals.engine, as_the_engine_sees_it(optimizer))
         self._groups = len(optimizer.param_groups)
+        self.defaults = optimizer.defaults
         super().__setstate__({})  # makes what every Optimizer has besides its parameters
         self._arrivals.optimizers.add(self)
         for register in (optimizer.register_state_dict_pre_hook, optimizer.register_load_state_dict_pre_hook):
@@ -345,10 +335,6 @@ class OverlappedOptimizer(torch.optim.Optimizer):
         """The optimiser's state, once the last step is complete."""
         self.drain()
         return self.optimizer.state
-
-    @property
-    def defaults(self) -> dict[str, Any]:  # type: ignore[override]
-        return self.optimizer.defaults
 
     def __getstate__(self) -> dict[str, Any]:
         raise InputError("OverlappedOptimizer: cannot be copied or pickled; expected its state_dict(), or a copy of the inner optimiser")

@@ -85,6 +85,8 @@ class ShardedOptimizer(torch.optim.Optimizer):
     # Tells a scaler to leave the decision to skip a step to step(), since all ranks must decide alike.
     _step_supports_amp_scaling = True
     optimizer: torch.optim.Optimizer  # over this rank's parts
+    param_groups: list[dict[str, Any]]  #: the optimiser's groups; their parameters are this rank's parts
+    state: Any  #: the state of this rank's parts
     _parts: list[_Part]
     _groups: list[dict[str, Any]]
 
@@ -118,8 +120,9 @@ class ShardedOptimizer(torch.optim.Optimizer):
             return seen
 
         self._native = load_engine().EngineShardedOptimizer(self._engine, make, master_weights, whole_parameters)
-        super().__setstate__({})  # makes what every Optimizer has besides its parameters
-        groups = self.optimizer.param_groups
+        self.defaults, self.state, self.param_groups = self.optimizer.defaults, self.optimizer.state, self.optimizer.param_groups
+        super().__setstate__({})  # makes what every Optimizer has besides these
+        groups = self.param_groups
         self._engine.audit_tensors(lambda: _audited(groups))
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
@@ -158,8 +161,7 @@ class ShardedOptimizer(torch.optim.Optimizer):
         With `to`, the other ranks hold one tensor of the state at a time, and return a state_dict without state.
         """
         self.drain()
-        group = self._model._group
-        is_kept = to is None or to == dist.get_rank(group)
+        is_kept = to in (None, self._model._ranks.rank)
         whole = self._whole()
         for part, key, value in self._whole_states([self._state_of(part) for part in self._parts]):
             if is_kept:
@@ -187,20 +189,6 @@ class ShardedOptimizer(torch.optim.Optimizer):
                 part.run.copy_(state.pop(_MASTER, part.elements()))
             if part.run.numel() > 0 and state:
                 self.optimizer.state[part.run] = state
-
-    @property
-    def param_groups(self) -> list[dict[str, Any]]:  # type: ignore[override]
-        """The optimiser's groups; their parameters are this rank's parts."""
-        return self.optimizer.param_groups
-
-    @property
-    def state(self) -> Any:  # type: ignore[override]
-        """The state of this rank's parts."""
-        return self.optimizer.state
-
-    @property
-    def defaults(self) -> dict[str, Any]:  # type: ignore[override]
-        return self.optimizer.defaults
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Adds parameters of the model, frozen or not, that are in no group yet. To be called on every rank.
@@ -238,10 +226,8 @@ class ShardedOptimizer(torch.optim.Optimizer):
 
     def _parts_of(self, runs: list[tuple[torch.Tensor, torch.Tensor]]) -> list[_Part]:
         """Makes a _Part of each (parameter, this rank's run). Collective."""
-        group = self._model._group
-        counts: list[list[int]] = [[]] * dist.get_world_size(group)
-        dist.all_gather_object(counts, [run.numel() for _, run in runs], group=group)
-        before = counts[: dist.get_rank(group)]  # a parameter's runs are in the order of ranks
+        ranks = self._model._ranks
+        before = ranks.all([run.numel() for _, run in runs])[: ranks.rank]  # a parameter's runs are in the order of ranks
         return [_part(parameter, run, sum(of_rank[i] for of_rank in before)) for i, (parameter, run) in enumerate(runs)]
 
     def _whole_states(self, mine: list[dict[str, Any]]) -> Iterator[tuple[_Part, str, Any]]:
@@ -249,13 +235,11 @@ class ShardedOptimizer(torch.optim.Optimizer):
 
         mine: this rank's state of each part.
         """
-        group = self._model._group
-        copies: list[Any] = [None] * dist.get_world_size(group)
-        dist.all_gather_object(copies, [_described(state, part) for state, part in zip(mine, self._parts)], group=group)
+        everyone = self._model._ranks.all([_described(state, part) for state, part in zip(mine, self._parts)])
         for i, part in enumerate(self._parts):
-            states = [copy[i] for copy in copies if copy[i]]
-            for key, value in states[0].items() if states else ():
-                yield part, key, _gathered(mine[i].get(key), value, part, group) if isinstance(value, torch.dtype) else value
+            state = next((theirs[i] for theirs in everyone if theirs[i]), {})
+            for key, value in state.items():
+                yield part, key, _gathered(mine[i].get(key), value, part, self._model._group) if isinstance(value, torch.dtype) else value
 
     @torch.no_grad()
     def _divide(self, divided: list[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]) -> None:
@@ -297,10 +281,9 @@ class ShardedOptimizer(torch.optim.Optimizer):
         found, scale = self.__dict__.get("found_inf"), self.__dict__.get("grad_scale")
         if found is None:
             return False
-        extremes = torch.as_tensor([float(found), -float(found)])
-        dist.all_reduce(extremes, dist.ReduceOp.MAX, group=self._model._group)
-        if scale is None and extremes[0] == -extremes[1]:
-            return bool(extremes[0] > 0)
+        most, least = self._model._ranks.max([float(found), -float(found)])
+        if scale is None and most == -least:
+            return bool(most > 0)
         del self.found_inf, self.grad_scale
         raise InputError(
             "ShardedOptimizer: the scaler judged by each rank's own gradients; expected torch.distributed.fsdp.sharded_grad_scaler's"
