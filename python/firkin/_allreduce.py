@@ -6,7 +6,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 
-from firkin._core import AllReduceSchedule, AllReduceTable, AllReduceVisit, InputError, allreduce_sizes
+from firkin._core import AllReduceSchedule, AllReduceTable, InputError, allreduce_sizes
 from firkin._ddp import MIB
 from firkin._profile import Clock
 from firkin._ranks import Ranks
@@ -41,82 +41,69 @@ def count_wrong(buffer: torch.Tensor) -> int:
     return sum(int((part != sums).sum()) for part, _, sums in _known_sums(buffer))
 
 
-class AllReduceBench:
-    """Runs measure_all_reduce() on `device`.
+def timed_all_reduces(
+    ranks: Ranks, device: torch.device, sizes: Sequence[int], seconds: float, seed: int,
+    dtypes: tuple[torch.dtype, torch.dtype] = (torch.float32, torch.float32), on_progress: Callable[[str], None] = lambda _: None,
+) -> AllReduceTable:  # fmt: skip
+    """measure_all_reduce() on `device`.
 
     sizes: bytes of gradients. dtypes: that of the gradients, and the one in which they travel.
     """
+    begun, synchronize = time.perf_counter(), Clock(device).synchronize
+    most_bytes = min(2 * max(sizes), _LARGEST_QUEUE_BYTES)  # training needs as much, for gradients and buckets
+    schedule = AllReduceSchedule(list(sizes), seconds, seed, most_bytes)
+    gradient, travels = dtypes
+    aligned = _BUFFER_ALIGNMENT // travels.itemsize
+    counts = [size // gradient.itemsize for size in sizes]
+    shapes = [(schedule.queue(i), math.ceil(count / aligned) * aligned) for i, count in enumerate(counts)]
+    # All sizes share this memory.
+    memory = torch.zeros(max(queue * stride for queue, stride in shapes), dtype=travels, device=device)
+    buffers = [memory[: math.prod(shape)].view(shape)[:, :count].unbind() for shape, count in zip(shapes, counts)]
 
-    def __init__(
-        self, ranks: Ranks, device: torch.device, sizes: Sequence[int], seconds: float, seed: int,
-        dtypes: tuple[torch.dtype, torch.dtype] = (torch.float32, torch.float32),
-    ) -> None:  # fmt: skip
-        self._ranks, self._synchronize = ranks, Clock(device).synchronize
-        self._started = time.perf_counter()
-        most_bytes = min(2 * max(sizes), _LARGEST_QUEUE_BYTES)  # training needs as much, for gradients and buckets
-        self._schedule = AllReduceSchedule(list(sizes), seconds, seed, most_bytes)
-        gradient, travels = dtypes
-        aligned = _BUFFER_ALIGNMENT // travels.itemsize
-        counts = [size // gradient.itemsize for size in sizes]
-        strides = [math.ceil(count / aligned) * aligned for count in counts]
-        queues = [self._schedule.queue(i) for i in range(len(sizes))]
-        # All sizes share this memory.
-        memory = torch.zeros(max(queue * stride for queue, stride in zip(queues, strides)), dtype=travels, device=device)
-        self._buffers = [
-            [memory.narrow(0, i * stride, count) for i in range(queue)] for count, stride, queue in zip(counts, strides, queues)
-        ]
-
-    def run(self, on_progress: Callable[[str], None] = lambda _: None) -> AllReduceTable:
-        rounds = 0
-        while (visit := self._schedule.next()) is not None:
-            self._run(visit)
-            if self._schedule.rounds > rounds:
-                rounds = self._schedule.rounds
-                on_progress(f"measuring all-reduce: round {rounds} of {self._schedule.most_rounds}")
-        return self._schedule.table(self._ranks.world)
-
-    def _run(self, visit: AllReduceVisit) -> None:
-        buffers = self._buffers[visit.size][: visit.queue]
-        wrong = self._check(buffers) if visit.checks else 0
-        self._ranks.barrier()
-        if visit.warms_up:
-            self._time_calls(buffers[0], 1)
-        started = time.perf_counter()
-        seconds = [self._time_calls(buffers[0], visit.calls) for _ in range(visit.isolated)]
-        isolated_s = time.perf_counter() - started
-        seconds += [self._time_queue(buffers) for _ in range(visit.queued)]
-        queued_s = time.perf_counter() - started - isolated_s
-        self._schedule.tell(self._ranks.max([*seconds, isolated_s, queued_s, time.perf_counter() - self._started]), wrong)
-
-    def _time_calls(self, buffer: torch.Tensor, calls: int) -> float:
+    def time_calls(buffer: torch.Tensor, calls: int) -> float:
         """Seconds per call, with calls one after another."""
         started = time.perf_counter()
         for _ in range(calls):
-            dist.all_reduce(buffer, group=self._ranks.group)
-            self._synchronize()
+            dist.all_reduce(buffer, group=ranks.group)
+            synchronize()
         return (time.perf_counter() - started) / calls
 
-    def _time_queue(self, buffers: Sequence[torch.Tensor]) -> float:
+    def time_queue(queue: Sequence[torch.Tensor]) -> float:
         """Seconds for one call per buffer, all in flight together."""
-        self._ranks.barrier()
+        ranks.barrier()
         started = time.perf_counter()
-        for work in [dist.all_reduce(buffer, group=self._ranks.group, async_op=True) for buffer in buffers]:
+        for work in [dist.all_reduce(buffer, group=ranks.group, async_op=True) for buffer in queue]:
             work.wait()
-        self._synchronize()
+        synchronize()
         return time.perf_counter() - started
 
-    def _check(self, buffers: Sequence[torch.Tensor]) -> int:
+    def check(queue: Sequence[torch.Tensor]) -> int:
         """The number of wrong elements in a queue's results, over all ranks.
 
         Leaves zeros in the buffers, which stay finite however often they are summed.
         """
-        for buffer in buffers:
-            fill_with_known_values(buffer, self._ranks.rank, self._ranks.size)
-        self._time_queue(buffers)
-        wrong = sum(count_wrong(buffer) for buffer in buffers)
-        for buffer in buffers:
+        for buffer in queue:
+            fill_with_known_values(buffer, ranks.rank, ranks.size)
+        time_queue(queue)
+        wrong = sum(count_wrong(buffer) for buffer in queue)
+        for buffer in queue:
             buffer.zero_()
-        return sum(self._ranks.all(wrong))
+        return sum(ranks.all(wrong))
+
+    while (visit := schedule.next()) is not None:
+        queue = buffers[visit.size][: visit.queue]
+        wrong = check(queue) if visit.checks else 0
+        ranks.barrier()
+        if visit.warms_up:
+            time_calls(queue[0], 1)
+        started = time.perf_counter()
+        took = [time_calls(queue[0], visit.calls) for _ in range(visit.isolated)]
+        isolated_s = time.perf_counter() - started
+        took += [time_queue(queue) for _ in range(visit.queued)]
+        queued_s = time.perf_counter() - started - isolated_s
+        schedule.tell(ranks.max([*took, isolated_s, queued_s, time.perf_counter() - begun]), wrong)
+        on_progress(f"measuring all-reduce: round {schedule.rounds} of {schedule.most_rounds}")
+    return schedule.table(ranks.world)
 
 
 def measure_all_reduce(
@@ -150,4 +137,4 @@ def measure_all_reduce(
 
     ranks.attempt(check)
     ranks.check_same("measure_all_reduce", {"sizes": sizes, "time_budget_s": time_budget_s, "seed": seed})
-    return AllReduceBench(ranks, ranks.gradient_device(), sizes, time_budget_s, seed).run()
+    return timed_all_reduces(ranks, ranks.gradient_device(), sizes, time_budget_s, seed)

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import inspect
-import os
+import itertools
 from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from firkin._core import InputError
 from firkin._torch import torch
@@ -18,11 +17,6 @@ MIB = 1 << 20
 def takes_lists() -> bool:
     """Whether this PyTorch has bucket_cap_mb_list (2.13; some builds before)."""
     return "bucket_cap_mb_list" in inspect.signature(DDP.__init__).parameters
-
-
-def cuts_from_the_end() -> bool:
-    """Whether PyTorch fills rebuilt buckets from the gradient that is ready last, as an environment variable says."""
-    return os.environ.get("DDP_SET_LAST_BUCKET_CAP") == "1"
 
 
 def is_compiled(module: torch.nn.Module) -> bool:
@@ -57,8 +51,7 @@ def reduced_parameters(module: torch.nn.Module) -> list[tuple[str, torch.nn.Para
     return [(name.replace("_orig_mod.", ""), p) for name, p in parameters]
 
 
-@dataclass
-class LiveBuckets:
+class LiveBuckets(NamedTuple):
     """The buckets that a DistributedDataParallel uses, as it logged them."""
 
     bytes: list[int]  # the size of each bucket, in the order in which they are reduced
@@ -74,30 +67,17 @@ def _runs(parameters: list[tuple[str, torch.nn.Parameter]], sizes: list[int]) ->
 
     None if a size ends inside of a parameter.
     """
-    runs, left = [], list(parameters)
-    for size in sizes:
-        run = []
-        while left and size > 0:
-            name, parameter = left.pop(0)
-            run.append(name)
-            size -= parameter.nbytes
-        if size != 0:
-            return None
-        runs.append(run)
-    return None if left else runs[::-1]
-
-
-def without_init_sync() -> dict[str, bool]:
-    """The argument that turns off the initial exchange between ranks; empty if this PyTorch has none."""
-    return {"init_sync": False} if "init_sync" in inspect.signature(DDP.__init__).parameters else {}
+    ends = {0: 0} | {end: i for i, end in enumerate(itertools.accumulate(p.nbytes for _, p in parameters), start=1)}
+    cuts = [ends.get(size, -1) for size in itertools.accumulate(sizes, initial=0)]
+    if -1 in cuts or cuts[-1] != len(parameters):
+        return None
+    return [[name for name, _ in parameters[begin:end]] for begin, end in itertools.pairwise(cuts)][::-1]
 
 
 def remove_hooks(ddp: DDP) -> None:
     """Removes the hooks by which `ddp` learns of gradients, so that its module can be wrapped again."""
-    remove = getattr(ddp.reducer, "_remove_autograd_hooks", None)
-    if remove is not None:
-        remove()
-    for hook in getattr(ddp, "_accum_grad_hooks", ()):
+    ddp.reducer._remove_autograd_hooks()
+    for hook in ddp._accum_grad_hooks:
         hook.remove()
 
 

@@ -1,4 +1,7 @@
-"""Times training steps under several settings of DistributedDataParallel, in blocks that run every setting once."""
+"""Times training steps under several settings of DistributedDataParallel, in blocks that run every setting once.
+
+Also races options of DistributedDataParallel that change the time of a step but not its result.
+"""
 
 from __future__ import annotations
 
@@ -8,22 +11,34 @@ import inspect
 import statistics
 import time
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from firkin import _ddp
-from firkin._core import InputError, Profile, StepSchedule
-from firkin._plan import Plan
+from firkin._core import InputError, StepSchedule, paired_ratio
 from firkin._profile import Clock, Step, Watch
 from firkin._ranks import Ranks
 from firkin._state import State
 from firkin._torch import torch
-from firkin._tuner import Setting
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.nn.parallel import DistributedDataParallel as DDP
 
 Samples = list[list[float]]  # seconds per step, [setting][block]
+T = TypeVar("T")
+
+_OPTIONS = ("gradient_as_bucket_view", "batched_grad_copy", "static_graph")  # batched_grad_copy: from torch 2.12 on
+_LEAST_GAIN = 0.005  # of an option, as a share of a step: less is not worth an argument in the program
+OPTION_BLOCKS = (6, 8)  # the fewest blocks of their race, which an interval needs, and the most
+MOST_OPTIONS = len(_OPTIONS) + 1  # the most settings in their race
+
+
+class Setting(NamedTuple):
+    """One way to call DistributedDataParallel, as firkin._core.Tuner has it."""
+
+    name: str
+    counts: list[int]  # the tensors per bucket that are expected, in gradient-ready order; empty without communication
+    kwargs: dict[str, Any]
 
 
 def warmup_steps(options: dict[str, Any]) -> int:
@@ -57,7 +72,7 @@ class Wrapping:
         return _ddp.wire_dtype(ddp, dtype), self.model if compiled is None else type(wrapped)(self.model, compiled)
 
     def __call__(self, **kwargs: Any) -> torch.nn.Module:
-        return self._wrapped({**_ddp.without_init_sync(), **self.options, **kwargs})
+        return self._wrapped({"init_sync": False, **self.options, **kwargs})
 
     def _wrapped(self, kwargs: dict[str, Any]) -> torch.nn.Module:
         before = [(hooks, set(hooks)) for hooks in (self.model._forward_pre_hooks, self.model._forward_hooks)]
@@ -127,97 +142,75 @@ class Graphs:
         eval_frame.cached_backends.update(backends)
 
 
-class Habits(NamedTuple):
-    keeps_gradients: bool  # whether the program holds gradients, or their memory, after a step
-    accumulates: bool  # whether it uses no_sync()
-
-
 class StepBench:
     """Measures with one DistributedDataParallel at a time, so that at most two copies of gradients are in memory.
 
     All methods are collective. timed_steps: the number of timed steps in a visit to a setting.
     """
 
-    def __init__(
-        self, ranks: Ranks, wrapping: Wrapping, step: Step, profile: Profile, state: State, timed_steps: int = 2
-    ) -> None:
-        self._ranks, self._wrapping, self._step, self._profile = ranks, wrapping, step, profile
-        self._state, self.timed_steps = state, timed_steps
+    def __init__(self, ranks: Ranks, wrapping: Wrapping, step: Step, state: State, timed_steps: int = 2) -> None:
+        self._ranks, self._wrapping, self._step, self._state, self.timed_steps = ranks, wrapping, step, state, timed_steps
         self._clock = Clock(state.parameters[0].device)
         self.live: dict[str, _ddp.LiveBuckets] = {}  # by the setting's name: the buckets that PyTorch made
-        self.options: dict[str, dict[str, bool]] = {}  # by the setting's name: further arguments
 
-    def kwargs(self, setting: Setting) -> dict[str, Any]:
-        """The arguments of a setting."""
-        return self._bucket_kwargs(setting) | self.options.get(setting.name, {})
-
-    def _bucket_kwargs(self, setting: Setting) -> dict[str, Any]:
-        if setting.as_list:
-            flags = {name: bool(self._wrapping.options.get(name, False)) for name in ("find_unused_parameters", "static_graph")}
-            plan = Plan.of_counts(self._profile, setting.counts)
-            return {"bucket_cap_mb_list": plan.ddp_kwargs(self._wrapping.model, **flags)["bucket_cap_mb_list"]}
-        return {} if setting.cap_mib is None else {"bucket_cap_mb": setting.cap_mib}
-
-    def steps(self, setting: Setting | None) -> tuple[int, int]:
-        """The number of warm-up steps and of timed steps in a visit."""
-        if setting is None:
-            return 1, self.timed_steps
-        return warmup_steps(self._wrapping.options | self.options.get(setting.name, {})), self.timed_steps
-
-    def visit(self, setting: Setting | None, warmup: int, timed: int) -> float:
-        """Seconds of a step on the slowest rank. setting: None is a step without communication."""
-        self._state.put_back(schedules_only=True)
-        # A static graph's first step would communicate.
-        model = self._wrapping(**({"static_graph": False} if setting is None else self.kwargs(setting)))
+    def _wrapped(self, setting: Setting, work: Callable[[torch.nn.Module], T]) -> T:
+        """The result of work(model), with the model wrapped as in the setting."""
+        model = self._wrapping(**setting.kwargs)
         ddp = _ddp.ddp_in(model, "wrap")
         alive = weakref.ref(ddp)
         try:
-            with self._wrapping.graphs.of("none" if setting is None else f"{setting.name} {setting.counts}"):
-                step = self._without_communication if setting is None else self._timed
-                for _ in range(warmup):
-                    step(model)
-                seconds = []
-                for _ in range(timed):
-                    self._ranks.barrier()
-                    seconds += self._ranks.max([step(model)])
-            if setting is not None and setting.name not in self.live:
-                self.live[setting.name] = _ddp.live_buckets(model)
-            return statistics.median(seconds)
+            with self._wrapping.graphs.of(f"{setting.counts} {setting.kwargs.get('bucket_cap_mb')}"):
+                return work(model)
         finally:
             self._wrapping.unhook(ddp)
             del model, ddp
             if alive() is not None:
                 gc.collect()
 
-    def habits(self, setting: Setting) -> Habits:
-        """Finds out the program's habits by running one step. Collective."""
-        model = self._wrapping(**self.kwargs(setting))
-        ddp, memory = _ddp.ddp_in(model), []
-        unsynced, no_sync, alive = [], ddp.no_sync, weakref.ref(ddp)
-        ddp.no_sync = lambda: unsynced.append(True) or no_sync()  # type: ignore[func-returns-value, method-assign]
-        try:
-            with self._wrapping.graphs.of(f"{setting.name} {setting.counts}"):
-                self._step(model)
+    def steps(self, setting: Setting) -> tuple[int, int]:
+        """The number of warm-up steps and of timed steps in a visit."""
+        return warmup_steps(self._wrapping.options | setting.kwargs) if setting.counts else 1, self.timed_steps
+
+    def visit(self, setting: Setting, warmup: int, timed: int) -> float:
+        """Seconds of a step on the slowest rank."""
+        self._state.put_back(schedules_only=True)
+        step = self._timed if setting.counts else self._without_communication
+
+        def run(model: torch.nn.Module) -> float:
+            for _ in range(warmup):
+                step(model)
+            seconds = []
+            for _ in range(timed):
+                self._ranks.barrier()
+                seconds += self._ranks.max([step(model)])
+            if setting.counts:
+                self.live[setting.name] = _ddp.live_buckets(model)
+            return statistics.median(seconds)
+
+        return self._wrapped(setting, run)
+
+    def attempt(self, setting: Setting) -> None:
+        """Visits the setting. Raises a RuntimeError on every rank if the program's step fails with it."""
+        self._ranks.attempt(lambda: self.visit(setting, *self.steps(setting)))
+
+    def habits(self, setting: Setting) -> tuple[bool, bool]:
+        """Whether the program holds gradients, or their memory, after a step, and whether it uses no_sync()."""
+        memory, unsynced = [], []
+
+        def look(model: torch.nn.Module) -> None:
+            ddp = _ddp.ddp_in(model)
+            no_sync = ddp.no_sync
+            ddp.no_sync = lambda: unsynced.append(True) or no_sync()  # type: ignore[func-returns-value, method-assign]
+            self._step(model)
             for parameter in self._state.parameters:
                 if (gradient := parameter.grad) is not None and gradient.layout == torch.strided:
                     memory.append(StorageWeakRef(gradient.untyped_storage()))
                 parameter.grad = gradient = None
-        finally:
-            self._wrapping.unhook(ddp)
-            del model, ddp, no_sync
-            if alive() is not None:  # it refers to itself by the method that it was given here
-                gc.collect()
+
+        self._wrapped(setting, look)
         kept = any(not each.expired() for each in memory)
         keeps, accumulates = self._ranks.max([float(kept), float(bool(unsynced))])
-        return Habits(keeps > 0, accumulates > 0)
-
-    def refusal(self, setting: Setting) -> str | None:
-        """The error of the program's step with this setting, the same on every rank; None if it works. Collective."""
-        try:
-            self._ranks.attempt(lambda: self.visit(setting, *self.steps(setting)))
-        except RuntimeError as error:
-            return str(error).splitlines()[0]
-        return None
+        return keeps > 0, accumulates > 0
 
     def _timed(self, model: torch.nn.Module) -> float:
         """Seconds of one step on this rank, including what it has queued on the device."""
@@ -232,13 +225,10 @@ class StepBench:
             return self._timed(model) - watch.still_s
 
     def blocks(
-        self, settings: Sequence[Setting | None], *, fewest: int, most: int, seconds: float, seed: int,
+        self, settings: Sequence[Setting], *, fewest: int, most: int, seconds: float, seed: int,
         on_block: Callable[[int], None], is_enough: Callable[[Samples], bool] = lambda _: False,
     ) -> Samples:  # fmt: skip
-        """Runs blocks by a StepSchedule until they are enough. The smallest `seconds` of all ranks counts.
-
-        settings: None is a step without communication.
-        """
+        """Runs blocks by a StepSchedule until they are enough. The smallest `seconds` of all ranks counts."""
         samples: Samples = [[] for _ in settings]
         least_s = -self._ranks.max([-seconds])[0]
         schedule = StepSchedule([self.steps(setting) for setting in settings], fewest, most, least_s, seed)
@@ -252,6 +242,49 @@ class StepBench:
             elapsed_s = self._ranks.max([time.perf_counter() - started])[0]  # the ranks' clocks differ a little
             schedule.tell(elapsed_s, is_enough(samples))
         return samples
+
+
+def options_to_race(given: Mapping[str, object], *, compiled: bool) -> list[str]:
+    """The options that this PyTorch has and that the program has not set itself."""
+    known = [name for name in _OPTIONS if name in inspect.signature(DDP.__init__).parameters and name not in given]
+    is_other_graph = compiled or given.get("find_unused_parameters")
+    return [name for name in known if not (name == "static_graph" and is_other_graph)]
+
+
+def race_options(
+    bench: StepBench, setting: Setting, options: list[str], measured: Callable[[list[Setting]], Samples]
+) -> tuple[dict[str, bool], list[str]]:
+    """Measures the setting with and without each option, in the same blocks. Collective.
+
+    measured: runs blocks of steps. Returns the options that win, and a sentence on each that was considered.
+    """
+    won: dict[str, bool] = {}
+    notes, raced, (keeps_gradients, accumulates) = [], {"": setting}, bench.habits(setting)
+    reasons = {
+        "gradient_as_bucket_view": keeps_gradients and "the program keeps gradients, which the next step would overwrite",
+        "static_graph": accumulates and "PyTorch's first step with it may not be under no_sync()",
+    }
+    for name in options:
+        with_it = Setting(f"{setting.name}, {name}", setting.counts, setting.kwargs | {name: True})
+        reason = reasons.get(name)
+        if not reason:
+            try:
+                bench.attempt(with_it)
+            except RuntimeError as error:
+                reason = f"the step fails with it ({str(error).splitlines()[0]})"
+        if reason:
+            notes.append(f"{name}=True was not tried: {reason}")
+        else:
+            raced[name] = with_it
+    if len(raced) == 1:
+        return won, notes
+    without, *samples = measured(list(raced.values()))
+    for name, step_s in zip(list(raced)[1:], samples):
+        ratio, low, high = paired_ratio(step_s, without)
+        if wins := high < 1 and ratio < 1 - _LEAST_GAIN:
+            won[name] = True
+        notes.append(f"{name}=True: {ratio:.3f} ({low:.3f} to {high:.3f}) of a step without it{', and is chosen' if wins else ''}")
+    return won, notes
 
 
 def check_ddp_options(options: dict[str, Any]) -> None:

@@ -12,16 +12,12 @@ from firkin._core import InputError, Profile, caps_of_counts
 from firkin._torch import torch
 
 
-def _listed(names: Sequence[str], most: int = 3) -> str:
-    more = f" and {len(names) - most} more" if len(names) > most else ""
-    return ", ".join(names[:most]) + more
-
-
 def _described(bucket: tuple[int, list[str]] | None) -> str:
     if bucket is None:
         return "none"
     size, names = bucket
-    return f"{size / _ddp.MIB:.4g} MiB" + (f" ({_listed(names)})" if names else "")
+    listed = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+    return f"{size / _ddp.MIB:.4g} MiB" + (f" ({listed})" if names else "")
 
 
 @dataclass(frozen=True)
@@ -66,19 +62,16 @@ class Plan:
         """The size of each bucket."""
         return [sum(self.bytes[name] for name in bucket) for bucket in self.buckets]
 
-    def ddp_kwargs(self, model: torch.nn.Module, *, find_unused_parameters: bool = False, static_graph: bool = False) -> dict[str, Any]:
-        """bucket_cap_mb_list, and the arguments given here, for DistributedDataParallel(model, **...).
+    def ddp_kwargs(self, model: torch.nn.Module) -> dict[str, Any]:
+        """bucket_cap_mb_list, for DistributedDataParallel(model, **...).
 
-        The order in which PyTorch fills the buckets of such a list depends on its settings, and the list is made for
-        those that apply. Usually it is gradient-ready order, once PyTorch rebuilds its buckets (before the second step;
-        with static_graph before the third). With DDP_SET_LAST_BUCKET_CAP=1 it starts from the gradient that is ready
-        last. With find_unused_parameters (and no static_graph) it is always the reverse order of registration.
+        The list makes these buckets once PyTorch rebuilds them, before the second step, with static_graph before the
+        third. With find_unused_parameters it never does, unless static_graph is set as well.
 
         Raises InputError if this PyTorch has no such list, if the plan is for another model, or if no list makes these
-        buckets: with parameters of several dtypes or devices, which would share one list, and, under
-        find_unused_parameters, with buckets that are not contiguous in order of registration.
+        buckets, as with parameters of several dtypes or devices, which would share one list.
         """
-        order = self.order_in_model(model)
+        self.order_in_model(model)
         (first_name, first), *others = _ddp.reduced_parameters(model)
         for name, parameter in others:
             if (parameter.dtype, parameter.device) != (first.dtype, first.device):
@@ -86,25 +79,12 @@ class Plan:
                     f"plan: '{first_name}' is {first.dtype} on {first.device}, '{name}' {parameter.dtype} on {parameter.device}; expected"
                     " one dtype and device, since PyTorch has one list for all"
                 )
-        flags = {"find_unused_parameters": find_unused_parameters, "static_graph": static_graph}
-        return {"bucket_cap_mb_list": self.caps_mib(order, **flags)} | {name: True for name, on in flags.items() if on}
-
-    def caps_mib(self, registration: Sequence[str], *, find_unused_parameters: bool = False, static_graph: bool = False) -> list[float]:
-        """The bucket_cap_mb_list alone. registration: the parameters' names in order of registration.
-
-        Raises InputError if this PyTorch has no such list, or if no list makes these buckets.
-        """
         if not _ddp.takes_lists():
             raise InputError(f"torch {torch.__version__} has no bucket_cap_mb_list; expected 2.11 or later")
-        buckets = self.buckets
-        if find_unused_parameters and not static_graph:
-            buckets = self._buckets_by_registration(registration)
-        elif _ddp.cuts_from_the_end():
-            buckets = tuple(tuple(reversed(bucket)) for bucket in reversed(buckets))
-        caps = caps_of_counts([len(bucket) for bucket in buckets], [self.bytes[name] for bucket in buckets for name in bucket])
+        caps = caps_of_counts([len(bucket) for bucket in self.buckets], [self.bytes[name] for bucket in self.buckets for name in bucket])
         if caps is None:
             raise InputError("plan: no bucket_cap_mb_list makes these buckets; expected none that ends with an empty parameter")
-        return caps
+        return {"bucket_cap_mb_list": caps}
 
     def check(self, model: torch.nn.Module) -> None:
         """Compares the plan with the buckets of `model`, a DistributedDataParallel that has made some steps.
@@ -141,15 +121,3 @@ class Plan:
             if name not in sizes:
                 raise InputError(f"plan: made for another model: no parameter '{name}' that needs a gradient")
         return list(sizes)
-
-    def _buckets_by_registration(self, order: Sequence[str]) -> tuple[tuple[str, ...], ...]:
-        names, cut = iter(order), []
-        for k in range(len(self.buckets) - 1, -1, -1):
-            run = tuple(itertools.islice(names, len(self.buckets[k])))
-            if set(run) != set(self.buckets[k]):
-                raise InputError(
-                    f"plan: with find_unused_parameters PyTorch cuts in order of registration, in which bucket {k}"
-                    f" ({_listed(self.buckets[k])}) is not contiguous; expected static_graph as well, or another plan"
-                )
-            cut.append(run)
-        return tuple(cut)

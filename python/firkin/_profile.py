@@ -81,7 +81,7 @@ class Unsynced(DDP):
     def __init__(self, module: torch.nn.Module, ranks: Ranks, options: Mapping[str, Any]) -> None:
         group = _group_of_one() if ranks.size == 1 and not dist.is_initialized() else ranks.group
         as_called = {name: options[name] for name in ("device_ids", "output_device", "dim") if name in options}
-        super().__init__(module, process_group=group, **as_called, **_ddp.without_init_sync())
+        super().__init__(module, process_group=group, init_sync=False, **as_called)
         _ddp.remove_hooks(self)
         self.called = False
         self.to_reduce = False  # whether the next backward is one that DistributedDataParallel would reduce
@@ -201,59 +201,12 @@ def trainable_parameters(model: torch.nn.Module) -> Parameters:
     return parameters
 
 
-def check_same_model(ranks: Ranks, model: torch.nn.Module, parameters: Parameters) -> None:
-    """Raises InputError on every rank unless all have the same parameters."""
+def described(model: torch.nn.Module) -> str:
+    """A text that is the same on two ranks only if their models have the same parameters."""
+    parameters = _ddp.reduced_parameters(model)
     lines = [f"{name} {tuple(p.shape)} {p.dtype}" for name, p in parameters]
-    digest = hashlib.sha256("\n".join(lines).encode()).hexdigest()
-    described = f"{type(model).__name__}, {len(parameters)} parameter tensors, {sum(p.numel() for _, p in parameters)} elements"
-    everyone = ranks.all((digest, described))
-    for rank, (other, theirs) in enumerate(everyone):
-        if other != everyone[0][0]:
-            raise InputError(f"model: rank {rank} has {theirs}, rank 0 has {everyone[0][1]}; expected the same model on every rank")
-
-
-class _Watched:
-    """Steps without communication, timed. zeroed: parameters whose gradients are set to zero after every backward."""
-
-    def __init__(
-        self, model: Unsynced, step: Step, parameters: Parameters, find_unused_parameters: bool, zeroed: Sequence[torch.Tensor]
-    ) -> None:
-        self._model, self._step, self._find_unused_parameters = model, step, find_unused_parameters
-        self._names, self._tensors = [name for name, _ in parameters], [p for _, p in parameters]
-        self._zeroed = zeroed or self._tensors
-        self._clock = Clock(self._tensors[0].device)
-
-    def bare(self) -> float:
-        """The seconds of a step's backward without hooks on gradients."""
-        return self._clock.seconds(*self._watch().passes[0])
-
-    def hooked(self) -> tuple[list[float], list[int]]:
-        """Seconds from backward's start to its end, then to each gradient's readiness; and the order of readiness."""
-        watch = self._watch(self._tensors)
-        start, end = watch.passes[0]
-        unused = [i for i in range(len(self._tensors)) if i not in watch.marks]  # these count as ready at the start
-        if unused and not self._find_unused_parameters:
-            raise InputError(
-                f"step: parameter '{self._names[unused[0]]}' got no gradient ({len(unused)} in all); expected every parameter to get one,"
-                " requires_grad_(False), or find_unused_parameters"
-            )
-        marks = [watch.marks.get(i, start) for i in range(len(self._tensors))]
-        return [self._clock.seconds(start, mark) for mark in (end, *marks)], unused + list(watch.marks)
-
-    def _watch(self, ready: Sequence[torch.Tensor] = ()) -> Watch:
-        with Watch(self._clock, self._zeroed, self._model, ready) as watch:
-            self._step(self._model)
-        self._clock.synchronize()
-        if watch.uncounted and not self._model.called:
-            raise InputError("step did not call the model it was given; expected step(model) to use its argument")
-        if watch.uncounted and not watch.passes:
-            raise InputError("step did no synchronising backward pass; expected the last one outside no_sync()")
-        if len(watch.passes) != 1:
-            raise InputError(
-                f"step did {len(watch.passes) or 'no'} backward passes; expected one, and with gradient accumulation the others under"
-                " `with model.no_sync():`"
-            )
-        return watch
+    digest = hashlib.sha256("\n".join(lines).encode()).hexdigest()[:8]
+    return f"{type(model).__name__}, {len(parameters)} parameter tensors, {sum(p.numel() for _, p in parameters)} elements, {digest}"
 
 
 def profile(
@@ -300,15 +253,48 @@ def measured_profile(
         return trainable_parameters(model)
 
     parameters = ranks.attempt(checked)
-    ranks.check_same("profile", {"steps": steps, "warmup": warmup, "find_unused_parameters": find_unused_parameters})
-    check_same_model(ranks, model, parameters)
-    watched = _Watched(Unsynced(model, ranks, options), step, parameters, find_unused_parameters, zeroed)
+    agreed = {"model": described(model), "steps": steps, "warmup": warmup, "find_unused_parameters": find_unused_parameters}
+    ranks.check_same("profile", agreed)
+    wrapped, tensors = Unsynced(model, ranks, options), [p for _, p in parameters]
+    clock = Clock(tensors[0].device)
     # A compiled graph returns all of its gradients at its end, so ready times are taken in eager mode and scaled.
     compiled = _ddp.is_compiled(model)
     bare: list[float] = []
     rows: list[list[float]] = []
     order: list[int] = []
     started = time.perf_counter()
+
+    def watched(ready: Sequence[torch.Tensor] = ()) -> Watch:
+        with Watch(clock, zeroed or tensors, wrapped, ready) as watch:
+            step(wrapped)
+        clock.synchronize()
+        if watch.uncounted and not wrapped.called:
+            raise InputError("step did not call the model it was given; expected step(model) to use its argument")
+        if watch.uncounted and not watch.passes:
+            raise InputError("step did no synchronising backward pass; expected the last one outside no_sync()")
+        if len(watch.passes) != 1:
+            raise InputError(
+                f"step did {len(watch.passes) or 'no'} backward passes; expected one, and with gradient accumulation the others under"
+                " `with model.no_sync():`"
+            )
+        return watch
+
+    def without_hooks() -> float:
+        """The seconds of a step's backward."""
+        return clock.seconds(*watched().passes[0])
+
+    def hooked() -> tuple[list[float], list[int]]:
+        """Seconds from backward's start to its end, then to each gradient's readiness; and the order of readiness."""
+        watch = watched(tensors)
+        start, end = watch.passes[0]
+        unused = [i for i in range(len(tensors)) if i not in watch.marks]  # these count as ready at the start
+        if unused and not find_unused_parameters:
+            raise InputError(
+                f"step: parameter '{parameters[unused[0]][0]}' got no gradient ({len(unused)} in all); expected every parameter to get one,"
+                " requires_grad_(False), or find_unused_parameters"
+            )
+        marks = [watch.marks.get(i, start) for i in range(len(tensors))]
+        return [clock.seconds(start, mark) for mark in (end, *marks)], unused + list(watch.marks)
 
     def one_more_fits(done: int, share: float = 1.0) -> bool:
         took_s = ranks.max([time.perf_counter() - started])[0]
@@ -321,17 +307,17 @@ def measured_profile(
 
     for i in range(warmup):
         if one_more_fits(i, _WARMUP_SHARE):
-            everywhere(watched.bare)
+            everywhere(without_hooks)
     for i in range(steps):
         if not one_more_fits(i):
             break
-        bare_s, scale = everywhere(watched.bare), 1.0
+        bare_s, scale = everywhere(without_hooks), 1.0
         with torch.compiler.set_stance("force_eager") if compiled else contextlib.nullcontext():
             if compiled:
-                scale = bare_s / everywhere(watched.bare)
-            hooked_s, order = everywhere(watched.hooked)
+                scale = bare_s / everywhere(without_hooks)
+            hooked_s, order = everywhere(hooked)
         bare += ranks.max([bare_s])
         rows.append(ranks.max([scale * each for each in hooked_s]))
         on_progress(f"profiling backward: step {i + 1} of {steps}")
     order = ranks.all(order)[0]
-    return profile_of_steps([name for name, _ in parameters], [p.nbytes for _, p in parameters], order, rows, bare)
+    return profile_of_steps([name for name, _ in parameters], [p.nbytes for p in tensors], order, rows, bare)

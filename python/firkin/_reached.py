@@ -8,7 +8,7 @@ from __future__ import annotations
 import collections
 import functools
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from firkin._torch import torch
@@ -32,6 +32,14 @@ def _holds_tensors(value: Any) -> bool:
         return True
     parts = value.values() if isinstance(value, dict) else value if isinstance(value, (list, tuple, collections.deque)) else ()
     return any(isinstance(part, torch.Tensor) for part in parts)
+
+
+def _contents(cell: Any) -> dict[str, Any]:
+    """What a variable of a closure holds, by the name of the cell's attribute; empty while the cell is."""
+    try:
+        return {"cell_contents": cell.cell_contents}
+    except ValueError:
+        return {}
 
 
 def _short(key: Any) -> str:
@@ -84,7 +92,7 @@ class Reached:
             self._add_dict(thing)
             yield from ((f"{name}[{_short(key)}]", value) for key, value in list(thing.items()))
         elif isinstance(thing, (list, collections.deque)):
-            self._add_sequence(thing)
+            self._add_list(thing)
             yield from ((f"{name}[{i}]", value) for i, value in enumerate(list(thing)))
         elif isinstance(thing, (tuple, set, frozenset)):
             yield from ((name, value) for value in thing)
@@ -105,11 +113,8 @@ class Reached:
     def _held_by_function(self, function: types.FunctionType) -> Iterator[tuple[str, Any]]:
         """What is in the function's closure, defaults and attributes, and in those globals that its code names."""
         for name, cell in zip(function.__code__.co_freevars, function.__closure__ or ()):
-            self._add_cell(cell)
-            try:
-                yield name, cell.cell_contents
-            except ValueError:  # the cell is still empty
-                pass
+            self._add_place(functools.partial(_contents, cell), functools.partial(setattr, cell), functools.partial(delattr, cell))
+            yield from ((name, value) for value in _contents(cell).values())
         for part in (function.__defaults__, function.__kwdefaults__, vars(function)):
             yield function.__name__, part
         codes, names = [function.__code__], set[str]()
@@ -117,7 +122,7 @@ class Reached:
             names.update(code.co_names)
             codes += [constant for constant in code.co_consts if isinstance(constant, types.CodeType)]
         used, modules = sorted(names & function.__globals__.keys()), []
-        self._add_names(function.__globals__, used)
+        self._add_dict(function.__globals__, used)
         for name in used:
             value = function.__globals__[name]
             modules += [value] if isinstance(value, types.ModuleType) else []
@@ -125,25 +130,25 @@ class Reached:
         for module in modules:  # the program's own, where the step uses, say, state.bank
             if module.__name__.partition(".")[0] not in _LIBRARIES:
                 within = sorted(names & vars(module).keys())
-                self._add_names(vars(module), within)
+                self._add_dict(vars(module), within)
                 yield from ((f"{module.__name__}.{name}", vars(module)[name]) for name in within)
 
-    def _add_dict(self, held: dict[Any, Any]) -> None:
-        self._add_place(lambda: dict(held), held.__setitem__, held.__delitem__)
+    def _add_dict(self, held: dict[Any, Any], names: Sequence[str] | None = None) -> None:
+        def now() -> dict[Any, Any]:
+            return dict(held) if names is None else {name: held[name] for name in names if name in held}
 
-    def _add_names(self, held: dict[str, Any], names: list[str]) -> None:
-        self._add_place(lambda: {name: held[name] for name in names if name in held}, held.__setitem__, held.__delitem__)
+        self._add_place(now, held.__setitem__, held.__delitem__)
 
-    def _add_cell(self, cell: Any) -> None:
-        def content() -> dict[str, Any]:
-            try:
-                return {"cell_contents": cell.cell_contents}
-            except ValueError:
-                return {}
+    def _add_list(self, held: Any) -> None:
+        def put(_: str, before: list[Any]) -> None:
+            held.clear()
+            held.extend(before)
 
-        self._add_place(content, functools.partial(setattr, cell), functools.partial(delattr, cell))
+        self._add_place(lambda: {"": list(held)}, put)
 
-    def _add_place(self, now: Callable[[], dict[Any, Any]], put: Callable[[Any, Any], Any], remove: Callable[[Any], Any]) -> None:
+    def _add_place(
+        self, now: Callable[[], dict[Any, Any]], put: Callable[[Any, Any], Any], remove: Callable[[Any], Any] = lambda _: None
+    ) -> None:
         """Remembers names that hold tensors now, or will: put_back() leaves others, such as counters, alone."""
         before = now()
 
@@ -157,16 +162,5 @@ class Reached:
                     remove(name)
                 else:
                     put(name, old)
-
-        self.places.append(put_back)
-
-    def _add_sequence(self, held: Any) -> None:
-        before = list(held)
-
-        def put_back() -> None:
-            is_same = len(held) == len(before) and all(a is b for a, b in zip(held, before))
-            if not is_same and (_holds_tensors(before) or _holds_tensors(held)):
-                held.clear()
-                held.extend(before)
 
         self.places.append(put_back)

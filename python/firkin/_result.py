@@ -8,8 +8,6 @@ import os
 import pathlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from html import escape
-from math import ceil, floor, log2
 from typing import Any
 
 from firkin import _core, _ddp
@@ -20,7 +18,6 @@ from firkin._torch import dist, torch
 from torch.nn.parallel import DistributedDataParallel as DDP
 
 _FILE = "tuned.json"
-_FOLDER = "FIRKIN_TUNED"
 _OF_ACCELERATE = ("broadcast_buffers", "find_unused_parameters", "gradient_as_bucket_view", "static_graph")
 
 _log = logging.getLogger("firkin")
@@ -37,40 +34,12 @@ class Speedup(float):
         made.low, made.high = low, high
         return made
 
-    @classmethod
-    def of_gain(cls, gain: Mapping[str, Any]) -> Speedup:
-        """gain: as in a results.json, whose ratio is this step's time over the default's."""
-        low, high = gain["ratio_ci"]["low"], gain["ratio_ci"]["high"]  # null if there were too few blocks
-        return cls(1 / gain["ratio"], 1 / high if high else 0.0, 1 / low if low else float("inf"))
-
     def __getnewargs__(self) -> tuple[float, float, float]:  # type: ignore[override]
         return float(self), self.low, self.high
 
     def __str__(self) -> str:
         interval = f"{self.low:.3f} to {self.high:.3f}" if self.high < float("inf") else "too few blocks for an interval"
         return f"{float(self):.3f} ({interval})"
-
-
-@dataclass(frozen=True)
-class AtScale:
-    """The prediction for more ranks than were measured, under each form in which all-reduce time may grow."""
-
-    world_size: int
-    cap_mib: float  #: the uniform cap with the least expected regret
-    expected_regret: float  #: its expected cost over the best cap, as a share of backward, given what is uncertain
-    caps_mib: Mapping[str, float]  #: the best cap under each form of growth; empty if this world was measured
-    prediction: Prediction
-
-    def __str__(self) -> str:
-        lines = [f"{self.world_size} ranks: a cap of {self.cap_mib:.3g} MiB, expected to cost {self.expected_regret:.1%} over the best"]
-        if self.caps_mib:
-            forms = ", ".join(f"{name} {cap:.3g}" for name, cap in self.caps_mib.items())
-            lines.append(f"not measured; the best cap in MiB if all-reduces grow as: {forms}")
-            lines.append(
-                f"one minute on {self.world_size} ranks settles it: curve = firkin.measure_all_reduce(time_budget_s=60), then"
-                f" result.at({self.world_size}, curve)"
-            )
-        return "\n".join(lines)
 
 
 @dataclass(frozen=True, repr=False)
@@ -100,14 +69,16 @@ class TuneResult:
     ) -> TuneResult:
         """Makes the result from the text of a results.json and from what that does not hold."""
         results = json.loads(results_json)
-        keeps = choice == "torch default"
-        (chosen,) = (row for row in results["strategies"] if row["strategy"] == ("torch default" if keeps else "chosen cap"))
-        nothing = {"ratio": 1.0, "ratio_ci": {"low": 1.0, "high": 1.0}}
+        (chosen,) = (row for row in results["strategies"] if row["strategy"] == ("chosen cap" if choice == "cap" else choice))
+        speedup = Speedup(1.0, 1.0, 1.0)
+        if choice == "cap":
+            gain = results["decision"]["over_default"]
+            low, high = gain["ratio_ci"]["low"], gain["ratio_ci"]["high"]  # null if there were too few blocks
+            speedup = Speedup(1 / gain["ratio"], 1 / high if high else 0.0, 1 / low if low else float("inf"))
         profile, curve = _core.profile_and_curve(results_json)
         return cls(
-            choice, plan, _typed(results["decision"]["cap_mib"]), chosen["measured_s"], chosen["predicted_s"],
-            Speedup.of_gain(nothing if keeps else results["decision"]["over_default"]), tuple(results.get("notes", ())),
-            profile, curve, results["environment"]["world_size"], results_json, ddp_options, group,
+            choice, plan, _typed(results["decision"]["cap_mib"]), chosen["measured_s"], chosen["predicted_s"], speedup,
+            tuple(results.get("notes", ())), profile, curve, results["environment"]["world_size"], results_json, ddp_options, group,
         )  # fmt: skip
 
     def ddp_kwargs(self, **others: Any) -> dict[str, Any]:
@@ -120,18 +91,9 @@ class TuneResult:
             kwargs.setdefault("process_group", self._group)
         return kwargs if self.choice == "torch default" else {**kwargs, "bucket_cap_mb": self.cap_mib}
 
-    def line(self) -> str:
-        """The line to write into a program."""
-        words = [f"{name}={value}" for name, value in self.ddp_kwargs().items() if name not in ("device_mesh", "process_group")]
-        return f"DistributedDataParallel({', '.join(['model', *words])})"
-
     def summary(self) -> str:
-        """Three lines: the gain, how certain it is, and the line to write into the program."""
-        results = json.loads(self.results_json)
-        decision, blocks = results["decision"], len(results["samples"]["step_s"][0])
-        others = [f"{cap:.6g}" for cap in decision["tied_mib"] if cap != decision["cap_mib"]]
-        tied = f"; the measurement cannot tell {', '.join(others)} MiB from {decision['cap_mib']:.6g}" if others else ""
-        return f"{self._sentence()}\n{decision['outcome']}, from {blocks} blocks of steps that had no part in the choice{tied}\n{self.line()}"
+        """The gain, how certain it is, and the line to write into the program."""
+        return _core.answer_in_words(self.results_json)
 
     def wrap(self, model: torch.nn.Module, **others: Any) -> DDP:
         """DistributedDataParallel(model, **ddp_kwargs(**others)). Raises InputError if `model` was not tuned."""
@@ -185,7 +147,7 @@ class TuneResult:
         sizes = ", ".join(f"{size / _ddp.MIB:.3g}" for size in self.plan.bucket_bytes)
         return f"check: {len(self.plan.buckets)} buckets, as tuned: {sizes} MiB"
 
-    def at(self, world_size: int, curve: AllReduceTable | None = None) -> AtScale:
+    def at(self, world_size: int, curve: AllReduceTable | None = None) -> Prediction:
         """The prediction for another number of ranks. Raises InputError like firkin.predict().
 
         curve: all-reduce times measured with that number of ranks, or with several others; they replace the
@@ -194,12 +156,7 @@ class TuneResult:
         fitted = json.loads(self.results_json).get("calibration", {})
         names = ("overhead_s", "compute_slowdown", "comm_slowdown", "latency_factor", "residual")
         options = {name: fitted[name] for name in names if name in fitted}
-        prediction = _core.predict(self.profile, curve or self.curve, world_size=world_size, **options)
-        said = json.loads(prediction.to_json())
-        named = said["best_uniform"]
-        forms = said.get("extrapolation", {}).get("forms", [])
-        caps = {form["form"]: form["best_uniform"]["cap_mib"] for form in forms}
-        return AtScale(world_size, named["cap_mib"], named["expected_regret"], caps, prediction)
+        return _core.predict(self.profile, curve or self.curve, world_size=world_size, **options)
 
     def report(self, path: str | os.PathLike[str]) -> None:
         """Writes an HTML page with the measurements, the predictions and the answer; viewing it needs no network."""
@@ -215,10 +172,8 @@ class TuneResult:
     def to_dict(self) -> dict[str, Any]:
         """The result in types of JSON, without the process group and arguments that JSON cannot hold."""
         options = {name: value for name, value in self._ddp_options.items() if isinstance(value, (bool, int, float, str, type(None)))}
-        named = {name: getattr(self, name) for name in ("choice", "cap_mib", "step_s", "predicted_s", "world_size")}
-        speedup = [float(self.speedup), self.speedup.low, self.speedup.high]
         plan = {"buckets": [list(bucket) for bucket in self.plan.buckets], "bytes": dict(self.plan.bytes)}
-        return {**named, "speedup": speedup, "plan": plan, "ddp_options": options, "results": json.loads(self.results_json)}
+        return {"choice": self.choice, "plan": plan, "ddp_options": options, "results": json.loads(self.results_json)}
 
     @classmethod
     def from_dict(cls, saved: Mapping[str, Any]) -> TuneResult:
@@ -232,57 +187,12 @@ class TuneResult:
     def __deepcopy__(self, _memo: Any) -> TuneResult:
         return self  # it is immutable
 
-    def plot(self) -> Any:
-        """A chart of step time by bucket cap, measured and predicted.
-
-        It is Altair's if that is installed, else Vega-Lite that notebooks draw.
-        """
-        measured, predicted, default = _points(json.loads(self.results_json))
-        x = {"field": "cap", "type": "quantitative", "scale": {"type": "log"}, "title": "bucket cap, MiB"}
-        y = {"field": "ms", "type": "quantitative", "scale": {"zero": False}, "title": "step, ms"}
-        layers = [
-            {"data": {"values": predicted}, "mark": "line", "encoding": {"x": x, "y": y}},
-            {"data": {"values": measured}, "mark": "rule", "encoding": {"x": x, "y": {**y, "field": "low"}, "y2": {"field": "high"}}},
-            {"data": {"values": measured}, "mark": {"type": "point", "filled": True}, "encoding": {"x": x, "y": y}},
-            {"data": {"values": default}, "mark": {"type": "rule", "strokeDash": [4, 4]}, "encoding": {"y": y}},
-        ]
-        spec = {"$schema": "https://vega.github.io/schema/vega-lite/v5.json", "title": self._sentence(), "layer": layers}
-        try:
-            import altair  # type: ignore[import-not-found]
-        except ImportError:
-            return VegaLite(spec)
-        return altair.Chart.from_dict(spec)
-
-    def _sentence(self) -> str:
-        link = json.loads(self.results_json)["environment"].get("link")
-        ms = f"{self.step_s * 1e3:.4g} ms a step" + (f" over a modelled link ({link})" if link else "")
-        if self.choice == "torch default":
-            return f"keep PyTorch's default: {ms}"
-        return f"bucket_cap_mb={self.cap_mib:.6g}: {ms}, {self.speedup} times as fast as PyTorch's default"
-
     def __repr__(self) -> str:
-        return f"TuneResult({self._sentence()}; {len(self.plan.buckets)} buckets, {self.world_size} ranks)"
+        cap = "" if self.choice == "torch default" else f" of {self.cap_mib:.6g} MiB"
+        return f"TuneResult({self.choice}{cap}: {self.step_s * 1e3:.4g} ms a step, speedup {self.speedup}, {self.world_size} ranks)"
 
     def __str__(self) -> str:
         return _core.results_in_words(self.results_json)
-
-    def _repr_html_(self) -> str:
-        """What a notebook shows: a sentence, a table and a chart."""
-        results = json.loads(self.results_json)
-        rows = [(f"{row['cap_mib']:.3g} MiB", row) for row in results["curve"]]
-        rows += [(row["strategy"], row) for row in results["strategies"]]
-
-        def ms(seconds: float | None) -> str:
-            return "" if seconds is None else f"{seconds * 1e3:.4g}"
-
-        cells = []
-        for name, row in rows:
-            low, high = row["measured_ci_s"]["low"], row["measured_ci_s"]["high"]
-            interval = "too few blocks" if high is None else f"{ms(low)} to {ms(high)}"
-            cells.append((name, row.get("buckets", ""), ms(row["measured_s"]), interval, ms(row.get("predicted_s"))))
-        head = "".join(f"<th>{name}</th>" for name in ("buckets by", "how many", "step, ms", "95 % interval", "predicted"))
-        body = "".join('<tr align="right">' + "".join(f"<td>{escape(str(cell))}</td>" for cell in row) + "</tr>" for row in cells)
-        return f"<p>{escape(self._sentence())}</p><table><tr align='right'>{head}</tr>{body}</table>{_drawn(results)}"
 
 
 def _typed(cap_mib: float) -> float:
@@ -291,63 +201,9 @@ def _typed(cap_mib: float) -> float:
     return short if round(short * _ddp.MIB) == round(cap_mib * _ddp.MIB) else cap_mib
 
 
-def _points(results: Mapping[str, Any]) -> tuple[list[dict[str, float]], ...]:
-    """Milliseconds a step by cap, measured and predicted, and with PyTorch's default.
-
-    Measured points have an interval, which is empty if there were too few blocks.
-    """
-    measured = []
-    for row in results["curve"]:
-        ms, interval = row["measured_s"] * 1e3, row["measured_ci_s"]
-        low, high = (interval["low"] * 1e3, interval["high"] * 1e3) if interval["high"] is not None else (ms, ms)
-        measured.append({"cap": row["cap_mib"], "ms": ms, "low": low, "high": high})
-    predicted = [{"cap": row["cap_mib"], "ms": row["predicted_s"] * 1e3} for row in results.get("dense_curve", [])]
-    default = [{"ms": row["measured_s"] * 1e3} for row in results["strategies"] if row["strategy"] == "torch default"]
-    return measured, predicted, default
-
-
-def _drawn(results: Mapping[str, Any], width: int = 480, height: int = 200) -> str:
-    """The predicted curve, the measured intervals and PyTorch's default, as SVG; caps on a logarithmic axis."""
-    measured, predicted, default = _points(results)
-    caps = [point["cap"] for point in (*predicted, *measured)]
-    times = [value for point in (*predicted, *measured, *default) for name, value in point.items() if name != "cap"]
-    (left, right), (low, high) = (log2(min(caps)), log2(max(caps))), (min(times), max(times))
-
-    def at(cap: float, ms: float) -> tuple[float, float]:
-        x = 70 + (width - 90) * (log2(cap) - left) / ((right - left) or 1)
-        return round(x, 1), round(height - 40 - (height - 60) * (ms - low) / ((high - low) or 1), 1)
-
-    line = " ".join(f"{x},{y}" for x, y in (at(point["cap"], point["ms"]) for point in predicted))
-    drawn = f'<polyline fill="none" stroke="#888" points="{line}"/>'
-    for point in default:
-        (x0, y), (x1, _) = at(min(caps), point["ms"]), at(max(caps), point["ms"])
-        drawn += f'<line x1="{x0}" x2="{x1}" y1="{y}" y2="{y}" stroke="#888" stroke-dasharray="4"/>'
-    for point in measured:
-        (x, y), (_, y0), (_, y1) = (at(point["cap"], point[name]) for name in ("ms", "low", "high"))
-        drawn += f'<line x1="{x}" x2="{x}" y1="{y0}" y2="{y1}" stroke="#06c"/><circle cx="{x}" cy="{y}" r="3" fill="#06c"/>'
-    words = [(64, at(caps[0], ms)[1] + 4, "end", f"{ms:.4g} ms") for ms in (low, high)]
-    words += [(at(2.0**power, low)[0], height - 22, "middle", f"{2.0**power:.3g}") for power in range(ceil(left), floor(right) + 1)]
-    words.append((70, height - 5, "start", "cap in MiB; line: predicted, dots: measured, dashes: PyTorch's"))
-    drawn += "".join(f'<text x="{x}" y="{y}" text-anchor="{end}" font-size="11">{escape(text)}</text>' for x, y, end, text in words)
-    return f'<svg width="{width}" height="{height}" role="img" fill="currentColor">{drawn}</svg>'
-
-
-class VegaLite(dict[str, Any]):
-    """A Vega-Lite chart that notebooks draw."""
-
-    def _repr_mimebundle_(self, **_: Any) -> dict[str, Any]:
-        return {"application/vnd.vegalite.v5+json": dict(self), "text/plain": str(self.get("title", ""))}
-
-
-def load(folder: str | os.PathLike[str] | None = None) -> TuneResult:
-    """Reads what TuneResult.save(folder) wrote. Raises InputError if it is missing.
-
-    folder: None is the folder that the environment variable FIRKIN_TUNED names.
-    """
-    place = folder if folder is not None else os.environ.get(_FOLDER)
-    if place is None:
-        raise InputError(f"load: no folder, and {_FOLDER} is not set; expected the folder of a saved result")
-    file = pathlib.Path(place) / _FILE
+def load(folder: str | os.PathLike[str]) -> TuneResult:
+    """Reads what TuneResult.save(folder) wrote. Raises InputError if it is missing."""
+    file = pathlib.Path(folder) / _FILE
     try:
         return TuneResult.from_dict(json.loads(file.read_text()))
     except OSError as error:

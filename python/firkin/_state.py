@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import functools
 import gc
 import random
 import sys
@@ -98,17 +97,12 @@ class State:
             elif not tensor.is_inference():  # inference tensors have no version
                 self._watched.append((name, tensor, tensor._version))
 
-    def bytes_by_kind(self) -> dict[str, int]:
-        """How many bytes keep() copies to the host, by kind of tensor."""
-        tensors = [tensor for _, tensor in self._tensors.values()]
-        states = [value for o in self._optimizers for state in o.state.values() if isinstance(state, dict) for value in state.values()]
-        kinds = {
-            "parameters": [t for t in tensors if isinstance(t, torch.nn.Parameter)],
-            "buffers and others": [t for t in tensors if not isinstance(t, torch.nn.Parameter)],
-            "gradients": [t.grad for t in tensors if t.is_leaf and t.grad is not None],
-            "optimiser state": [value for value in states if isinstance(value, torch.Tensor)],
-        }
-        return {kind: sum(tensor.nbytes for tensor in held) for kind, held in kinds.items()}
+    def nbytes(self) -> int:
+        """How many bytes keep() copies to the host."""
+        tensors: list[Any] = [tensor for _, tensor in self._tensors.values()]
+        tensors += [tensor.grad for tensor in tensors if tensor.is_leaf]
+        tensors += [value for o in self._optimizers for state in o.state.values() if isinstance(state, dict) for value in state.values()]
+        return sum(tensor.nbytes for tensor in tensors if isinstance(tensor, torch.Tensor))
 
     def keep(self) -> None:
         """Copies the state to the host. Raises InputError for a tensor that cannot be copied. Not collective."""

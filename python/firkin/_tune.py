@@ -13,17 +13,18 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from firkin import _ddp, _options
-from firkin._allreduce import AllReduceBench
-from firkin._core import InputError, Profile, allreduce_sizes, available_memory_bytes
-from firkin._measure import Samples, StepBench, Wrapping, check_ddp_options, warmup_steps
+from firkin import _ddp
+from firkin._allreduce import timed_all_reduces
+from firkin._core import InputError, Profile, Tuner, allreduce_sizes, available_memory_bytes
+from firkin._measure import (
+    MOST_OPTIONS, OPTION_BLOCKS, Samples, Setting, StepBench, Wrapping, check_ddp_options, options_to_race, race_options, warmup_steps,
+)  # fmt: skip
 from firkin._plan import Plan
-from firkin._profile import CountedStep, Step, check_same_model, measured_profile, trainable_parameters
+from firkin._profile import CountedStep, Step, described, measured_profile, trainable_parameters
 from firkin._ranks import Ranks
 from firkin._result import TuneResult
 from firkin._state import State
 from firkin._torch import dist, torch
-from firkin._tuner import RACED, Setting, Tuner
 from firkin._watch import Watch
 from torch.nn.parallel import DistributedDataParallel as DDP
 
@@ -50,20 +51,12 @@ _CALIBRATIONS = (_Calibration(2, 4, 4), _Calibration(1, 4, 2), _Calibration(1, 4
 
 
 class Progress:
-    """Shows the progress of a tuning: on a terminal as tqdm's bar with the time left, otherwise as lines."""
+    """Shows the progress of a tuning: a line every ten seconds."""
 
     def __init__(self, expected_s: float, shown: bool) -> None:
         self._started = time.perf_counter()
         self._expected_s, self._shown = expected_s, shown
-        self._bar: Any = None
         self._last_line_s = -_LINES_EVERY_S
-        if shown and (sys.stderr.isatty() or "ipykernel" in sys.modules):
-            try:
-                from tqdm.auto import tqdm  # type: ignore[import-untyped]
-            except ImportError:
-                return
-            form = "{desc} {percentage:3.0f}% |{bar}| {postfix}"
-            self._bar = tqdm(total=100, desc="firkin.tune", bar_format=form, file=sys.stderr, leave=False)
 
     def expect(self, seconds: float) -> None:
         """Tells that tuning will take at least that long."""
@@ -71,29 +64,15 @@ class Progress:
 
     def at(self, what: str) -> None:
         """Shows how far tuning is. what: what it does now."""
-        if not self._shown:
-            return
         done_s = time.perf_counter() - self._started
-        left_s = max(self._expected_s - done_s, 0.0)
-        share = min(done_s / self._expected_s, 0.99)
-        text = f"{what}, {left_s:.0f} s left" if left_s else f"{what}, about to end"
-        if self._bar is not None:
-            self._bar.n = round(100 * share)
-            self._bar.set_postfix_str(text)
-        elif done_s - self._last_line_s >= _LINES_EVERY_S:
-            self._last_line_s = done_s
-            print(f"firkin.tune {share:4.0%} {text}", file=sys.stderr, flush=True)
-
-    def close(self) -> None:
-        if self._bar is not None:
-            self._bar.close()
+        if self._shown and done_s - self._last_line_s >= _LINES_EVERY_S:
+            self._last_line_s, left_s = done_s, self._expected_s - done_s
+            left = f"{left_s:.0f} s left" if left_s > 0 else "about to end"
+            print(f"firkin.tune {min(done_s / self._expected_s, 0.99):4.0%} {what}, {left}", file=sys.stderr, flush=True)
 
     def say(self, lines: str) -> None:
-        text = "firkin.tune: " + lines.replace("\n", "\n  ")
-        if self._bar is not None:
-            self._bar.write(text, file=sys.stderr)
-        elif self._shown:
-            print(text, file=sys.stderr, flush=True)
+        if self._shown:
+            print("firkin.tune: " + lines.replace("\n", "\n  "), file=sys.stderr, flush=True)
 
 
 @dataclass
@@ -116,6 +95,7 @@ class _Job:
     def agreed(self) -> dict[str, Any]:
         """The arguments and settings that must be the same on every rank, since each rank acts on its own."""
         return {
+            "model": described(self.model),
             "caps_mib": self.caps_mib,
             "time_budget_s": self.time_budget_s,
             "seed": self.seed,
@@ -123,7 +103,6 @@ class _Job:
             # Values other than bool may differ between ranks (device_ids), or are of types that cannot be compared.
             "ddp_kwargs": {name: value if isinstance(value, bool) else "..." for name, value in sorted(self.options.items())},
             "torch": torch.__version__,
-            "DDP_SET_LAST_BUCKET_CAP=1": _ddp.cuts_from_the_end(),
             "torch.compile": _ddp.is_compiled(self.model),
         }
 
@@ -132,15 +111,11 @@ class _Job:
         return blocks * (settings * (timed_steps + warmup_steps(self.options)) + (1 + timed_steps if with_none else 0))
 
     def most_calls(self) -> int:
-        caps = max(RACED, len(self.caps_mib) + 1)
+        caps = max(Tuner.most_raced, len(self.caps_mib) + 1)
         profile, (timed, settings, blocks) = _PROFILE_WARMUP + (3 if self.compiled else 2) * _PROFILE_STEPS, _CALIBRATIONS[0]
         race = self.calls(caps, _RACE_BLOCKS[1], timed, with_none=False)
-        options = self.calls(_options.MOST, _options.BLOCKS[1] + 2, timed, with_none=False)
+        options = self.calls(MOST_OPTIONS, OPTION_BLOCKS[1] + 2, timed, with_none=False)
         return profile + self.calls(settings, blocks, timed) + race + options + self.calls(2, _GAIN_BLOCKS[1], timed)
-
-    @property
-    def unused_allowed(self) -> bool:
-        return bool(self.options.get("find_unused_parameters") or self.options.get("static_graph"))
 
 
 def tune(
@@ -183,7 +158,7 @@ def tune(
     also: more to be restored: modules, tensors, or objects that hold them. Of what step reaches outside of modules and
     optimisers, only 256 MiB are restored otherwise. watched: what firkin.watch() returned for this model on these
     ranks. If it knows when gradients are ready, backward is not profiled again: 23 steps fewer, 33 where the model is
-    compiled. progress: shows a bar on rank 0, and the answer in three lines.
+    compiled. progress: rank 0 prints how far it is, and the answer in three lines.
 
     Raises InputError, on every rank, if the model, step, arguments or group cannot be tuned, if a node has no memory
     for the copy, or if the batches run out; RuntimeError if something could not be restored, or ranks have drifted
@@ -199,7 +174,6 @@ def tune(
     ranks.attempt(job.check)
     counted = ranks.attempt(lambda: CountedStep(step, job.most_calls()))
     ranks.check_same("tune", job.agreed())
-    check_same_model(ranks, model, trainable_parameters(model))
     state, wrapping = State(model), Wrapping(ranks, model, options, wrap)
     if restore:
         ranks.attempt(lambda: state.reach(step, also))
@@ -209,7 +183,6 @@ def tune(
     try:
         result, unlike = _tuned(job, counted, state, wrapping, watched)
     finally:
-        shown.close()
         wrapping.graphs.reset()
         for parameter in state.parameters:
             parameter.grad = None
@@ -220,7 +193,7 @@ def tune(
     else:
         for name in sorted(State(model).unlike(ranks) - unlike):
             raise RuntimeError(f"tune: '{name}' now differs between ranks; expected a step that changes it alike on every rank")
-    shown.say(result.summary())
+    shown.say(result.summary().rstrip())
     return result
 
 
@@ -229,8 +202,7 @@ def _say_copy(job: _Job, state: State) -> None:
 
     Raises InputError, on every rank, if a node has less memory free.
     """
-    kinds = state.bytes_by_kind()
-    everyone = job.ranks.all((socket.gethostname(), sum(kinds.values()), available_memory_bytes()))
+    everyone = job.ranks.all((socket.gethostname(), state.nbytes(), available_memory_bytes()))
     for host in sorted({host for host, _, _ in everyone}):
         copies = [size for name, size, _ in everyone if name == host]
         free = min(free for name, _, free in everyone if name == host)
@@ -239,22 +211,13 @@ def _say_copy(job: _Job, state: State) -> None:
                 f"tune: a copy of {max(copies) / _GIB:.3g} GiB for each of {len(copies)} ranks on {host}, where {free / _GIB:.3g} GiB are free;"
                 " expected restore=False, and a checkpoint to go on from"
             )
-    copies = [size for name, size, _ in everyone if name == everyone[0][0]]
-    if copies[0] >= _GIB:
-        parts = ", ".join(f"{kind} {size / _GIB:.3g}" for kind, size in kinds.items())
-        job.progress.say(
-            f"keeps {copies[0] / _GIB:.3g} GiB a rank on the host, {sum(copies) / _GIB:.3g} GiB on this node of {len(copies)} ranks, to put back"
-            f" afterwards ({parts}); restore=False keeps nothing"
-        )
+    size = everyone[0][1]
+    if size >= _GIB:
+        job.progress.say(f"keeps {size / _GIB:.3g} GiB a rank on the host, to put back afterwards; restore=False keeps nothing")
 
 
-class _Seen(NamedTuple):
-    profile: Profile
-    step_s: float
-
-
-def _seen_by(watched: Watch | None, job: _Job) -> _Seen | None:
-    """What rank 0's watch knows of this model on this number of ranks; None if nothing. Collective."""
+def _seen_by(watched: Watch | None, job: _Job) -> tuple[Profile, float] | None:
+    """Rank 0's profile and step time of this model on this number of ranks, if its watch knows them. Collective."""
 
     def look() -> tuple[list[str], list[int], list[float], float] | None:
         profile = watched.profile() if watched is not None else None
@@ -267,7 +230,7 @@ def _seen_by(watched: Watch | None, job: _Job) -> _Seen | None:
     if (seen := job.ranks.on_rank_0(look)) is None:
         return None
     *profile, step_s = seen
-    return _Seen(Profile(*profile), step_s)
+    return Profile(*profile), step_s
 
 
 def _tuned(job: _Job, step: CountedStep, state: State, wrapping: Wrapping, watched: Watch | None) -> tuple[TuneResult, set[str]]:
@@ -279,17 +242,16 @@ def _tuned(job: _Job, step: CountedStep, state: State, wrapping: Wrapping, watch
     unlike = state.unlike(ranks)
     seen = _seen_by(watched, job)
     with wrapping.graphs.of("profile"):
-        profile = seen.profile if seen else measured_profile(
+        profile = seen[0] if seen else measured_profile(
             ranks, profiled, step, steps=_PROFILE_STEPS, warmup=_PROFILE_WARMUP, seconds=job.time_budget_s * _PROFILE_SHARE,
-            find_unused_parameters=job.unused_allowed, options=job.options, zeroed=state.parameters, on_progress=job.progress.at,
+            find_unused_parameters=bool(job.options.get("find_unused_parameters") or job.options.get("static_graph")),
+            options=job.options, zeroed=state.parameters, on_progress=job.progress.at,
             before_step=functools.partial(state.put_back, schedules_only=True),
         )  # fmt: skip
     for parameter in state.parameters:
         parameter.grad = None
     gc.collect()  # the all-reduce is measured in the memory of gradients and buckets
     notes = ["when gradients are ready was seen by firkin.watch, with communication beside it"] if seen else []
-    if _ddp.cuts_from_the_end():
-        notes.append("DDP_SET_LAST_BUCKET_CAP=1: PyTorch fills buckets of a cap from the last gradient; predictions take the first")
     if job.compiled:
         notes.append(
             "torch.compile also cuts the model's graphs by the bucket cap: only caps from 1 MiB on were considered, each with its own"
@@ -298,15 +260,14 @@ def _tuned(job: _Job, step: CountedStep, state: State, wrapping: Wrapping, watch
     if wire is None:
         notes.append("with a communication hook: all-reduces were measured and predicted without it, steps measured with it")
     dtype, device = parameters[0][1].dtype, parameters[0][1].device
-    seconds = min(10.0, job.time_budget_s * 0.1)
-    sizes = allreduce_sizes(sum(profile.bytes))
-    table = AllReduceBench(ranks, device, sizes, seconds, job.seed, (dtype, wire or dtype)).run(job.progress.at)
+    sizes, seconds = allreduce_sizes(sum(profile.bytes)), min(10.0, job.time_budget_s * 0.1)
+    table = timed_all_reduces(ranks, device, sizes, seconds, job.seed, (dtype, wire or dtype), job.progress.at)
 
     def left_s() -> float:
         return job.time_budget_s - ranks.max([time.perf_counter() - started])[0]
 
     def measured(
-        phase: str, settings: Sequence[Setting | None], blocks: tuple[int, int], seconds: float = 0.0,
+        phase: str, settings: Sequence[Setting], blocks: tuple[int, int], seconds: float = 0.0,
         is_enough: Callable[[Samples], bool] = lambda _: False,
     ) -> Samples:  # fmt: skip
         return steps.blocks(
@@ -315,61 +276,63 @@ def _tuned(job: _Job, step: CountedStep, state: State, wrapping: Wrapping, watch
         )  # fmt: skip
 
     # The time of a step, from above: it is not known yet how much of the communication backward hides.
-    step_s = (seen.step_s if seen else ranks.max([step.seconds / step.calls])[0]) + table.rows[-1].median_s
+    step_s = (seen[1] if seen else ranks.max([step.seconds / step.calls])[0]) + table.rows[-1].median_s
     effort = _calibration(job, step_s, left_s(), notes)
-    steps = StepBench(ranks, wrapping, step, profile, state, effort.timed_steps)
+    steps = StepBench(ranks, wrapping, step, state, effort.timed_steps)
 
-    def new_tuner() -> Tuner:
-        return Tuner(
-            profile, table, ranks.world, lists=_lists_possible(job, profile), calibrations=effort.settings,
-            smallest_cap_mib=1.0 if job.compiled else 0.0, caps_mib=job.caps_mib,
-        )  # fmt: skip
+    # Rank 0 decides for all.
+    tuner: Any = ranks.attempt(lambda: None if ranks.rank else Tuner(
+        profile, table, ranks.world, lists=_lists_possible(job), calibrations=effort.settings,
+        smallest_cap_mib=1.0 if job.compiled else 0.0, caps_mib=job.caps_mib,
+    ))  # fmt: skip
 
-    tuner: Any = ranks.attempt(lambda: new_tuner() if ranks.rank == 0 else None)  # rank 0 decides for all
+    def settings_of(phase: str) -> list[Setting]:
+        return [Setting(*each) for each in ranks.on_rank_0(lambda: tuner.settings(phase))]
+
     calls, before_s = step.calls, left_s()
-    samples = measured("calibrating", [None, *ranks.on_rank_0(lambda: tuner.calibration_settings)], (effort.blocks, effort.blocks))
+    samples = measured("calibrating", settings_of("calibration"), (effort.blocks, effort.blocks))
     step_s = (before_s - left_s()) / (step.calls - calls)
 
     def gain_and_race_s(timed_steps: int) -> float:
-        race = job.calls(RACED, _RACE_BLOCKS[0], timed_steps, with_none=False)
+        race = job.calls(Tuner.most_raced, _RACE_BLOCKS[0], timed_steps, with_none=False)
         return (race + job.calls(2, _INTERVAL_BLOCKS, timed_steps)) * step_s
 
     steps.timed_steps = 2 if gain_and_race_s(2) <= left_s() else 1
     races = gain_and_race_s(steps.timed_steps) <= left_s()
-    ranks.on_rank_0(lambda: tuner.calibrate(samples, RACED if races else 1))
+    ranks.on_rank_0(lambda: tuner.calibrate(samples, Tuner.most_raced if races else 1))
     measured(
-        "racing the best caps", ranks.on_rank_0(lambda: tuner.race_settings), _RACE_BLOCKS if races else (1, 1), _RACE_SHARE * left_s(),
+        "racing the best caps", settings_of("race"), _RACE_BLOCKS if races else (1, 1), _RACE_SHARE * left_s(),
         lambda raced: ranks.on_rank_0(lambda: tuner.race(raced)),
     )  # fmt: skip
     if not races:
         notes.append(f"steps of {step_s:.2g} s: too slow to race the best predicted caps, so the prediction chose")
-    options = _options.OptionRace()
-    raceable = _options.options_to_race(job.options, compiled=job.compiled)
-    if races and raceable and job.calls(len(raceable) + 1, _options.BLOCKS[0] + 2, steps.timed_steps) * step_s <= _OPTION_SHARE * left_s():
-        _, leader = ranks.on_rank_0(lambda: tuner.gain_settings)
-        options = _options.race_options(
-            steps, leader, raceable, lambda raced: measured("racing options", raced, _options.BLOCKS, _OPTION_SHARE * left_s())
+    settings = settings_of("gain")
+    won: dict[str, bool] = {}
+    of_options: list[str] = []
+    raceable = options_to_race(job.options, compiled=job.compiled)
+    if races and raceable and job.calls(len(raceable) + 1, OPTION_BLOCKS[0] + 2, steps.timed_steps) * step_s <= _OPTION_SHARE * left_s():
+        won, of_options = race_options(
+            steps, settings[-1], raceable, lambda raced: measured("racing options", raced, OPTION_BLOCKS, _OPTION_SHARE * left_s())
         )
-        steps.options[leader.name] = options.won
-    gain = measured("measuring the gain", [None, *ranks.on_rank_0(lambda: tuner.gain_settings)], _GAIN_BLOCKS, left_s())
+        settings[-1] = settings[-1]._replace(kwargs=settings[-1].kwargs | won)
+    gain = measured("measuring the gain", settings, _GAIN_BLOCKS, left_s())
     if (blocks := len(gain[0])) < _INTERVAL_BLOCKS:
         notes.append(f"steps of {step_s:.2g} s: time for {blocks} blocks; fewer than {_INTERVAL_BLOCKS} cannot show a gain")
-    notes += options.notes
+    notes += of_options
     notes.append(f"step was called {step.calls} times: its loaders and counters have moved on by that many")
 
     def decided() -> tuple[Setting, dict[str, bool], str]:
-        tuner.decide(gain)
+        choice = settings[tuner.decide(gain)]
         # Options were measured with the chosen cap's buckets, which the default may have too.
-        is_measured_with = tuner.choice.counts == tuner.gain_settings[1].counts
-        won = options.won if is_measured_with else {}
-        return tuner.choice, won, _with_facts(tuner.results(), job, notes, won)
+        chosen = won if choice.counts == settings[-1].counts else {}
+        return choice, chosen, _with_facts(tuner.results(), job, notes, chosen)
 
-    choice, won, results = ranks.on_rank_0(decided)
+    choice, chosen, results = ranks.on_rank_0(decided)
     plan = Plan.of_counts(profile, choice.counts)
     if (names := steps.live[choice.name].names) is not None:
         plan = Plan(tuple(map(tuple, names)), plan.bytes)
-    kind = "torch default" if choice.cap_mib is None else "cap"
-    return TuneResult.of(results, kind, plan, job.options | won, ranks.group), unlike
+    kind = "cap" if choice.kwargs else "torch default"
+    return TuneResult.of(results, kind, plan, job.options | chosen, ranks.group), unlike
 
 
 def _calibration(job: _Job, step_s: float, left_s: float, notes: list[str]) -> _Calibration:
@@ -388,12 +351,10 @@ def _calibration(job: _Job, step_s: float, left_s: float, notes: list[str]) -> _
     return effort
 
 
-def _lists_possible(job: _Job, profile: Profile) -> bool:
+def _lists_possible(job: _Job) -> bool:
     """Whether a list of caps can give this model's DistributedDataParallel the buckets of any plan."""
-    parameters = _ddp.reduced_parameters(job.model)
-    by_registration = job.unused_allowed and not job.options.get("static_graph")
-    in_order = not by_registration or profile.names == [name for name, _ in parameters][::-1]
-    return in_order and _ddp.takes_lists() and not job.compiled and len({p.dtype for _, p in parameters}) == 1
+    rebuilds = bool(job.options.get("static_graph")) or not job.options.get("find_unused_parameters")
+    return rebuilds and _ddp.takes_lists() and not job.compiled and len({p.dtype for _, p in _ddp.reduced_parameters(job.model)}) == 1
 
 
 def _with_facts(results_json: str, job: _Job, notes: list[str], won: dict[str, bool]) -> str:

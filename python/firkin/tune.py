@@ -79,7 +79,7 @@ def run(arguments: argparse.Namespace) -> None:
         result = firkin.tune(model, step, ddp_kwargs=ddp_kwargs, restore=False, **asked)
         if dist.get_rank() == 0:
             result.save(arguments.out)
-            print(result.results_json if arguments.json else f"{result}\n{result.line()}\nwrote {arguments.out}", end="\n")
+            print(result.results_json if arguments.json else f"{result}wrote {arguments.out}")
     finally:
         dist.destroy_process_group()
 

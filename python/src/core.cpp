@@ -300,6 +300,7 @@ void bind_prediction(nb::module_& module) {
           "report",
           [](const Prediction& self, const std::filesystem::path& path) { write_file_atomically(path, render_report(results_of(self))); },
           "path"_a, "Writes a page that opens without a network.")
+      .def("__str__", [](const Prediction& self) { return answer_in_text(results_of(self)); })
       .def("__repr__", [](const Prediction& self) {
         return fmt::format("Prediction(best cap {:.6g} MiB: {}; best plan of {} buckets: {})", cap_mib(self.best_uniform),
                            format_seconds(self.best_uniform.time_s), self.best_plan.buckets.size(),
@@ -327,18 +328,69 @@ void bind_prediction(nb::module_& module) {
              "reached) or 'at-most' (a tensor that would exceed the cap starts a new bucket). Raises InputError.");
 }
 
-// ---- Tuning: the functions of measuring/tuning.h, for firkin/_tuner.py.
+// ---- Tuning, for firkin/_tune.py: measuring/tuning.h over settings of PyTorch's DistributedDataParallel.
 
-// Tensors per bucket, in gradient-ready order.
-using Counts = std::vector<int64_t>;
+using Counts = std::vector<int64_t>;             // tensors per bucket, in gradient-ready order
 using Steps = std::vector<std::vector<double>>;  // seconds, [setting][block]
-// Setting of _tuner.py: name, counts, ...
-using Setting = std::tuple<std::string, Counts, std::optional<double>, bool>;
 
-Counts counts_of(const BucketPlan& plan) {
-  Counts counts;
-  for (const Bucket& bucket : plan.buckets) counts.push_back(bucket.count);
-  return counts;
+// One way to call DistributedDataParallel.
+struct Setting {
+  std::string name = {};
+  BucketPlan plan = {};  // the buckets that are expected; none without communication
+  std::optional<double> cap_mib = {};
+  std::vector<double> caps_mib = {};  // one per bucket
+};
+
+const size_t kMostRaced = RaceOptions().count;
+
+struct Tuner {
+  Tuning tuning;
+  std::vector<int64_t> wanted;  // caps to race whatever their prediction
+  int64_t smallest_cap_bytes = 1;
+  std::vector<Setting> calibration;
+
+  const std::vector<int64_t>& bytes() const { return tuning.profile.tensors.bytes; }
+  Setting by_cap(int64_t cap_bytes) const {
+    return {fmt::format("{:.6g} MiB", mib(cap_bytes)), assign_buckets(bytes(), with_cap(tuning.rule, cap_bytes)), mib(cap_bytes)};
+  }
+  std::vector<Setting> race() const {
+    std::vector<Setting> settings;
+    for (const PredictedCap& cap : tuning.raced) settings.push_back(by_cap(cap.cap_bytes));
+    return settings;
+  }
+  std::vector<Setting> gain() const {
+    Setting chosen = by_cap(choice_of(tuning).cap_bytes);
+    chosen.name = kChosenCapName;
+    return {{"none"}, {kTorchDefaultName, assign_buckets(bytes(), kTorchDefaultCaps)}, chosen};
+  }
+};
+
+void init_tuner(Tuner* self, const MeasuredProfile& profile, const MeasuredAllReduce& table, int64_t world_size, bool lists,
+                size_t calibrations, double smallest_cap_mib, const std::vector<double>& caps_mib) {
+  check_profile(profile.tensors);
+  comm_costs(table.rows, world_size);
+  for (const double cap : caps_mib) {
+    if (!(cap >= smallest_cap_mib)) throw InputError(fmt::format("a cap of {:g} MiB; expected at least {:.3g} MiB", cap, smallest_cap_mib));
+  }
+  new (self) Tuner();
+  self->tuning.profile = profile;
+  self->tuning.allreduce = table.rows;
+  self->tuning.world_size = world_size;
+  self->wanted = bytes_of_caps(caps_mib);
+  if (smallest_cap_mib > 0) self->smallest_cap_bytes = bytes_from_mib(smallest_cap_mib, "smallest_cap_mib");
+  constexpr size_t kMost = 4;  // one more than the numbers to be determined
+  std::vector<Setting> settings;
+  for (const BucketPlan& plan : plans_to_calibrate_on(profile.tensors, self->tuning.rule)) {
+    const PyTorchCaps caps = pytorch_caps(plan, self->bytes());
+    if (lists && caps.reproduces_plan) settings.push_back({fmt::format("{} buckets", plan.buckets.size()), plan, {}, caps.mib});
+  }
+  for (const int64_t parts : {24, 12, 6, 3}) {  // caps take the place of plans that are not possible
+    if (settings.size() >= kMost) break;
+    settings.push_back(self->by_cap(std::max(profile.tensors.total_bytes() / parts, self->smallest_cap_bytes)));
+  }
+  self->calibration = {{"none"}};
+  const size_t every = kMost / calibrations;
+  for (size_t i = every - 1; i < kMost; i += every) self->calibration.push_back(settings[i]);
 }
 
 std::vector<SettingSteps> measured(const std::vector<Setting>& settings, const Steps& step_s) {
@@ -346,46 +398,33 @@ std::vector<SettingSteps> measured(const std::vector<Setting>& settings, const S
     throw std::invalid_argument(fmt::format("{} series of steps; expected {}", step_s.size(), settings.size()));
   }
   std::vector<SettingSteps> list;
-  for (const auto& [name, counts, cap, as_list] : settings) {
-    list.push_back({.name = name, .buckets = std::ssize(counts), .step_s = step_s[list.size()]});
+  for (const Setting& setting : settings) {
+    list.push_back({.name = setting.name, .buckets = std::ssize(setting.plan.buckets), .step_s = step_s[list.size()]});
   }
   return list;
 }
 
-void init_tuning(Tuning* self, const MeasuredProfile& profile, const MeasuredAllReduce& table, int64_t world_size) {
-  check_profile(profile.tensors);
-  comm_costs(table.rows, world_size);
-  new (self) Tuning();
-  self->profile = profile;
-  self->allreduce = table.rows;
-  self->world_size = world_size;
-}
-
-std::vector<Counts> calibration_counts(const Tuning& self) {
-  std::vector<Counts> counts;
-  for (const BucketPlan& plan : plans_to_calibrate_on(self.profile.tensors, self.rule)) counts.push_back(counts_of(plan));
-  return counts;
-}
-
-void calibrate_on(Tuning& self, const std::vector<Setting>& settings, const Steps& step_s) {
-  self.calibration = measured(settings, step_s);
-  for (size_t i = 1; i < settings.size(); ++i) self.calibration_plans.push_back(plan_of_counts(std::get<Counts>(settings[i])));
-  calibrate(self);
-}
-
-std::vector<double> raced_caps(Tuning& self, const std::vector<double>& caps_mib, double smallest_cap_mib, size_t most) {
-  choose_race(self, bytes_of_caps(caps_mib), bytes_from_mib(smallest_cap_mib, "smallest_cap_mib"), most);
-  std::vector<double> raced_mib;
-  for (const PredictedCap& cap : self.raced) raced_mib.push_back(mib(cap.cap_bytes));
-  return raced_mib;
+// Name, tensors per bucket, and the arguments of DistributedDataParallel.
+std::vector<std::tuple<std::string, Counts, nb::dict>> for_python(const std::vector<Setting>& settings) {
+  std::vector<std::tuple<std::string, Counts, nb::dict>> list;
+  for (const auto& [name, plan, cap_mib, caps_mib] : settings) {
+    Counts counts;
+    for (const Bucket& bucket : plan.buckets) counts.push_back(bucket.count);
+    nb::dict kwargs;
+    if (counts.empty()) kwargs["static_graph"] = false;  // a static graph's first step would communicate
+    if (cap_mib) kwargs["bucket_cap_mb"] = *cap_mib;
+    if (!caps_mib.empty()) kwargs["bucket_cap_mb_list"] = nb::cast(caps_mib);
+    list.emplace_back(name, counts, kwargs);
+  }
+  return list;
 }
 
 // Of a results.json: what is known here.
-std::string results_of_tuning(const Tuning& self) {
+std::string results_of_tuning(const Tuner& self) {
   Results results;
   results.run = begin_head("tune");
-  results.run.environment.world_size = self.world_size;
-  add_sections(self, results);
+  results.run.environment.world_size = self.tuning.world_size;
+  add_sections(self.tuning, results);
   return results_text(results);
 }
 
@@ -397,29 +436,50 @@ void bind_tuning(nb::module_& module) {
         return std::tuple(pair.ratio, pair.interval.low, pair.interval.high);
       },
       "a"_a, "reference"_a, "The ratio of two settings of the same blocks, with the ends of its 95 % interval.");
-  nb::class_<Tuning>(module, "Tuning", "What was measured, and what follows from it. Settings: of firkin._tuner, in the order of step_s.")
-      .def("__init__", &init_tuning, "profile"_a, "table"_a, "world_size"_a)
-      .def("calibration_counts", &calibration_counts, "Tensors per bucket of the plans that are best to calibrate on.")
-      .def("calibrate", &calibrate_on, "settings"_a, "step_s"_a, "settings: none, then others.")
-      .def("choose_race", &raced_caps, "caps_mib"_a, "smallest_cap_mib"_a, "most"_a, "The caps to race, MiB, ascending.")
+  nb::class_<Tuner>(
+      module, "Tuner",
+      "Decides what firkin.tune measures, one list of settings after another, and what it recommends.\n\n"
+      "A setting: its name, the tensors per bucket that are expected, arguments of DistributedDataParallel. step_s: seconds,\n"
+      "[setting][block].")
+      .def("__init__", &init_tuner, "profile"_a, "table"_a, "world_size"_a, nb::kw_only(), "lists"_a, "calibrations"_a = 4,
+           "smallest_cap_mib"_a = 0.0, "caps_mib"_a = std::vector<double>{},
+           "lists: whether DistributedDataParallel takes a list of caps, so that any plan can serve for calibration. calibrations: the\n"
+           "number of settings to calibrate on, 4 or 2. caps_mib: caps to race besides those with the best predictions.\n"
+           "Raises InputError if the profile or the table does not pass its checks, or if a cap is below the smallest.")
+      .def_prop_ro_static("most_raced", [](nb::handle /*class*/) { return kMostRaced; })
+      .def(
+          "settings",
+          [](const Tuner& self, const std::string& phase) {
+            return for_python(phase == "calibration" ? self.calibration : phase == "race" ? self.race() : self.gain());
+          },
+          "phase"_a,
+          "Of calibration; race: caps, ascending, after calibrate(); gain: none, PyTorch's default and the chosen cap, after race().")
+      .def(
+          "calibrate",
+          [](Tuner& self, const Steps& step_s, size_t raced) {
+            Tuning& tuning = self.tuning;
+            tuning.calibration = measured(self.calibration, step_s);
+            for (size_t i = 1; i < self.calibration.size(); ++i) tuning.calibration_plans.push_back(self.calibration[i].plan);
+            calibrate(tuning);
+            choose_race(tuning, self.wanted, self.smallest_cap_bytes, raced);
+          },
+          "step_s"_a, "raced"_a = kMostRaced, "Fits the prediction, and chooses at most `raced` caps to race.")
       .def(
           "race",
-          [](Tuning& self, const std::vector<Setting>& settings, const Steps& step_s) {
-            self.race = measured(settings, step_s);
-            return is_clear(self);
+          [](Tuner& self, const Steps& step_s) {
+            self.tuning.race = measured(self.race(), step_s);
+            return is_clear(self.tuning);
           },
-          "settings"_a, "step_s"_a, "Whether it is clear which of the caps to choose. settings: those of choose_race().")
-      .def_prop_ro(
-          "leader", [](const Tuning& self) { return self.standing.choice; }, "The one to choose, counted in the race.")
+          "step_s"_a, "Whether the race is decided and needs no further block.")
       .def(
           "decide",
-          [](Tuning& self, const std::vector<Setting>& settings, const Steps& step_s) {
-            self.gain = measured(settings, step_s);
-            decide(self);
+          [](Tuner& self, const Steps& step_s) {
+            self.tuning.gain = measured(self.gain(), step_s);
+            decide(self.tuning);
+            return keeps_default(self.tuning.decision.outcome) ? 1 : 2;
           },
-          "settings"_a, "step_s"_a, "settings: none, torch default, chosen cap.")
-      .def_prop_ro("keeps_default", [](const Tuning& self) { return keeps_default(self.decision.outcome); })
-      .def("results", &results_of_tuning, "The text of a results.json.");
+          "step_s"_a, "The index of the better of the last two settings of gain.")
+      .def("results", &results_of_tuning, "After decide(): the text of a results.json, without the facts that only PyTorch knows.");
   module.def(
       "caps_of_counts",
       [](const Counts& counts, const std::vector<int64_t>& sizes) {
@@ -490,6 +550,8 @@ void bind_results(nb::module_& module) {
         return std::pair(results.profile.value(), MeasuredAllReduce{results.allreduce});
       },
       "results"_a);
+  module.def(
+      "answer_in_words", [](const std::string& results) { return answer_in_text(parse_results(results, "results")); }, "results"_a);
   module.def(
       "results_in_words", [](const std::string& results) { return results_in_text(parse_results(results, "results")); }, "results"_a);
 }

@@ -41,7 +41,7 @@ def given(result, takes_lists):
     known = [({"bucket_cap_mb": cap_mib}, plan_of_cap(profile, cap_mib)) for cap_mib in (0.3, 1000)]  # many buckets; one
     if takes_lists:
         plan = firkin.Plan.of_counts(profile, [1, 4, len(profile) - 5])
-        known.append(({"bucket_cap_mb_list": plan.caps_mib([])}, plan))
+        known.append(({"bucket_cap_mb_list": firkin._core.caps_of_counts([1, 4, len(profile) - 5], profile.bytes)}, plan))
     return known
 
 

@@ -62,7 +62,7 @@ def tuned(folder, model, step):
     with mock.patch("firkin._result._log.warning") as warned:
         result.wrap(model)
     again = firkin.load(folder)
-    words = {"repr": repr(again), "str": str(again), "summary": again.summary()}
+    words = {"str": str(again), "summary": again.summary()}
     return result.choice, result.world_size, sorted(row.world_size for row in result.curve.rows), warned.call_count, words, again.results_json
 
 

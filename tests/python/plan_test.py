@@ -119,36 +119,10 @@ class ThroughPyTorch(unittest.TestCase):
     def test_a_static_graph_has_its_buckets_a_step_later(self):
         model = layers()
         plan = firkin.Plan.of_counts(profile_of(model), [4, 5, 7])
-        kwargs = plan.ddp_kwargs(model, static_graph=True)
-        self.assertTrue(kwargs["static_graph"])
+        kwargs = plan.ddp_kwargs(model) | {"static_graph": True}
         with self.assertRaisesRegex(firkin.InputError, "expected at least 4 training steps"):
             plan.check(stepped(model, 3, **kwargs))
         plan.check(stepped(layers(), 4, **kwargs))
-
-    def test_with_find_unused_parameters_buckets_are_never_rebuilt_and_still_the_plan(self):
-        model = layers()
-        profile = profile_of(model)
-        registered = [name for name, _ in model.named_parameters()]
-        backwards = firkin.Profile(registered[::-1], [dict(zip(profile.names, profile.bytes))[n] for n in registered[::-1]], [0.0] * 16)
-        for seed in range(5):
-            plan = firkin.Plan.of_counts(backwards, random_counts(16, random.Random(seed)))
-            plan.check(stepped(layers(), 2, **plan.ddp_kwargs(model, find_unused_parameters=True)))
-
-    def test_with_find_unused_parameters_a_plan_in_another_order_is_refused(self):
-        model = Shuffled()
-        plan = firkin.Plan.of_counts(profile_of(model), [2, 4])
-        with self.assertRaisesRegex(firkin.InputError, "PyTorch cuts in order of registration, in which bucket .* is not contiguous"):
-            plan.ddp_kwargs(model, find_unused_parameters=True)
-        kwargs = plan.ddp_kwargs(model, find_unused_parameters=True, static_graph=True)
-        plan.check(stepped(model, 4, **kwargs))
-
-    def test_buckets_that_pytorch_fills_from_the_end_are_the_plan_as_well(self):
-        with mock.patch.dict(os.environ, DDP_SET_LAST_BUCKET_CAP="1"):
-            for seed in range(5):
-                model = layers(seed)
-                profile = profile_of(model)
-                plan = firkin.Plan.of_counts(profile, random_counts(len(profile), random.Random(seed)))
-                plan.check(stepped(model, 3, **plan.ddp_kwargs(model)))
 
     def test_a_compiled_module_is_looked_into(self):
         model = Layers([16, 16, 16])
@@ -161,6 +135,15 @@ class ThroughPyTorch(unittest.TestCase):
 
 
 class Caps(unittest.TestCase):
+    def test_with_find_unused_parameters_buckets_are_never_rebuilt_and_are_checked_too(self):
+        model = layers()
+        sizes = {name: p.nbytes for name, p in model.named_parameters()}
+        names = [[list(sizes)[i] for i in bucket] for bucket in firkin.assign_buckets(list(sizes.values()), cap_mib=0.02)]
+        ddp = stepped(model, 2, bucket_cap_mb=0.02, find_unused_parameters=True)
+        firkin.Plan(names[::-1], sizes).check(ddp)
+        with self.assertRaisesRegex(firkin.InputError, r"^check: bucket 0 has .* MiB \(.*\); expected .* MiB"):
+            firkin.Plan([list(sizes)], sizes).check(ddp)
+
     def test_a_uniform_cap_is_checked_too(self):
         model = layers()
         profile = profile_of(model)

@@ -8,8 +8,7 @@ import tempfile
 import unittest
 
 import firkin
-from firkin._core import results_in_words
-from firkin._tuner import Tuner
+from firkin._core import Tuner, results_in_words
 
 DATA = pathlib.Path(__file__).resolve().parents[2] / "data"
 MIB = 1 << 20
@@ -105,12 +104,13 @@ class FrontEnds(unittest.TestCase):
         tuner = Tuner(profile, firkin.AllReduceTable(rows), 2, lists=True)
         samples = said["samples"]
         tuner.calibrate(samples["calibration_step_s"])
-        self.assertEqual([setting.cap_mib for setting in tuner.race_settings], [row["cap_mib"] for row in said["curve"]])
+        self.assertEqual([kwargs["bucket_cap_mb"] for _, _, kwargs in tuner.settings("race")], [row["cap_mib"] for row in said["curve"]])
         tuner.race(samples["race_step_s"])
         steps = dict(zip(samples["settings"], samples["step_s"], strict=True))
-        tuner.decide([steps[name] for name in ("none", "torch default", "chosen cap")])
+        settings = tuner.settings("gain")
+        *_, kwargs = settings[tuner.decide([steps[name] for name, *_ in settings])]
         keeps_default = said["decision"]["outcome"] not in ("gain", "gain not shown", "default not measured")
-        self.assertEqual(tuner.choice.cap_mib, None if keeps_default else said["decision"]["cap_mib"])
+        self.assertEqual(kwargs.get("bucket_cap_mb"), None if keeps_default else said["decision"]["cap_mib"])
         ours = json.loads(tuner.results())
         for results in (ours, said):  # what the program measured beside them, ordered, says of a block as well
             del results["decision"]["measured_s"]

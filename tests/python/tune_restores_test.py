@@ -345,7 +345,7 @@ class PutsBack(unittest.TestCase):
         for rank, (*_, (kind, said), lines) in enumerate(of(reaches_too_much)):
             self.assertEqual(kind, "InputError")
             self.assertRegex(said, r"^tune: a copy of .* GiB for each of 2 ranks on .*; expected restore=False")
-            self.assertEqual("on this node of 2 ranks, to put back afterwards (parameters " in lines, rank == 0, lines)
+            self.assertEqual("GiB a rank on the host, to put back afterwards" in lines, rank == 0, lines)
 
     def test_what_cannot_be_put_back_is_an_error_that_names_it(self):
         for kind, said in of(cannot_be_put_back):

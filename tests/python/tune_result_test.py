@@ -14,7 +14,6 @@ import subprocess
 import sys
 import tempfile
 import time
-import types
 import unittest
 from unittest import mock
 
@@ -37,8 +36,7 @@ def has_a_result(rank):
             result.save(folder)
         kept = sorted(str(path.relative_to(folder)) for path in pathlib.Path(folder).glob("tuned*.json"))
         loaded = firkin.load(folder)
-        with mock.patch.dict(os.environ, FIRKIN_TUNED=folder):
-            found = firkin.load()
+        found = firkin.load(folder)
         missing = raised(lambda: firkin.load(folder + "/none"))
     ddp = found.wrap(model)
     early = found.check(ddp)
@@ -52,10 +50,10 @@ def has_a_result(rank):
     return {
         "dicts": result.to_dict() == again.to_dict() == loaded.to_dict() == found.to_dict() == copy.deepcopy(result).to_dict(),
         "cap_mib": result.cap_mib, "kept": kept, "missing": missing, "json": json.loads(json.dumps(result.to_dict()))["choice"], "repr": repr(result),
-        "html": result._repr_html_(), "plot": result.plot()._repr_mimebundle_(), "early": early, "check": found.check(ddp, strict=True),
+        "early": early, "check": found.check(ddp, strict=True),
         "other": raised(lambda: found.wrap(layers(2))), "settings": settings, "unknown": raised(lambda: found.for_("jax")),
         "speedup": (result.speedup.low, float(result.speedup), result.speedup.high), "options": loaded.ddp_kwargs(),
-        "scale": (str(scale), scale.caps_mib, scale.cap_mib), "here": (str(here), here.caps_mib),
+        "scale": (str(scale), scale.best_cap.cap_mib), "here": str(here),
     }  # fmt: skip
 
 
@@ -69,7 +67,7 @@ def has_slow_steps(rank):
         quick(module)
 
     result = firkin.tune(model, step, time_budget_s=6.0, progress=False)
-    return calls[0], result.notes, result.summary(), result._repr_html_()
+    return calls[0], result.notes, result.summary()
 
 
 class Result(unittest.TestCase):
@@ -89,12 +87,9 @@ class Result(unittest.TestCase):
         self.assertRegex(self.result["check"], r"^check: \d+ buckets, as tuned: ")
         self.assertRegex(self.result["other"][1], "^plan: made for another model")
 
-    def test_is_seen_in_a_line_a_page_and_a_chart(self):
+    def test_is_seen_in_a_line(self):
         self.assertLess(len(self.result["repr"]), 200)
         self.assertRegex(self.result["repr"], r"[\d.]+ ms a step")
-        for part in ("<table>", "torch default", "<svg", "polyline"):
-            self.assertIn(part, self.result["html"])
-        self.assertEqual(len(self.result["plot"]["application/vnd.vegalite.v5+json"]["layer"]), 4)
         low, middle, high = self.result["speedup"]
         self.assertTrue(low <= middle <= high)
 
@@ -111,33 +106,28 @@ class Result(unittest.TestCase):
         self.assertRegex(self.result["unknown"][1], "^for_: 'jax'; expected one of torch, transformers")
 
     def test_more_ranks_than_were_here(self):
-        said, forms, cap = self.result["scale"]
-        self.assertIn("one minute on 64 ranks settles it", said)
-        self.assertLessEqual({"ring"}, forms.keys())
+        said, cap = self.result["scale"]
+        self.assertIn("EXTRAPOLATED: 64 ranks were not measured", said.replace("\n", " "))
         self.assertGreater(cap, 0)
-        self.assertEqual((self.result["here"][1], self.result["here"][0].count("\n")), ({}, 0))
+        self.assertNotIn("EXTRAPOLATED", self.result["here"])
 
 
 class SlowStepsFull(unittest.TestCase):
     def test_slow_steps_are_fewer_and_what_they_cannot_tell_is_said(self):
-        calls, notes, summary, page = of(has_slow_steps)[0]
+        calls, notes, summary = of(has_slow_steps)[0]
         self.assertLessEqual(calls * 0.2, 1.25 * 6.0)
         for said in ("the prediction chose", "cannot show a gain"):
             self.assertTrue(any(said in note for note in notes), notes)
-        self.assertRegex(summary, r"(?s)^.* ms a step.*\n.*, from \d blocks of steps that had no part in the choice.*\nDistributedDataParallel\(model.*\)$")
-        self.assertIn("too few blocks", page)
+        self.assertRegex(summary, r"(?s)^(Set|Keep) .*\n  paste   DistributedDataParallel\(model.*\)\n")
 
 
 class Progress(unittest.TestCase):
-    def test_a_bar_by_tqdm_where_it_is_there(self):
-        bar = mock.Mock(n=0)
-        made = types.SimpleNamespace(tqdm=mock.Mock(return_value=bar))
-        with mock.patch.dict(sys.modules, {"tqdm": made, "tqdm.auto": made}), mock.patch("sys.stderr.isatty", return_value=True, create=True):
+    def test_a_line_says_how_far_it_is_and_the_time_left(self):
+        with contextlib.redirect_stderr(io.StringIO()) as lines:
             progress = _tune.Progress(expected_s=100.0, shown=True)
             progress.at("profiling")
-            progress.close()
-        bar.set_postfix_str.assert_called_once_with("profiling, 100 s left")
-        bar.close.assert_called_once_with()
+            progress.at("too soon for another line")
+        self.assertEqual(lines.getvalue(), "firkin.tune   0% profiling, 100 s left\n")
 
     def test_a_budget_that_cannot_hold_is_a_warning_and_its_bar_is_longer(self):
         progress, notes = mock.Mock(), []

@@ -11,11 +11,9 @@ import firkin
 import torch
 import torch.distributed as dist
 from firkin._allreduce import count_wrong, fill_with_known_values
-from firkin._measure import StepBench, Wrapping
-from firkin._options import options_to_race, race_options
+from firkin._measure import Setting, StepBench, Wrapping, options_to_race, race_options
 from firkin._ranks import Ranks
 from firkin._state import State
-from firkin._tuner import Setting
 from models import QUICK, Layers, Shuffled, WithUnused, inputs, raised, seeded, tensors_of, training_step, unlike
 from ranks import with_ranks
 from torch.nn.parallel import DistributedDataParallel as DDP
@@ -64,8 +62,8 @@ def blocks_in_unequal_time(rank):
     model = seeded(Layers, [8, 8]).float()
     step = training_step(model)
     ranks = Ranks(None)
-    bench = StepBench(ranks, Wrapping(ranks, model, {}, DDP), step, firkin.profile(model, step, steps=3), State(model))
-    samples = bench.blocks([None], fewest=1, most=4, seconds=1e-9 if rank else 1e9, seed=0, on_block=lambda _: None)
+    bench = StepBench(ranks, Wrapping(ranks, model, {}, DDP), step, State(model))
+    samples = bench.blocks([Setting("none", [], {})], fewest=1, most=4, seconds=1e-9 if rank else 1e9, seed=0, on_block=lambda _: None)
     return [len(series) for series in samples]
 
 
@@ -87,13 +85,12 @@ def race_of_options(rank):
                 for p in model.parameters():
                     p.grad.detach_()
 
-        profile = firkin.profile(model, step, steps=1)
-        bench = StepBench(ranks, Wrapping(ranks, model, {}, DDP), step, profile, State(model), 1)
-        setting, names = Setting("1 MiB", [len(profile)], 1.0), options_to_race({}, compiled=False)
+        bench = StepBench(ranks, Wrapping(ranks, model, {}, DDP), step, State(model), 1)
+        setting, names = Setting("1 MiB", [2], {"bucket_cap_mb": 1.0}), options_to_race({}, compiled=False)
         blocks = functools.partial(bench.blocks, fewest=2, most=2, seconds=0, seed=0, on_block=lambda _: None)
         measured = race_options(bench, setting, names, blocks)
         faster = race_options(bench, setting, names, lambda raced: [[1.0 - 0.1 * (i > 0)] * 6 for i in range(len(raced))])
-        said[habit] = measured.won, list(faster.won), [note for note in faster.notes if "not tried" in note]
+        said[habit] = measured[0], list(faster[0]), [note for note in faster[1] if "not tried" in note]
     return said
 
 
@@ -303,7 +300,7 @@ class BadInput(unittest.TestCase):
         self.says("parameters on one rank only", "rank 0: ", "ReLU has no parameter")
 
     def test_different_models(self):
-        self.says("different models", "model: rank 1 has ", ", rank 0 has ", "expected the same model on every rank")
+        self.says("different models", "tune: model is 'Layers, ", " on rank 1, 'Layers, ", " on rank 0; expected the same everywhere")
 
     def test_a_step_without_one_backward(self):
         self.says("no backward", "step did no backward passes; expected one")
