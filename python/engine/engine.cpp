@@ -88,7 +88,7 @@ struct Mirror {
 class Engine : private Mirror, public DataParallel {
  public:
   Engine(const NamedTensors& parameters, const NamedTensors& buffers, ProcessGroup group, DataParallelOptions options)
-      : Mirror{mirror_module(parameters, buffers)}, DataParallel(*root, std::move(group), std::move(options)) {}
+      : Mirror{std::make_shared<MirroredModule>(parameters, buffers)}, DataParallel(*root, std::move(group), std::move(options)) {}
 
   // Follows a change of the Python module's parameters, between steps; the next step notices. Modules that await their
   // parameters must be added again.

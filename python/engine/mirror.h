@@ -112,7 +112,10 @@ struct PythonModule {
 // under each of its names.
 class MirroredModule final : public MirrorModule {
  public:
-  using MirrorModule::MirrorModule;
+  MirroredModule(const NamedTensors& parameters, const NamedTensors& buffers) : MirrorModule("module") {
+    hold(parameters);
+    hold_buffers(buffers);
+  }
 
   // Replaces the parameters, and makes new modules for them.
   void hold(const NamedTensors& parameters) {
@@ -159,13 +162,6 @@ class MirroredModule final : public MirrorModule {
   std::vector<NamedTensor> buffers_;
   std::shared_ptr<PythonModule> python_;
 };
-
-inline std::shared_ptr<MirroredModule> mirror_module(const NamedTensors& parameters, const NamedTensors& buffers) {
-  auto root = std::make_shared<MirroredModule>("module");
-  root->hold(parameters);
-  root->hold_buffers(buffers);
-  return root;
-}
 
 }  // namespace firkin::python
 #pragma GCC visibility pop
