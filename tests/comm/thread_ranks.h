@@ -8,6 +8,7 @@
 
 #include <exception>
 #include <functional>
+#include <latch>
 #include <string>
 #include <thread>
 #include <vector>
@@ -46,14 +47,38 @@ inline void run_ranks(int size, const std::function<void(const ProcessGroup&)>& 
   run_ranks_with(size, {.timeout = timeout, .look_every = kTestLooks}, body);
 }
 
-// The message of the GroupError that `body` throws; empty: it throws none.
-inline std::string loss_of(const std::function<void()>& body) {
+// What `body` throws, if that is an `Error`; empty: it throws nothing. Whatever else it throws goes on.
+template <typename Error>
+std::string message_of(const std::function<void()>& body) {
   try {
     body();
-  } catch (const GroupError& error) {
+  } catch (const Error& error) {
     return error.what();
   }
   return "";
+}
+
+inline std::string error_of(const std::function<void()>& body) {
+  return message_of<std::exception>(body);
+}
+
+inline std::string loss_of(const std::function<void()>& body) {
+  return message_of<GroupError>(body);
+}
+
+// The loss that each rank hears of in `body`. All keep their group until every one has done its part.
+inline std::vector<std::string> losses_of(int size, std::chrono::milliseconds timeout,
+                                          const std::function<void(const ProcessGroup&)>& body) {
+  std::vector<std::string> losses(static_cast<size_t>(size));
+  std::latch done(size);
+  run_ranks(
+      size,
+      [&](const ProcessGroup& group) {
+        losses[static_cast<size_t>(group.rank)] = loss_of([&] { body(group); });
+        done.arrive_and_wait();
+      },
+      timeout);
+  return losses;
 }
 
 // That a collective works.

@@ -11,14 +11,10 @@
 #include "../../src/ddp/automatic/plan_choice.h"
 #include "../../src/ddp/ready_order.h"
 #include "../base/temporary_folder.h"
-#include "../comm/thread_ranks.h"
 #include "firkin/base/file.h"
 #include "firkin/base/units.h"
-#include "firkin/ddp/data_parallel.h"
 #include "firkin/plan/decision.h"
-#include "test_models.h"
-
-#include <torch/torch.h>
+#include "training.h"
 
 namespace firkin {
 namespace {
@@ -64,17 +60,18 @@ TEST(AllReduceSampler, CountsBytesOfGradientsWhenSomethingSmallerTravels) {
 }
 
 // Tensors that are ready one after another over 150 ms.
-struct Training {
+struct TimedTensors {
   std::vector<NamedTensor> parameters;
   TrainingTimes times;
   AllReduceTable table;  // over 1 Gbit/s
 
-  explicit Training(int64_t count = 60, int64_t elements = 100000) {
+  explicit TimedTensors(double step_s, int64_t count = 60, int64_t elements = 100000) {
     for (int64_t i = 0; i < count; ++i) {
       parameters.push_back({fmt::format("p{}", i), at::empty({elements}, at::kFloat)});
       times.ready_s.push_back(0.150 * static_cast<double>(count - 1 - i) / static_cast<double>(count));  // in reverse
       times.needed_s.push_back(0.075 * static_cast<double>(i) / static_cast<double>(count));
     }
+    times.step_s = step_s;
     times.backward_s = 0.150;
     times.forward_s = 0.075;
     times.launch_s = 30e-6;
@@ -85,7 +82,7 @@ struct Training {
     }
   }
 
-  PlanChoice choose(const DataParallelOptions& options) {
+  PlanChoice choose(const DataParallelOptions& options = with_strategy("bucketed", 25 * kMiB)) {
     std::vector<int64_t> reverse(parameters.size());
     for (size_t i = 0; i < reverse.size(); ++i) reverse[i] = static_cast<int64_t>(reverse.size() - 1 - i);
     const CommunicationPlan in_use = plan_communication(parameters, reverse, options);
@@ -93,16 +90,9 @@ struct Training {
   }
 };
 
-DataParallelOptions capped(int64_t bytes) {
-  DataParallelOptions options;
-  options.cap.cap_bytes = bytes;
-  return options;
-}
-
 TEST(PlanChoice, BeatsOneBucketOfEverything) {
-  Training training;
-  training.times.step_s = 0.400;
-  const PlanChoice choice = training.choose(capped(25 * kMiB));
+  TimedTensors training(0.400);
+  const PlanChoice choice = training.choose();
   check_communication(training.parameters, choice.plan.order, choice.plan.plan);
   EXPECT_NEAR(choice.in_use_s, training.times.step_s, 1e-9);
   EXPECT_LT(choice.step_s, 0.75 * choice.in_use_s);
@@ -112,12 +102,9 @@ TEST(PlanChoice, BeatsOneBucketOfEverything) {
 
 // 190 ms of communication beside 225 of computation: a wait for the last bucket costs, and one in the next forward does not.
 TEST(PlanChoice, UnderOrderedKnowsWhatTheNextForwardHides) {
-  Training training;
-  training.times.step_s = 0.400;
-  DataParallelOptions options = capped(25 * kMiB);
-  const PlanChoice bucketed = training.choose(options);
-  options.strategy = find_strategy("ordered");
-  const PlanChoice ordered = training.choose(options);
+  TimedTensors training(0.400);
+  const PlanChoice bucketed = training.choose();
+  const PlanChoice ordered = training.choose(with_strategy("ordered", 25 * kMiB));
   check_communication(training.parameters, ordered.plan.order, ordered.plan.plan);
   EXPECT_EQ(ordered.plan.plan.launch_order.size(), ordered.plan.plan.buckets.size());
   EXPECT_NEAR(ordered.in_use_s, training.times.step_s, 1e-9);
@@ -127,9 +114,8 @@ TEST(PlanChoice, UnderOrderedKnowsWhatTheNextForwardHides) {
 // With more and with fewer tensors than the exact search takes with the time of a launch.
 TEST(PlanChoice, BeatsABucketOfEachOfManySmallTensors) {
   for (const int64_t count : {400, 1200}) {
-    Training training(count, 1000);
-    training.times.step_s = 0.250;
-    const PlanChoice choice = training.choose(capped(kKiB));
+    TimedTensors training(0.250, count, 1000);
+    const PlanChoice choice = training.choose(with_strategy("bucketed", kKiB));
     check_communication(training.parameters, choice.plan.order, choice.plan.plan);
     EXPECT_LT(choice.step_s, 0.97 * choice.in_use_s);
     EXPECT_LT(choice.plan.plan.buckets.size(), 100u);
@@ -137,18 +123,17 @@ TEST(PlanChoice, BeatsABucketOfEachOfManySmallTensors) {
 }
 
 TEST(PlanChoice, OfTheBestFindsNothingBetter) {
-  Training training;
-  training.times.step_s = 0.300;
-  const PlanChoice best = training.choose(capped(25 * kMiB));
-  const PlanChoice again = choose_plan(training.parameters, capped(25 * kMiB), training.times, training.table, 2, best.plan);
+  TimedTensors training(0.300);
+  const PlanChoice best = training.choose();
+  const PlanChoice again =
+      choose_plan(training.parameters, with_strategy("bucketed", 25 * kMiB), training.times, training.table, 2, best.plan);
   EXPECT_NEAR(again.step_s / again.in_use_s, 1, 2e-3);
 }
 
 // The model of `tune` without a calibration; the best plan may be better still.
 TEST(PlanChoice, IsAsGoodAsTheCapThatTuneDecidesOn) {
-  Training training;
-  training.times.step_s = 0.400;
-  const DataParallelOptions options = capped(25 * kMiB);
+  TimedTensors training(0.400);
+  const DataParallelOptions options = with_strategy("bucketed", 25 * kMiB);
   std::vector<int64_t> order(training.parameters.size());
   std::iota(order.rbegin(), order.rend(), 0);
   const TensorProfile profile = profile_in_order(training.parameters, order, training.times.ready_s, training.times.backward_s);
@@ -164,19 +149,17 @@ TEST(PlanChoice, IsAsGoodAsTheCapThatTuneDecidesOn) {
 }
 
 TEST(PlanChoice, WithSeveralDtypesIsACapAndMixesNone) {
-  Training training;
+  TimedTensors training(0.400);
   for (size_t i = 0; i < training.parameters.size(); i += 3) training.parameters[i].tensor = at::empty({50000}, at::kDouble);
-  training.times.step_s = 0.400;
-  const PlanChoice choice = training.choose(capped(25 * kMiB));
+  const PlanChoice choice = training.choose();
   check_communication(training.parameters, choice.plan.order, choice.plan.plan);
   EXPECT_THAT(choice.name, HasSubstr("caps"));
   EXPECT_LT(choice.step_s, choice.in_use_s);
 }
 
 TEST(PlanChoice, KeepsAReadyOrderThatIsGiven) {
-  Training training;
-  training.times.step_s = 0.400;
-  DataParallelOptions options = capped(25 * kMiB);
+  TimedTensors training(0.400);
+  DataParallelOptions options = with_strategy("bucketed", 25 * kMiB);
   for (int64_t i = 0; i < 60; ++i) options.ready_order.push_back((i + 30) % 60);
   EXPECT_EQ(training.choose(options).plan.order, options.ready_order);
 }
@@ -206,10 +189,10 @@ struct KeptRun {
 
 KeptRun run_with(const std::string& file, bool trains, const std::string& name = "mlp", int ranks = 2) {
   KeptRun run;
-  run_linked_ranks(ranks, "1gbit,2ms", [&](const ProcessGroup& group) {
+  run_linked_ranks(ranks, "1gbit,1ms", [&](const ProcessGroup& group) {
     const TestModel model = make_test_model(name, at::kDouble);
-    DataParallelOptions options = capped(1);
-    options.buckets = automatic({.budget_s = 100, .profile_steps = 3, .trial_pairs = 6, .trial_steps = 2, .plan_file = file, .log = {}});
+    DataParallelOptions options = with_strategy("bucketed", 1);
+    options.buckets = automatic({.budget_s = 1, .profile_steps = 3, .trial_pairs = 6, .trial_steps = 2, .plan_file = file, .log = {}});
     options.buckets->log = [&](const std::string& line) { run.log.push_back(line); };
     DataParallel ddp(*model.module, group, options);
     if (group.rank == 0) {

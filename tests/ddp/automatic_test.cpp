@@ -9,15 +9,8 @@
 #include <set>
 #include <thread>
 
-#include "../comm/thread_ranks.h"
-#include "firkin/base/error.h"
-#include "firkin/ddp/data_parallel.h"
-#include "firkin/ddp/overlapped_optimizer.h"
-#include "tensors.h"
-#include "test_models.h"
 #include "throw_in_backward.h"
-
-#include <torch/torch.h>
+#include "training.h"
 
 namespace firkin {
 namespace {
@@ -26,25 +19,23 @@ using testing::AllOf;
 using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
-using testing::ThrowsMessage;
 
 // A call costs far more than the test models' bytes, so that one tensor a bucket, with which training begins, is bad.
-constexpr const char* kLink = "1gbit,2ms";
+constexpr const char* kLink = "1gbit,1ms";
 constexpr int kMostSteps = 500;
 const std::set kAllPhases = {AutomaticPhase::kWarmUp, AutomaticPhase::kProfiling, AutomaticPhase::kMeasuring, AutomaticPhase::kTrying,
                              AutomaticPhase::kSettled};
 
 AutomaticBuckets quick(std::vector<std::string>* log = nullptr) {
-  AutomaticBuckets buckets{.budget_s = 100, .profile_steps = 3, .trial_pairs = 6, .trial_steps = 2, .plan_file = {}, .log = {}};
+  AutomaticBuckets buckets{.budget_s = 1, .profile_steps = 3, .trial_pairs = 6, .trial_steps = 2, .plan_file = {}, .log = {}};
   buckets.log = [log](const std::string& line) {
     if (log != nullptr) log->push_back(line);
   };
   return buckets;
 }
 
-DataParallelOptions bad_start(AutomaticBuckets buckets) {
-  DataParallelOptions options;
-  options.cap.cap_bytes = 1;
+DataParallelOptions bad_start(AutomaticBuckets buckets, const std::string& strategy = "bucketed") {
+  DataParallelOptions options = with_strategy(strategy, /*cap_bytes=*/1);
   options.buckets = std::move(buckets);
   return options;
 }
@@ -96,9 +87,7 @@ class RankCourse {
         group_(group),
         seen_(seen),
         model_(make_test_model(course.model, at::kDouble)),
-        ddp_(*model_.module, group, options(course, seen)),
-        optimizer_(model_.module->parameters(), torch::optim::SGDOptions(0.1).momentum(0.9)),
-        overlapped_(ddp_, optimizer_) {}
+        training_(*model_.module, group, options(course, seen)) {}
 
   // Until the plan has settled, and some steps more.
   void run() {
@@ -123,9 +112,8 @@ class RankCourse {
 
  private:
   static DataParallelOptions options(const Course& course, Seen& seen) {
-    DataParallelOptions result = bad_start(quick(&seen.log));
+    DataParallelOptions result = bad_start(quick(&seen.log), course.strategy);
     result.finish_with_backward = course.finish_with_backward;
-    result.strategy = find_strategy(course.strategy);
     return result;
   }
 
@@ -137,7 +125,7 @@ class RankCourse {
   }
 
   void train(int step, bool disturbs) {
-    optimizer_.zero_grad(course_.disturbance != Disturbance::kInPlace);
+    training_.zero_grad(course_.disturbance != Disturbance::kInPlace);
     try {
       backward(step, disturbs);
       ddp_.finish_gradient_synchronization();
@@ -167,7 +155,7 @@ class RankCourse {
   }
 
   void fail_forward(int step) {
-    optimizer_.zero_grad();
+    training_.zero_grad();
     if (group_.rank == 1) return ddp_.abandon_step("no more memory");
     EXPECT_THROW(
         {
@@ -182,7 +170,7 @@ class RankCourse {
     auto scope = ddp_.join();
     train(step, false);
     if (group_.rank == 0) {
-      optimizer_.zero_grad();
+      training_.zero_grad();
       model_.loss(step + 1, 0, kGlobalBatch / group_.size).backward();
       ddp_.finish_gradient_synchronization();
       learned(step + 1, kGlobalBatch / group_.size);
@@ -191,7 +179,7 @@ class RankCourse {
   }
 
   void learned(int step, int64_t samples) {
-    overlapped_.step();
+    training_.step();
     const bool looks = course_.strategy == std::string("bucketed") || step % 4 == 3;
     seen_.parameters.push_back(looks ? copies(ddp_.module().parameters()) : Tensors());
     seen_.plans.push_back(ddp_.plan());
@@ -202,9 +190,8 @@ class RankCourse {
   const ProcessGroup& group_;
   Seen& seen_;
   TestModel model_;
-  DataParallel ddp_;
-  torch::optim::SGD optimizer_;
-  OverlappedOptimizer overlapped_;
+  Training training_;
+  DataParallel& ddp_ = training_.ddp;
 };
 
 std::vector<Seen> seen_in(const Course& course) {
@@ -343,7 +330,7 @@ TEST(AutomaticBuckets, AreRefusedWhereTheyCannotBe) {
     const auto refuses = [&](const std::string& what, const std::function<void(DataParallelOptions&)>& change) {
       DataParallelOptions options = bad_start(quick());
       change(options);
-      EXPECT_THAT([&] { DataParallel ddp(*net, group, options); }, ThrowsMessage<InputError>(HasSubstr(what)));
+      EXPECT_THAT(message_of<InputError>([&] { DataParallel ddp(*net, group, options); }), HasSubstr(what));
     };
     for (const char* strategy : {"none", "naive", "flat", "overlap", "planned", "sharded"}) {
       refuses(std::string("strategy ") + strategy + "; expected bucketed or ordered",

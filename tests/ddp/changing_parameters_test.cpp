@@ -9,8 +9,6 @@ using testing::HasSubstr;
 
 class ChangingParameters : public OnRanks {};
 
-constexpr int kSteps = 6;
-
 void add_layer(Net& net, torch::optim::Optimizer& optimizer, uint64_t seed) {
   net.added = net.register_module("added", seeded_linear(7, 7, seed));
   optimize_also(net.added->parameters(), optimizer);

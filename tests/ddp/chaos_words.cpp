@@ -10,24 +10,6 @@
 namespace firkin {
 namespace {
 
-std::string_view name_of(ChaosFault fault) {
-  switch (fault) {
-    case ChaosFault::kNone:
-      return "";
-    case ChaosFault::kForward:
-      return " forward throws";
-    case ChaosFault::kBackward:
-      return " backward throws";
-    case ChaosFault::kAfterBackward:
-      return " throws after backward";
-    case ChaosFault::kAbandon:
-      return " abandons";
-    case ChaosFault::kCreateGraph:
-      return " creates a graph";
-  }
-  return "";
-}
-
 std::string describe(const ChaosChange& change) {
   constexpr std::array kKinds = {"thaws", "freezes", "adds", "replaces"};
   std::string text =
@@ -42,8 +24,9 @@ std::string describe(const ChaosAction& action) {
   if (!action.pass.uses_extra) text += " without extra";
   if (!action.pass.checkpoints) text += " without checkpoint";
   if (action.finishes_twice) text += " finishes twice";
-  text += name_of(action.fault);
-  if (action.fault != ChaosFault::kNone) text += fmt::format(" in micro-batch {}", action.fault_micro);
+  constexpr std::array kFaults = {"", "forward throws", "backward throws", "throws after backward", "abandons", "creates a graph"};
+  if (action.fault != ChaosFault::kNone)
+    text += fmt::format(" {} in micro-batch {}", kFaults[static_cast<size_t>(action.fault)], action.fault_micro);
   if (action.fault == ChaosFault::kBackward) text += fmt::format(" at {}", action.pass.throw_at);
   return text + fmt::format(", abandons {}", action.abandons);
 }

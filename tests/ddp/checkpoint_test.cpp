@@ -1,11 +1,6 @@
 // Backwards inside a backward: only the outermost one ends a step.
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
-#include "../comm/thread_ranks.h"
 #include "checkpoint.h"
-#include "firkin/ddp/data_parallel.h"
-#include "throw_in_backward.h"
+#include "known_gradients.h"
 
 namespace firkin {
 namespace {
@@ -13,33 +8,17 @@ namespace {
 using testing::HasSubstr;
 using testing::ThrowsMessage;
 
-struct Module : torch::nn::Module {
-  at::Tensor a = register_parameter("a", at::ones({4}));
-  at::Tensor b = register_parameter("b", at::ones({4}));
-};
-
-DataParallelOptions one_tensor_per_bucket() {
-  DataParallelOptions options;
-  options.strategy = find_strategy("overlap");
-  return options;
-}
-
-// The scales of two ranks are 1 and 3.
-double scale_of(const ProcessGroup& group) {
-  return 1.0 + 2 * group.rank;
-}
-
 TEST(CheckpointedBackward, AParameterUsedInsideAndOutsideIsSentWhenBothGradientsAreThere) {
   run_ranks(2, [](const ProcessGroup& group) {
-    Module module;
-    DataParallel ddp(module, group, one_tensor_per_bucket());
+    TwoParameters module;
+    DataParallel ddp(module, group, with_strategy("overlap"));
     Checkpoint::Body body = [&module](const at::Tensor& x) { return x * module.a; };
     for (int step = 0; step < 4; ++step) {
       module.zero_grad();
       const at::Tensor inside = Checkpoint::apply(module.b * 1.0, &body);
-      ((inside + module.a) * scale_of(group)).sum().backward();
-      EXPECT_TRUE(at::equal(module.a.grad(), at::full({4}, 4.0)));
-      EXPECT_TRUE(at::equal(module.b.grad(), at::full({4}, 2.0)));
+      ((inside + module.a) * rank_value(group)).sum().backward();
+      EXPECT_TRUE(at::equal(module.a.grad(), at::full({4}, 2 * kMean)));
+      EXPECT_TRUE(at::equal(module.b.grad(), at::full({4}, kMean)));
     }
     EXPECT_EQ(ddp.stats().steps, 4);
   });
@@ -47,17 +26,17 @@ TEST(CheckpointedBackward, AParameterUsedInsideAndOutsideIsSentWhenBothGradients
 
 TEST(CheckpointedBackward, AStepEndsWithTheOuterBackwardWhenEveryParameterLiesInside) {
   run_ranks(2, [](const ProcessGroup& group) {
-    Module module;
-    DataParallel ddp(module, group, one_tensor_per_bucket());
+    TwoParameters module;
+    DataParallel ddp(module, group, with_strategy("overlap"));
     Checkpoint::Body first = [&module](const at::Tensor& x) { return x * module.a; };
     Checkpoint::Body second = [&module](const at::Tensor& x) { return x + module.b; };
     for (int step = 0; step < 3; ++step) {
       module.zero_grad();
       const at::Tensor x = torch::ones({4}, torch::requires_grad());
-      const at::Tensor hidden = Checkpoint::apply(x * scale_of(group), &first);
+      const at::Tensor hidden = Checkpoint::apply(x * rank_value(group), &first);
       Checkpoint::apply(hidden, &second).sum().backward();
       EXPECT_EQ(ddp.stats().steps, step + 1);
-      EXPECT_TRUE(at::equal(module.a.grad(), at::full({4}, 2.0)));
+      EXPECT_TRUE(at::equal(module.a.grad(), at::full({4}, kMean)));
       EXPECT_TRUE(at::equal(module.b.grad(), at::ones({4})));
     }
   });
@@ -65,12 +44,12 @@ TEST(CheckpointedBackward, AStepEndsWithTheOuterBackwardWhenEveryParameterLiesIn
 
 TEST(CheckpointedBackward, AnOuterBackwardThatThrowsAfterAnInnerOneEndedWellIsAFailedStep) {
   run_ranks(2, [](const ProcessGroup& group) {
-    Module module;
-    DataParallel ddp(module, group, one_tensor_per_bucket());
+    TwoParameters module;
+    DataParallel ddp(module, group, with_strategy("overlap"));
     Checkpoint::Body body = [&module](const at::Tensor& x) { return x * module.a; };
     for (int step = 0; step < 4; ++step) {
       module.zero_grad();
-      at::Tensor hidden = module.b * scale_of(group);
+      at::Tensor hidden = module.b * rank_value(group);
       if (step % 2 == 0 && group.rank == 1) hidden = ThrowInBackward::apply(hidden, "the outer one broke");
       const auto backward = [&] { Checkpoint::apply(hidden, &body).sum().backward(); };
       if (step % 2 == 0) {
@@ -81,8 +60,8 @@ TEST(CheckpointedBackward, AnOuterBackwardThatThrowsAfterAnInnerOneEndedWellIsAF
         EXPECT_FALSE(module.a.grad().defined());
       } else {
         backward();
-        EXPECT_TRUE(at::equal(module.a.grad(), at::full({4}, 2.0)));
-        EXPECT_TRUE(at::equal(module.b.grad(), at::full({4}, 2.0)));
+        EXPECT_TRUE(at::equal(module.a.grad(), at::full({4}, kMean)));
+        EXPECT_TRUE(at::equal(module.b.grad(), at::full({4}, kMean)));
       }
     }
   });
@@ -90,21 +69,40 @@ TEST(CheckpointedBackward, AnOuterBackwardThatThrowsAfterAnInnerOneEndedWellIsAF
 
 TEST(CheckpointedBackward, MoreGradientsThanInTheStepsBeforeAreRefusedOnceAndExpectedAfterwards) {
   run_ranks(2, [](const ProcessGroup& group) {
-    Module module;
-    DataParallel ddp(module, group, one_tensor_per_bucket());
+    TwoParameters module;
+    DataParallel ddp(module, group, with_strategy("overlap"));
     Checkpoint::Body body = [&module](const at::Tensor& x) { return x * module.a; };
     const auto step = [&](bool checkpointed) {
       module.zero_grad();
       const at::Tensor inside = checkpointed ? Checkpoint::apply(module.b * 1.0, &body) : body(module.b * 1.0);
-      ((inside + module.a) * scale_of(group)).sum().backward();
+      ((inside + module.a) * rank_value(group)).sum().backward();
     };
     step(false);
     EXPECT_THAT([&] { step(true); }, ThrowsMessage<RuntimeError>(HasSubstr("a received more gradients")));
     ASSERT_TRUE(ddp.last_failure().has_value());
     step(true);
-    EXPECT_TRUE(at::equal(module.a.grad(), at::full({4}, 4.0)));
+    EXPECT_TRUE(at::equal(module.a.grad(), at::full({4}, 2 * kMean)));
     step(false);  // and fewer are no trouble
-    EXPECT_TRUE(at::equal(module.a.grad(), at::full({4}, 4.0)));
+    EXPECT_TRUE(at::equal(module.a.grad(), at::full({4}, 2 * kMean)));
+  });
+}
+
+TEST(CheckpointedBackward, AParameterThatTheFirstStepLeftOutMayGetSeveralGradientsLater) {
+  run_ranks(2, [](const ProcessGroup& group) {
+    TwoParameters module;
+    DataParallelOptions options = with_strategy("overlap");
+    options.find_unused_parameters = true;
+    DataParallel ddp(module, group, options);
+    Checkpoint::Body body = [&module](const at::Tensor& x) { return x * module.a; };
+    for (int step = 0; step < 4; ++step) {
+      module.zero_grad();
+      const at::Tensor b = module.b * 1.0;
+      ((step == 0 ? b : Checkpoint::apply(b, &body) + module.a) * rank_value(group)).sum().backward();
+      EXPECT_TRUE(at::equal(module.b.grad(), at::full({4}, kMean)));
+      if (step > 0) {
+        EXPECT_TRUE(at::equal(module.a.grad(), at::full({4}, 2 * kMean)));
+      }
+    }
   });
 }
 

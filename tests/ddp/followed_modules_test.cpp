@@ -4,19 +4,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <array>
-#include <functional>
-#include <memory>
-#include <span>
 #include <sstream>
 
-#include "../comm/thread_ranks.h"
-#include "firkin/ddp/overlapped_optimizer.h"
-#include "firkin/ddp/sharded_optimizer.h"
 #include "layered_net.h"
-#include "tensors.h"
-
-#include <torch/torch.h>
+#include "training.h"
 
 namespace firkin {
 namespace {
@@ -26,7 +17,8 @@ using testing::HasSubstr;
 
 constexpr int kSteps = 5;
 constexpr int64_t kWidth = 6;
-constexpr std::array kStrategies = {"bucketed", "planned", "ordered", "sharded"};  // the last one keeps no gradients
+const std::vector<std::string> kStrategies = {"bucketed", "planned", "ordered", "sharded"};  // the last one keeps no gradients
+const std::string kByHand;
 
 at::TensorOptions doubles() {
   return {at::kDouble};
@@ -35,34 +27,28 @@ at::TensorOptions doubles() {
 // A module in training on one rank: wrapped, or with means taken by hand.
 class Trainee {
  public:
-  Trainee(const ProcessGroup& group, torch::nn::Module& net, const char* strategy, int64_t audit_every = 100)
+  Trainee(const ProcessGroup& group, torch::nn::Module& net, const std::string& strategy, int64_t audit_every = 100)
       : group_(group), net_(net), leaves_(net.parameters()) {
-    plain_ = std::make_unique<torch::optim::SGD>(leaves_, options_of_sgd());
-    if (strategy == nullptr) return;
-    DataParallelOptions options;
-    options.strategy = find_strategy(strategy);
-    options.cap.cap_bytes = 200;
+    if (strategy == kByHand) {
+      plain_ = std::make_unique<torch::optim::SGD>(leaves_, torch::optim::SGDOptions(0.1).momentum(0.9));
+      return;
+    }
+    DataParallelOptions options = with_strategy(strategy, 200);
     options.audit_every = audit_every;
     if (options.strategy.grouping == Grouping::kPlan) options.plan = one_tensor_per_bucket(trainable_parameters(net).size());
-    ddp_ = std::make_unique<DataParallel>(net, group, options);
-    if (options.strategy.shards) {
-      sharded_ = std::make_unique<ShardedOptimizer>(*ddp_, [](const std::vector<NamedTensor>& parts) {
-        return std::make_unique<torch::optim::SGD>(tensors_of(parts), options_of_sgd());
-      });
-    } else {
-      overlapped_ = std::make_unique<OverlappedOptimizer>(*ddp_, *plain_);
-    }
+    training_.emplace(net, group, options);
+    // LibTorch's optimisers step twice what stands twice.
+    if (training_->plain) training_->plain->param_groups()[0].params() = leaves_;
   }
 
-  bool is_by_hand() const { return ddp_ == nullptr; }
-  DataParallel& ddp() { return *ddp_; }
+  bool is_by_hand() const { return !training_; }
+  DataParallel& ddp() { return training_->ddp; }
   const Tensors& leaves() const { return leaves_; }
   at::Tensor batch(int step, int micro = 0) const { return batch_of(4 * step + micro, group_.rank, doubles()); }
 
   void backward(const at::Tensor& loss) {
     loss.backward();
     if (!is_by_hand()) return;
-    Tensors gradients;  // a tensor that stands twice has one
     for (const NamedTensor& parameter : trainable_parameters(net_)) {
       at::Tensor mean = parameter.tensor.grad() / group_.size;
       all_reduce(group_, mean);
@@ -78,35 +64,28 @@ class Trainee {
   }
   // Of this rank alone.
   void backward_alone(const at::Tensor& loss) {
-    const bool before = is_by_hand() || ddp_->set_gradient_synchronization(false);
+    const bool before = is_by_hand() || ddp().set_gradient_synchronization(false);
     loss.backward();
-    if (!is_by_hand()) ddp_->set_gradient_synchronization(before);
+    if (!is_by_hand()) ddp().set_gradient_synchronization(before);
   }
-  void step() {
-    if (sharded_) return sharded_->step();
-    overlapped_ ? overlapped_->step() : void(plain_->step());
-  }
+  void step() { is_by_hand() ? void(plain_->step()) : training_->step(); }
   void zero_grad(bool to_none = true) {
-    if (overlapped_) return overlapped_->zero_grad(to_none);
+    if (training_ && training_->overlapped) return training_->overlapped->zero_grad(to_none);
     for (at::Tensor& leaf : leaves_) {
       if (!leaf.grad().defined()) continue;
       to_none ? leaf.mutable_grad().reset() : void(leaf.mutable_grad().zero_());
     }
   }
   void drain() {
-    if (!is_by_hand()) ddp_->drain();
+    if (!is_by_hand()) ddp().drain();
   }
 
  private:
-  static torch::optim::SGDOptions options_of_sgd() { return torch::optim::SGDOptions(0.1).momentum(0.9); }
-
   ProcessGroup group_;
   torch::nn::Module& net_;
   Tensors leaves_;
-  std::unique_ptr<torch::optim::SGD> plain_;
-  std::unique_ptr<DataParallel> ddp_;
-  std::unique_ptr<OverlappedOptimizer> overlapped_;
-  std::unique_ptr<ShardedOptimizer> sharded_;
+  std::unique_ptr<torch::optim::SGD> plain_;  // by hand, or
+  std::optional<Training> training_;
 };
 
 // Two layers that await, and what a forward does to buffers before them.
@@ -129,6 +108,21 @@ void train(Trainee& trainee, FollowedNet& net, int step) {
   trainee.step();
 }
 
+Tensors buffers_of_training(Trainee& trainee, FollowedNet& net) {
+  for (int step = 0; step < kSteps; ++step) train(trainee, net, step);
+  return net.buffers();
+}
+
+void write(const Tensors& to, const Tensors& values) {
+  const at::NoGradGuard no_grad;
+  for (size_t i = 0; i < values.size(); ++i) to[i].copy_(values[i]);
+}
+
+void add(const Tensors& to, const std::function<at::Tensor(const at::Tensor&)>& value) {
+  const at::NoGradGuard no_grad;
+  for (at::Tensor leaf : to) leaf.add_(value(leaf), 0.1);
+}
+
 // A running mean of what the rank has seen: rank 0's, after every step.
 at::Tensor centred(FollowedNet& net, const at::Tensor& x) {
   const at::NoGradGuard no_grad;
@@ -141,8 +135,7 @@ Tensors registers_a_buffer_in_its_first_forward(Trainee& trainee, FollowedNet& n
     if (!self.level.defined()) self.level = self.register_buffer("level", at::zeros({kWidth}, doubles()));
     return centred(self, x);
   };
-  for (int step = 0; step < kSteps; ++step) train(trainee, net, step);
-  return net.buffers();
+  return buffers_of_training(trainee, net);
 }
 
 Tensors replaces_a_module_that_has_buffers_only(Trainee& trainee, FollowedNet& net) {
@@ -169,8 +162,7 @@ Tensors lets_a_buffer_grow_and_gives_it_another_dtype(Trainee& trainee, Followed
     if (bank.size(0) == 6) self.level.set_data(self.level.to(at::kFloat));
     return centred(self, x) + bank.mean(0);
   };
-  for (int step = 0; step < kSteps; ++step) train(trainee, net, step);
-  return net.buffers();
+  return buffers_of_training(trainee, net);
 }
 
 Tensors goes_forward_twice_through_a_batch_norm(Trainee& trainee, FollowedNet& net) {
@@ -214,16 +206,10 @@ Tensors climbs_and_goes_back(Trainee& trainee, FollowedNet& net) {
     trainee.zero_grad();
     trainee.backward_alone(net.loss(x));
     const Tensors here = copies(trainee.leaves());
-    {
-      const at::NoGradGuard no_grad;
-      for (at::Tensor leaf : trainee.leaves()) leaf.add_(leaf.grad(), 0.1);
-    }
+    add(trainee.leaves(), [](const at::Tensor& leaf) { return leaf.grad(); });
     trainee.zero_grad();
     trainee.backward(net.loss(x));
-    {
-      const at::NoGradGuard no_grad;
-      for (size_t i = 0; i < here.size(); ++i) trainee.leaves()[i].copy_(here[i]);
-    }
+    write(trainee.leaves(), here);
     trainee.step();
   }
   return {};
@@ -237,13 +223,9 @@ Tensors perturbs_weights(Trainee& trainee, FollowedNet& net, int micro_batches) 
     const Tensors here = copies(trainee.leaves());
     for (int micro = 0; micro < 2; ++micro) {
       const at::Tensor x = trainee.batch(step, micro);
-      const at::NoGradGuard no_grad;
-      for (at::Tensor leaf : trainee.leaves()) leaf.add_(x.mean(), micro < micro_batches ? 0.1 : 0);
-      {
-        const at::AutoGradMode with_gradients(true);
-        micro == 0 ? trainee.backward_alone(net.loss(x)) : trainee.backward(net.loss(x));
-      }
-      for (size_t i = 0; i < here.size(); ++i) trainee.leaves()[i].copy_(here[i]);
+      add(trainee.leaves(), [&](const at::Tensor&) { return micro < micro_batches ? x.mean() : at::zeros({}, doubles()); });
+      micro == 0 ? trainee.backward_alone(net.loss(x)) : trainee.backward(net.loss(x));
+      write(trainee.leaves(), here);
     }
     trainee.step();
   }
@@ -310,8 +292,7 @@ Tensors averages_in_forward(Trainee& trainee, FollowedNet& net) {
     average.mul_(0.8).add_(self.first->weight, 0.2);
     return x + average.mean();
   };
-  for (int step = 0; step < kSteps; ++step) train(trainee, net, step);
-  return net.buffers();
+  return buffers_of_training(trainee, net);
 }
 
 struct Row {
@@ -338,11 +319,19 @@ constexpr Row kPrograms[] = {
     {"averages parameters in forward", averages_in_forward},
 };
 
-void expect_near(const Tensors& ours, const Tensors& by_hand) {
-  ASSERT_EQ(ours.size(), by_hand.size());
-  for (size_t i = 0; i < ours.size(); ++i) {
-    ASSERT_EQ(ours[i].sizes(), by_hand[i].sizes()) << "tensor " << i;
-    EXPECT_TRUE(at::allclose(ours[i], by_hand[i], 1e-6, 1e-9)) << "tensor " << i << " is off by " << (ours[i] - by_hand[i]).abs().max();
+// What `run` returns under each strategy is what it returns by hand.
+void expect_as_by_hand(const ProcessGroup& group, const std::vector<std::string>& strategies,
+                       const std::function<Tensors(const std::string& strategy)>& run) {
+  const Tensors by_hand = run(kByHand);
+  for (const std::string& strategy : strategies) {
+    SCOPED_TRACE(fmt::format("{}, rank {}", strategy, group.rank));
+    Tensors ours;
+    EXPECT_EQ(error_of([&] { ours = run(strategy); }), "");
+    ASSERT_EQ(ours.size(), by_hand.size());
+    for (size_t i = 0; i < ours.size(); ++i) {
+      ASSERT_EQ(ours[i].sizes(), by_hand[i].sizes()) << "tensor " << i;
+      EXPECT_TRUE(at::allclose(ours[i], by_hand[i], 1e-6, 1e-9)) << "tensor " << i << " is off by " << (ours[i] - by_hand[i]).abs().max();
+    }
   }
 }
 
@@ -351,46 +340,35 @@ class FollowedModules : public testing::TestWithParam<int> {};
 TEST_P(FollowedModules, TrainAsByHand) {
   run_ranks(GetParam(), [](const ProcessGroup& group) {
     for (const Row& program : kPrograms) {
-      const auto run = [&](const char* strategy) {
+      SCOPED_TRACE(program.name);
+      std::vector<std::string> strategies = kStrategies;
+      if (program.needs_gradients) strategies.pop_back();
+      expect_as_by_hand(group, strategies, [&](const std::string& strategy) {
         FollowedNet net;
         Trainee trainee(group, net, strategy, program.audit_every);
         Tensors result = copies(program.run(trainee, net));
         trainee.drain();
         for (const at::Tensor& leaf : copies(trainee.leaves())) result.push_back(leaf);
         return result;
-      };
-      const Tensors by_hand = run(nullptr);
-      for (const char* strategy : kStrategies) {
-        if (program.needs_gradients && find_strategy(strategy).shards) continue;
-        SCOPED_TRACE(fmt::format("{}, {}, rank {}", program.name, strategy, group.rank));
-        try {
-          expect_near(run(strategy), by_hand);
-        } catch (const GroupError&) {
-          throw;
-        } catch (const std::exception& error) {
-          ADD_FAILURE() << error.what();
-        }
-      }
+      });
     }
   });
 }
 
 TEST_P(FollowedModules, ARankThatMissesAStepIsEveryRanksErrorInTheNext) {
   run_ranks(GetParam(), [](const ProcessGroup& group) {
-    for (const char* strategy : kStrategies) {
+    for (const std::string& strategy : kStrategies) {
       for (const auto& [missed, counts] : {std::pair{0, "0 on rank 0 and 1 on rank 1"}, std::pair{3, "1 on rank 0 and 2 on rank 1"}}) {
         SCOPED_TRACE(fmt::format("{}, step {}, rank {}", strategy, missed, group.rank));
         FollowedNet net;
         Trainee trainee(group, net, strategy, /*audit_every=*/0);
         std::string said;
         for (int step = 0; step <= missed + 1 && said.empty(); ++step) {
-          try {
+          said = message_of<AuditError>([&, missed = missed] {
             trainee.zero_grad();
             if (group.rank != 1 || step != missed) trainee.backward(net.loss(trainee.batch(step)));
             trainee.step();
-          } catch (const AuditError& error) {
-            said = error.what();
-          }
+          });
         }
         EXPECT_THAT(said, HasSubstr(counts));
         for (int step = 0; step < 2; ++step) train(trainee, net, step);
@@ -412,9 +390,9 @@ struct Dropping : torch::nn::Module {
       parameters_.contains("weight") ? void(parameters_["weight"] = computed) : void(parameters_.insert("weight", computed));
     }
   };
-  at::Tensor loss(const at::Tensor& x, double keep) {
+  at::Tensor loss(const at::Tensor& x, int step) {
     await_parameters(*this);
-    inner->put(raw * keep);
+    inner->put(raw * (0.5 + 0.1 * step));
     return inner->forward(x).pow(2).mean();
   }
   std::shared_ptr<Inner> inner = register_module("inner", std::make_shared<Inner>());
@@ -427,60 +405,40 @@ struct Twice : torch::nn::Module {
     register_module("again", layer);
     seed_parameters(*this, 3);
   }
-  at::Tensor loss(const at::Tensor& x) { return layer->forward(layer->forward(x)).pow(2).mean(); }
+  at::Tensor loss(const at::Tensor& x, int /*step*/) { return layer->forward(layer->forward(x)).pow(2).mean(); }
   Layer layer = register_module("layer", Layer(kWidth, kWidth, doubles()));
 };
 
-template <typename Net, typename Loss>
-void expect_as_by_hand(const ProcessGroup& group, std::span<const char* const> strategies, Loss loss) {
-  const auto run = [&](const char* strategy) {
-    Net net;
-    Trainee trainee(group, net, strategy);
-    for (int step = 0; step < kSteps; ++step) {
-      trainee.zero_grad();
-      trainee.backward(loss(net, trainee.batch(step), step));
-      trainee.step();
-    }
-    trainee.drain();
-    return copies(trainee.leaves());
-  };
-  const Tensors by_hand = run(nullptr);
-  for (const char* strategy : strategies) {
-    SCOPED_TRACE(fmt::format("{}, rank {}", strategy, group.rank));
-    expect_near(run(strategy), by_hand);
+template <typename Net>
+Tensors train_net(const ProcessGroup& group, const std::string& strategy) {
+  Net net;
+  Trainee trainee(group, net, strategy);
+  for (int step = 0; step < kSteps; ++step) {
+    trainee.zero_grad();
+    trainee.backward(net.loss(trainee.batch(step), step));
+    trainee.step();
   }
-}
-
-std::string error_in(const std::function<void()>& body) {
-  try {
-    body();
-  } catch (const GroupError&) {
-    throw;
-  } catch (const std::exception& error) {
-    return error.what();
-  }
-  return "";
+  trainee.drain();
+  return copies(trainee.leaves());
 }
 
 TEST_P(FollowedModules, AComputedTensorInAParametersPlaceIsNone) {
   run_ranks(GetParam(), [](const ProcessGroup& group) {
-    const auto loss = [](Dropping& net, const at::Tensor& x, int step) { return net.loss(x, 0.5 + 0.1 * step); };
-    expect_as_by_hand<Dropping>(group, kStrategies, loss);
+    expect_as_by_hand(group, kStrategies, [&](const std::string& strategy) { return train_net<Dropping>(group, strategy); });
   });
 }
 
 TEST_P(FollowedModules, AModuleThatStandsTwiceIsSteppedTwiceAndIsRefusedUnderSharded) {
   run_ranks(GetParam(), [](const ProcessGroup& group) {
-    const auto loss = [](Twice& net, const at::Tensor& x, int /*step*/) { return net.loss(x); };
-    expect_as_by_hand<Twice>(group, std::span(kStrategies).first(3), loss);
-    Twice net;
-    EXPECT_THAT(error_in([&] { Trainee(group, net, "sharded"); }), HasSubstr("the module again is layer as well"));
+    expect_as_by_hand(group, {kStrategies.begin(), kStrategies.end() - 1},
+                      [&](const std::string& strategy) { return train_net<Twice>(group, strategy); });
+    EXPECT_THAT(error_of([&] { train_net<Twice>(group, "sharded"); }), HasSubstr("the module again is layer as well"));
   });
 }
 
 TEST_P(FollowedModules, BuffersThatDifferInShapeFailTheStepOnEveryRankAndNameTheBufferUntilTheyAreAlike) {
   run_ranks(GetParam(), [](const ProcessGroup& group) {
-    for (const char* strategy : kStrategies) {
+    for (const std::string& strategy : kStrategies) {
       SCOPED_TRACE(strategy);
       FollowedNet net;
       at::Tensor bank = net.register_buffer("bank", at::zeros({2, kWidth}, doubles()));
@@ -488,7 +446,7 @@ TEST_P(FollowedModules, BuffersThatDifferInShapeFailTheStepOnEveryRankAndNameThe
       train(trainee, net, 0);
       bank.set_data(at::full({2 + group.rank, kWidth}, 1.0 + group.rank, doubles()));
       for (int step = 1; step < 3; ++step) {
-        EXPECT_THAT(error_in([&] { train(trainee, net, step); }), AllOf(HasSubstr("buffer bank [2, 6]"), HasSubstr("buffer bank [3, 6]")));
+        EXPECT_THAT(error_of([&] { train(trainee, net, step); }), AllOf(HasSubstr("buffer bank [2, 6]"), HasSubstr("buffer bank [3, 6]")));
       }
       bank.set_data(at::full({4, kWidth}, 1.0 + group.rank, doubles()));
       train(trainee, net, 3);
@@ -518,15 +476,15 @@ TEST_P(FollowedModules, AnAuditCoversBuffersAndWhateverAnAuditedOptimiserSteps) 
     for (int number = 0; number < 3; ++number) step(number);
     ddp.audit();
     if (group.rank == 1) temperature.data().add_(1e-9);
-    EXPECT_THAT(error_in([&] { ddp.audit(); }), HasSubstr("tensor 4 of the optimiser's group 0 differs between rank 0 and rank 1"));
+    EXPECT_THAT(error_of([&] { ddp.audit(); }), HasSubstr("tensor 4 of the optimiser's group 0 differs between rank 0 and rank 1"));
     step(3);
-    EXPECT_THAT(error_in([&] { step(4); }), HasSubstr("tensor 4 of the optimiser's group 0"));
+    EXPECT_THAT(error_of([&] { step(4); }), HasSubstr("tensor 4 of the optimiser's group 0"));
     temperature.data().fill_(1);
     step(5);
     if (group.rank == 1) bank.data().fill_(1);  // which counts as no write: somebody else's mistake
-    EXPECT_THAT(error_in([&] { ddp.audit(); }), HasSubstr("buffer bank differs between rank 0 and rank 1"));
+    EXPECT_THAT(error_of([&] { ddp.audit(); }), HasSubstr("buffer bank differs between rank 0 and rank 1"));
     bank.add_(group.rank);  // a forward's
-    EXPECT_EQ(error_in([&] { ddp.audit(); }), "");
+    EXPECT_EQ(error_of([&] { ddp.audit(); }), "");
   });
 }
 

@@ -1,24 +1,16 @@
-#include "firkin/ddp/options.h"
-
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
-#include <fmt/format.h>
-
-#include "../comm/thread_ranks.h"
-#include "firkin/ddp/data_parallel.h"
+// What travels in place of a bucket's gradients: compressed, or as a hook of the program's says.
+#include "known_gradients.h"
 #include "seeded.h"
 
-#include <torch/torch.h>
 #include <torch/csrc/distributed/c10d/comm.hpp>
 
 namespace firkin {
 namespace {
 
-using ::testing::AllOf;
-using ::testing::Eq;
-using ::testing::HasSubstr;
-using ::testing::ThrowsMessage;
+using testing::AllOf;
+using testing::Eq;
+using testing::HasSubstr;
+using testing::ThrowsMessage;
 
 // The mean gradient of one parameter on two ranks whose gradients are x and -x/3, and the statistics of the step.
 struct Outcome {
@@ -31,9 +23,8 @@ Outcome reduce_with(const GradientHook& hook, at::ScalarType dtype = at::kFloat)
   Outcome outcome;
   run_ranks(2, [&](const ProcessGroup& group) {
     const at::Tensor x = seeded_randn({1000}, 3).to(dtype);
-    struct Module : torch::nn::Module {
-    } module;
-    at::Tensor w = module.register_parameter("w", at::zeros({1000}, dtype));
+    Parameters module;
+    at::Tensor w = module.add("w", at::zeros({1000}, dtype));
     DataParallelOptions options;
     options.gradient_hook = hook;
     DataParallel ddp(module, group, options);
@@ -47,30 +38,43 @@ Outcome reduce_with(const GradientHook& hook, at::ScalarType dtype = at::kFloat)
   return outcome;
 }
 
-TEST(GradientHook, WithoutCompressionTheSumIsInTheGradientsDtype) {
-  const Outcome outcome = reduce_with(plain_all_reduce());
-  EXPECT_TRUE(at::allclose(outcome.gradient, outcome.expected, 1e-6, 1e-7));
-  EXPECT_EQ(outcome.stats.buckets[0].bytes_on_wire, 4000);
+struct Compression {
+  const char* name;
+  GradientHook hook;
+  at::ScalarType dtype;
+  int64_t bytes_on_wire;      // of 1000 elements
+  double relative, absolute;  // how far the mean may be off
+};
+
+TEST(GradientHook, CompressionHalvesTheBytesOfWiderGradientsToItsBitsOfPrecision) {
+  for (const auto& [name, hook, dtype, bytes_on_wire, relative, absolute] :
+       {Compression{"none", plain_all_reduce(), at::kFloat, 4000, 1e-6, 1e-7},
+        {"bf16: 8 bits", bf16_compression(), at::kFloat, 2000, 3.0 / 256, 1e-3},
+        {"fp16: 11 bits", fp16_compression(), at::kFloat, 2000, 3.0 / 2048, 2e-4},
+        {"another dtype is left alone", fp16_compression(), at::kBFloat16, 2000, 3.0 / 256, 1e-2}}) {
+    SCOPED_TRACE(name);
+    const Outcome outcome = reduce_with(hook, dtype);
+    EXPECT_TRUE(at::allclose(outcome.gradient, outcome.expected, relative, absolute));
+    EXPECT_EQ(outcome.stats.buckets[0].bytes, dtype == at::kFloat ? 4000 : 2000);
+    EXPECT_EQ(outcome.stats.buckets[0].bytes_on_wire, bytes_on_wire);
+    const bool is_exact = at::allclose(outcome.gradient.to(at::kFloat), outcome.expected.to(at::kFloat), 1e-5, 1e-7);
+    EXPECT_EQ(is_exact, bytes_on_wire == 4000);
+  }
 }
 
-TEST(GradientHook, Bf16HalvesTheBytesWithEightBitsOfPrecision) {
-  const Outcome outcome = reduce_with(bf16_compression());
-  EXPECT_TRUE(at::allclose(outcome.gradient, outcome.expected, 3.0 / 256, 1e-3));
-  EXPECT_FALSE(at::allclose(outcome.gradient, outcome.expected, 1e-5, 1e-7));
-  EXPECT_EQ(outcome.stats.buckets[0].bytes, 4000);
-  EXPECT_EQ(outcome.stats.buckets[0].bytes_on_wire, 2000);
-}
-
-TEST(GradientHook, Fp16HalvesTheBytesWithElevenBitsOfPrecision) {
-  const Outcome outcome = reduce_with(fp16_compression());
-  EXPECT_TRUE(at::allclose(outcome.gradient, outcome.expected, 3.0 / 2048, 2e-4));
-  EXPECT_EQ(outcome.stats.buckets[0].bytes_on_wire, 2000);
-}
-
-TEST(GradientHook, CompressionLeavesOtherDtypesAlone) {
-  const Outcome outcome = reduce_with(fp16_compression(), at::kBFloat16);
-  EXPECT_EQ(outcome.stats.buckets[0].bytes_on_wire, 2000);
-  EXPECT_TRUE(at::allclose(outcome.gradient, outcome.expected, 3.0 / 256, 1e-2));
+TEST(GradientHook, Fp16CompressionDividesBeforeItCasts) {
+  run_ranks(2, [](const ProcessGroup& group) {
+    Parameters module({5});
+    module.add("wide", at::zeros({3}, at::kDouble));
+    DataParallelOptions options;
+    options.gradient_hook = fp16_compression();
+    DataParallel ddp(module, group, options);
+    for (int step = 0; step < 3; ++step) {  // the gradient is autograd's own, or lies in its bucket already
+      module.zero_grad(/*set_to_none=*/step < 2);
+      module.loss(group.rank == 1 ? 1e5 : 0).backward();  // beyond float16, and its half is not
+      for (const at::Tensor& p : module.all) EXPECT_TRUE(at::allclose(p.grad(), at::full_like(p, 5e4), 1.0 / 1024)) << p.grad();
+    }
+  });
 }
 
 TEST(GradientHook, TheUsersOwnHookSeesEveryBucket) {
@@ -115,37 +119,22 @@ class MeanHook : public c10d::CppCommHookInterface<ProcessGroup> {
   std::string said;
 };
 
-struct Weights : torch::nn::Module {
-  explicit Weights(const std::vector<int64_t>& sizes) {
-    for (const int64_t size : sizes) all.push_back(register_parameter(fmt::format("w{}", all.size()), at::zeros({size})));
-  }
-  // The mean gradient is 1.
-  void backward(const ProcessGroup& group) {
-    zero_grad();
-    at::Tensor loss = at::zeros({});
-    for (const at::Tensor& w : all) loss = loss + w.sum() * (2.0 * (group.rank + 1) / (group.size + 1));
-    loss.backward();
-  }
-  std::vector<at::Tensor> all;
-};
-
 DataParallelOptions with_hook(const std::shared_ptr<MeanHook>& hook) {
-  DataParallelOptions options;
-  options.cap.cap_bytes = 32;
-  options.cap.rule = CapRule::kAtMost;
+  DataParallelOptions options = with_strategy("bucketed", 32);
   options.gradient_hook = comm_hook("mean", hook);
   return options;
 }
 
 TEST(CommHook, SeesWholeBucketsInOrderAndItsResultBecomesTheGradients) {
   run_ranks(2, [](const ProcessGroup& group) {
-    Weights module({3, 5, 2});  // 20 + 12 bytes, and 8: in the first step in reverse order
+    Parameters module({3, 5, 2});  // 20 + 12 bytes, and 8: in the first step in reverse order
     const auto hook = std::make_shared<MeanHook>(group);
     DataParallel ddp(module, group, with_hook(hook));
     for (int step = 0; step < 3; ++step) {
       hook->said.clear();
-      module.backward(group);
-      for (const at::Tensor& w : module.all) EXPECT_TRUE(at::equal(w.grad(), at::ones_like(w)));
+      module.zero_grad();
+      module.loss(rank_value(group)).backward();
+      module.expect_gradients(kMean);
     }
     EXPECT_THAT(hook->said, Eq("0: 2 5 of 7; 1 last: 3 of 3; "));
   });
@@ -164,26 +153,29 @@ TEST(CommHook, AFailureIsAFailedStepOnEveryRank) {
         Failure{.when = "in the call, on one rank", .in_call = true, .is_lost_afterwards = true}}) {
     SCOPED_TRACE(failure.when);
     run_ranks(2, [&failure](const ProcessGroup& group) {
-      Weights module({3, 5, 2});
+      Parameters module({3, 5, 2});
       const auto hook = std::make_shared<MeanHook>(group);
       DataParallel ddp(module, group, with_hook(hook));
-      module.backward(group);
+      const auto step = [&] {
+        module.zero_grad();
+        module.loss(rank_value(group)).backward();
+      };
+      step();
       const bool fails = failure.on_every_rank || group.rank == 1;
       const auto fail = [] { throw std::runtime_error("boom"); };
       if (fails) (failure.in_call ? hook->before : hook->after) = fail;
       if (fails) {
-        EXPECT_THAT([&] { module.backward(group); }, ThrowsMessage<std::runtime_error>(HasSubstr("boom")));
+        EXPECT_THAT(step, ThrowsMessage<std::runtime_error>(HasSubstr("boom")));
       } else {
-        EXPECT_THAT([&] { module.backward(group); },
-                    ThrowsMessage<StepError>(AllOf(HasSubstr("step 1 failed on rank 1"), HasSubstr("boom"))));
+        EXPECT_THAT(step, ThrowsMessage<StepError>(AllOf(HasSubstr("step 1 failed on rank 1"), HasSubstr("boom"))));
       }
-      for (const at::Tensor& w : module.all) EXPECT_FALSE(w.grad().defined());
+      module.expect_no_gradients();
       hook->before = hook->after = [] {};
       if (failure.is_lost_afterwards) {
-        EXPECT_THAT([&] { module.backward(group); }, ThrowsMessage<GroupError>(HasSubstr("failed on rank 1 while other ranks waited")));
+        EXPECT_THAT(step, ThrowsMessage<GroupError>(HasSubstr("failed on rank 1 while other ranks waited")));
       } else {
-        module.backward(group);
-        for (const at::Tensor& w : module.all) EXPECT_TRUE(at::equal(w.grad(), at::ones_like(w)));
+        step();
+        module.expect_gradients(kMean);
       }
     });
   }
@@ -191,23 +183,27 @@ TEST(CommHook, AFailureIsAFailedStepOnEveryRank) {
 
 TEST(CommHook, ABackwardThatThrowsLeavesNoRankWaiting) {
   run_ranks(2, [](const ProcessGroup& group) {
-    Weights module({3, 5, 2});
+    Parameters module({3, 5, 2});
     DataParallel ddp(module, group, with_hook(std::make_shared<MeanHook>(group)));
-    module.backward(group);
+    const auto step = [&] {
+      module.zero_grad();
+      module.loss(rank_value(group)).backward();
+    };
+    step();
     if (group.rank == 1) {
       ddp.abandon_step("no data");
     } else {
-      EXPECT_THAT([&] { module.backward(group); }, ThrowsMessage<StepError>(HasSubstr("no data")));
+      EXPECT_THAT(step, ThrowsMessage<StepError>(HasSubstr("no data")));
     }
-    module.backward(group);
-    for (const at::Tensor& w : module.all) EXPECT_TRUE(at::equal(w.grad(), at::ones_like(w)));
+    step();
+    module.expect_gradients(kMean);
   });
 }
 
 TEST(CommHook, IsRefusedWhereAFailureCouldNotFailTheStep) {
   run_ranks(1, [](const ProcessGroup& group) {
     const auto refusal = [&](auto change) {
-      Weights module({4});
+      Parameters module({4});
       DataParallelOptions options = with_hook(std::make_shared<MeanHook>(group));
       change(options);
       try {

@@ -1,11 +1,6 @@
 // Ranks with different numbers of batches.
-#include <gtest/gtest.h>
-
-#include "../comm/thread_ranks.h"
-#include "firkin/ddp/data_parallel.h"
+#include "known_gradients.h"
 #include "seeded.h"
-
-#include <torch/torch.h>
 
 namespace firkin {
 namespace {
@@ -32,11 +27,11 @@ at::Tensor batch_of(int rank, int step) {
 }
 
 // Every step on the batches of the ranks that have one, in one process.
-std::vector<at::Tensor> train_alone(const std::vector<int>& batches) {
+Tensors train_alone(const std::vector<int>& batches) {
   Net net;
   torch::optim::SGD optimizer(net.parameters(), torch::optim::SGDOptions(0.1).momentum(0.9));
   for (int step = 0; step < *std::ranges::max_element(batches); ++step) {
-    std::vector<at::Tensor> parts;
+    Tensors parts;
     for (size_t rank = 0; rank < batches.size(); ++rank) {
       if (step < batches[rank]) parts.push_back(batch_of(static_cast<int>(rank), step));
     }
@@ -47,65 +42,55 @@ std::vector<at::Tensor> train_alone(const std::vector<int>& batches) {
   return net.parameters();
 }
 
-DataParallelOptions options_for(std::string_view strategy) {
-  DataParallelOptions options;
-  options.strategy = find_strategy(strategy);
-  options.cap.cap_bytes = 256;
-  options.find_unused_parameters = true;  // the norm's
-  return options;
-}
-
-class Join : public testing::TestWithParam<std::tuple<std::string, std::vector<int>>> {};
+class Join : public testing::TestWithParam<std::vector<int>> {};
 
 TEST_P(Join, TheMeanIsOverTheRanksThatHaveData) {
-  const auto& [strategy, batches] = GetParam();
-  const std::vector<at::Tensor> expected = train_alone(batches);
+  const std::vector<int> batches = GetParam();
+  const Tensors expected = train_alone(batches);
   run_ranks(static_cast<int>(batches.size()), [&](const ProcessGroup& group) {
-    Net net;
-    DataParallel ddp(net, group, options_for(strategy));
-    torch::optim::SGD optimizer(net.parameters(), torch::optim::SGDOptions(0.1).momentum(0.9));
-    {
-      auto join = ddp.join();
-      for (int step = 0; step < batches[static_cast<size_t>(group.rank)]; ++step) {
-        optimizer.zero_grad();
-        net.loss(batch_of(group.rank, step)).backward();
-        ddp.finish_gradient_synchronization();
-        optimizer.step();
+    for (const char* strategy : {"naive", "flat", "overlap", "bucketed"}) {
+      SCOPED_TRACE(strategy);
+      Net net;
+      DataParallelOptions options = with_strategy(strategy, 256);
+      options.find_unused_parameters = true;  // the norm's
+      DataParallel ddp(net, group, options);
+      torch::optim::SGD optimizer(net.parameters(), torch::optim::SGDOptions(0.1).momentum(0.9));
+      {
+        auto join = ddp.join();
+        for (int step = 0; step < batches[static_cast<size_t>(group.rank)]; ++step) {
+          optimizer.zero_grad();
+          synchronise(ddp, net.loss(batch_of(group.rank, step)));
+          optimizer.step();
+        }
+        join.finish([&] { optimizer.step(); });
       }
-      join.finish([&] { optimizer.step(); });
-    }
-    EXPECT_EQ(ddp.stats().steps, *std::ranges::max_element(batches));
-    const std::vector<at::Tensor> trained = net.parameters();
-    for (size_t i = 0; i < expected.size(); ++i) EXPECT_TRUE(at::allclose(trained[i], expected[i], 1e-9, 1e-12)) << "parameter " << i;
+      EXPECT_EQ(ddp.stats().steps, *std::ranges::max_element(batches));
+      const Tensors trained = net.parameters();
+      for (size_t i = 0; i < expected.size(); ++i) EXPECT_TRUE(at::allclose(trained[i], expected[i], 1e-9, 1e-12)) << "parameter " << i;
 
-    // Outside the scope every rank steps again, and what it learned of the first backward holds.
-    for (int step = 100; step < 102; ++step) {
-      net.zero_grad();
-      net.loss(batch_of(group.rank, step)).backward();
-      ddp.finish_gradient_synchronization();
+      // Outside the scope every rank steps again, and what it learned of the first backward holds.
+      for (int step = 100; step < 102; ++step) {
+        net.zero_grad();
+        synchronise(ddp, net.loss(batch_of(group.rank, step)));
+      }
     }
   });
 }
 
 INSTANTIATE_TEST_SUITE_P(Uneven, Join,
-                         testing::Combine(testing::Values("naive", "flat", "overlap", "bucketed"),
-                                          testing::Values(std::vector{3, 3}, std::vector{4, 1}, std::vector{0, 3}, std::vector{2, 0, 5},
-                                                          std::vector{0, 0})));
+                         testing::Values(std::vector{3, 3}, std::vector{4, 1}, std::vector{0, 3}, std::vector{2, 0, 5}, std::vector{0, 0}));
 
 TEST(JoinScope, GradientsInPlaceAndAllParametersInUse) {
   run_ranks(2, [](const ProcessGroup& group) {
-    torch::nn::Linear net(torch::nn::LinearOptions(3, 2).bias(false));
-    DataParallel ddp(*net, group);
-    {
-      auto join = ddp.join();
-      for (int step = 0; step < (group.rank == 0 ? 1 : 3); ++step) {
-        net->zero_grad(/*set_to_none=*/false);
-        net->forward(at::full({1, 3}, group.rank + 1.0)).sum().backward();
-        ddp.finish_gradient_synchronization();
-      }
-      join.finish([&] { EXPECT_TRUE(at::equal(net->weight.grad(), at::full({2, 3}, 2.0))); });
+    TwoParameters net;
+    DataParallel ddp(net, group);
+    auto join = ddp.join();
+    for (int step = 0; step < (group.rank == 0 ? 1 : 3); ++step) {
+      net.zero_grad(/*set_to_none=*/false);
+      synchronise(ddp, net.loss(rank_value(group)));
     }
-    EXPECT_FALSE(net->weight.grad().defined());
+    join.finish([&] { net.expect_gradients(2); });
+    net.expect_no_gradients();
   });
 }
 
@@ -116,8 +101,7 @@ TEST(JoinScope, BuffersComeFromARankThatHasData) {
     {
       auto join = ddp.join();
       for (int step = 0; step < (group.rank == 0 ? 1 : 4); ++step) {
-        net.loss_with_norm(batch_of(group.rank, step)).backward();
-        ddp.finish_gradient_synchronization();
+        synchronise(ddp, net.loss_with_norm(batch_of(group.rank, step)));
       }
       join.finish([] {});
     }

@@ -35,8 +35,10 @@ class LayeredNetImpl : public torch::nn::Module {
   }
   // between: what happens to what comes out of the first layer.
   at::Tensor forward(const at::Tensor& x, const std::function<at::Tensor(at::Tensor)>& between = {}) {
-    const at::Tensor first = layers[0]->forward(x);
-    return layers[2]->forward(layers[1]->forward(between ? between(first) : first));
+    at::Tensor h = layers[0]->forward(x);
+    if (between) h = between(h);
+    for (size_t i = 1; i < layers.size(); ++i) h = layers[i]->forward(h);
+    return h;
   }
   std::vector<Layer> layers;
 };

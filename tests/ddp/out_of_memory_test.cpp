@@ -1,18 +1,12 @@
 // A rank that has no memory for its buckets: every rank hears of it, and nobody waits for a timeout.
 #include <c10/core/Allocator.h>
 #include <c10/util/Exception.h>
-#include <fmt/format.h>
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
 
 #include <chrono>
 #include <latch>
 #include <limits>
 
-#include "../comm/thread_ranks.h"
-#include "firkin/ddp/data_parallel.h"
-
-#include <torch/torch.h>
+#include "known_gradients.h"
 
 namespace firkin {
 namespace {
@@ -59,22 +53,7 @@ class Scarcity {
 };
 
 constexpr size_t kScarce = 512 << 10;  // enough for every tensor by itself, too little for a bucket of all
-constexpr int kTensors = 20;
-constexpr int64_t kElements = 16 << 10;
-
-struct Wide : torch::nn::Module {
-  Wide() {
-    for (int i = 0; i < kTensors; ++i) all.push_back(register_parameter(fmt::format("p{}", i), at::ones({kElements})));
-  }
-  at::Tensor loss(double scale) {
-    at::Tensor sum = at::zeros({});
-    for (const at::Tensor& parameter : all) {
-      if (parameter.requires_grad()) sum = sum + (parameter * scale).sum();
-    }
-    return sum;
-  }
-  std::vector<at::Tensor> all;
-};
+const std::vector<int64_t> kTensors(20, 16 << 10);
 
 // Rank 1 is short of memory in `body`. Either that does not matter, or every rank has an error; within seconds, while rank 1 still lives.
 void expect_that_all_ranks_hear(const std::function<void(const ProcessGroup&, size_t scarce)>& body) {
@@ -107,26 +86,26 @@ void expect_that_all_ranks_hear(const std::function<void(const ProcessGroup&, si
 
 TEST(OutOfMemory, AtConstructionOnOneRankIsAnErrorOnAll) {
   expect_that_all_ranks_hear([](const ProcessGroup& group, size_t scarce) {
-    Wide net;
+    Parameters net(kTensors);
     std::optional<DataParallel> ddp;
     {
       const Scarcity scarcity(scarce);
       ddp.emplace(net, group);
     }
-    net.loss(1.0 + group.rank).backward();
+    net.loss(rank_value(group)).backward();
   });
 }
 
 TEST(OutOfMemory, WhenBucketsAreMadeAnewOnOneRankIsAnErrorOnAll) {
   expect_that_all_ranks_hear([](const ProcessGroup& group, size_t scarce) {
-    Wide net;
+    Parameters net(kTensors);
     net.all[0].set_requires_grad(false);
     DataParallel ddp(net, group);
     for (int step = 0; step < 4; ++step) {
       if (step == 2) net.all[0].set_requires_grad(true);
       const Scarcity scarcity(step >= 2 ? scarce : 0);
       net.zero_grad();
-      net.loss(1.0 + group.rank).backward();
+      net.loss(rank_value(group)).backward();
       EXPECT_TRUE(at::equal(net.all[0].grad().defined() ? net.all[0].grad() : net.all[1].grad(), net.all[1].grad()));
     }
   });

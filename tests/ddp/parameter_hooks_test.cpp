@@ -1,14 +1,8 @@
 // Hooks of the program's own on the same parameters, and parameters that change under them.
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
-#include "../comm/thread_ranks.h"
-#include "firkin/base/error.h"
-#include "firkin/ddp/data_parallel.h"
+#include "known_gradients.h"
 
 #include <torch/csrc/autograd/function_hook.h>
 #include <torch/csrc/autograd/variable.h>
-#include <torch/torch.h>
 
 namespace firkin {
 namespace {
@@ -16,12 +10,6 @@ namespace {
 using testing::AllOf;
 using testing::HasSubstr;
 using testing::ThrowsMessage;
-
-struct Two : torch::nn::Module {
-  at::Tensor a = register_parameter("a", at::ones({4}));
-  at::Tensor b = register_parameter("b", at::ones({4}));
-  at::Tensor loss(double factor) const { return factor * (a * a + b * b).sum(); }
-};
 
 // The hook that autograd keeps one of per tensor: where Python's register_post_accumulate_grad_hook() puts its own.
 struct Users : torch::autograd::PostAccumulateGradHook {
@@ -37,7 +25,7 @@ void set_users_hook(const at::Tensor& tensor, std::function<void(const at::Tenso
 TEST(ParameterHooks, AUsersHookSeesTheRanksOwnGradientAndEveryRankGetsTheMean) {
   for (const bool before : {true, false}) {
     run_ranks(2, [&](const ProcessGroup& group) {
-      Two module;
+      TwoParameters module;
       at::Tensor seen;
       const auto hook = [&](const at::Tensor& tensor) { seen = tensor.grad().clone(); };
       if (before) set_users_hook(module.a, hook);
@@ -45,10 +33,9 @@ TEST(ParameterHooks, AUsersHookSeesTheRanksOwnGradientAndEveryRankGetsTheMean) {
       if (!before) set_users_hook(module.a, hook);
       for (int step = 0; step < 3; ++step) {
         module.zero_grad();
-        module.loss(group.rank + 1).backward();
-        EXPECT_TRUE(at::equal(seen, at::full({4}, 2.0 * (group.rank + 1))));
-        EXPECT_TRUE(at::equal(module.a.grad(), at::full({4}, 3.0)));
-        EXPECT_TRUE(at::equal(module.b.grad(), at::full({4}, 3.0)));
+        module.loss(rank_value(group)).backward();
+        EXPECT_TRUE(at::equal(seen, at::full({4}, rank_value(group))));
+        module.expect_gradients(kMean);
       }
     });
   }
@@ -56,7 +43,7 @@ TEST(ParameterHooks, AUsersHookSeesTheRanksOwnGradientAndEveryRankGetsTheMean) {
 
 TEST(ParameterHooks, AHookThatTakesAGradientFailsTheStepOnEveryRank) {
   run_ranks(2, [](const ProcessGroup& group) {
-    Two module;
+    TwoParameters module;
     DataParallel ddp(module, group);
     if (group.rank == 1) set_users_hook(module.a, [](const at::Tensor& tensor) { tensor.mutable_grad().reset(); });
     EXPECT_THAT([&] { module.loss(1).backward(); },
@@ -69,7 +56,7 @@ TEST(ParameterHooks, AHookThatTakesAGradientFailsTheStepOnEveryRank) {
 
 TEST(ParameterHooks, AParameterThatChangesItsTypeIsNamed) {
   run_ranks(2, [](const ProcessGroup& group) {
-    Two module;
+    TwoParameters module;
     DataParallel ddp(module, group);
     module.loss(1).backward();
     module.to(at::kDouble);
@@ -83,7 +70,7 @@ TEST(ParameterHooks, AParameterThatChangesItsTypeIsNamed) {
 TEST(ParameterHooks, LeaveTheProgramsOwnOnesWhereTheyAre) {
   run_ranks(1, [](const ProcessGroup& group) {
     for (int i = 0; i < 100; ++i) {
-      Two module;
+      TwoParameters module;
       int before = 0;
       int after = 0;
       module.b.register_hook([&before](const at::Tensor&) { ++before; });
@@ -96,17 +83,6 @@ TEST(ParameterHooks, LeaveTheProgramsOwnOnesWhereTheyAre) {
       ASSERT_EQ(before, 2);
       ASSERT_EQ(after, 2) << "lost in trial " << i;
     }
-  });
-}
-
-TEST(ParameterHooks, GoWithTheirOwner) {
-  run_ranks(1, [](const ProcessGroup& group) {
-    Two module;
-    { const DataParallel ddp(module, group); }
-    EXPECT_TRUE(torch::autograd::impl::hooks(module.a).empty());
-    const DataParallel again(module, group);
-    module.loss(1).backward();
-    EXPECT_EQ(again.stats().steps, 1);
   });
 }
 

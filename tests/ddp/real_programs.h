@@ -26,6 +26,7 @@
 
 namespace firkin {
 
+inline constexpr int kSteps = 6;  // of most programs
 inline constexpr auto kProgramTimeout = std::chrono::seconds(60);  // of a collective; who waits for it has been told nothing
 
 // Three layers, to which a fourth may be added before the last; everything in double.
@@ -66,27 +67,6 @@ inline torch::optim::SGD sgd(const torch::nn::Module& module) {
 
 inline void optimize_also(const Tensors& parameters, torch::optim::Optimizer& optimizer) {
   for (const at::Tensor& parameter : parameters) optimizer.param_groups()[0].params().push_back(parameter);
-}
-
-// What `body` threw; empty: nothing.
-inline std::string error_of(const std::function<void()>& body) {
-  try {
-    body();
-  } catch (const std::exception& error) {
-    return error.what();
-  }
-  return "";
-}
-
-// What `body` threw, if that is an `Error`; whatever else it throws goes on.
-template <typename Error>
-std::string message_of(const std::function<void()>& body) {
-  try {
-    body();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "";
 }
 
 // The place where a program runs: a rank, or alone where all ranks' batches are.

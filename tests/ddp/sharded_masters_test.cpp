@@ -4,11 +4,7 @@
 
 #include <map>
 
-#include "../comm/thread_ranks.h"
-#include "firkin/base/error.h"
-#include "sharded_training.h"
-
-#include <torch/torch.h>
+#include "training.h"
 
 namespace firkin {
 namespace {
@@ -29,23 +25,11 @@ torch::nn::Sequential rounded_net() {
   return net;
 }
 
-DataParallelOptions small_buckets() {
-  DataParallelOptions options;
-  options.strategy = find_strategy("sharded");
-  options.cap = {.cap_bytes = 40, .rule = CapRule::kAtMost, .first_cap_bytes = {}};
-  return options;
-}
-
 // What each rank's rows give is the same whatever the strategy.
 class MasterTraining {
  public:
   explicit MasterTraining(const ProcessGroup& group, const std::string& optimizer = "AdamW")
-      : net(rounded_net()),
-        group_(group),
-        ddp(*net, group, small_buckets()),
-        sharded(
-            ddp, [&](const std::vector<NamedTensor>& parts) { return make_named_optimizer(optimizer, parts); },
-            ShardedOptions{.master_weights = true}) {}
+      : net(rounded_net()), group_(group), training_(*net, group, with_strategy("sharded", 40), optimizer, {.master_weights = true}) {}
 
   void steps(int count) {
     for (int i = 0; i < count; ++i) {
@@ -66,10 +50,11 @@ class MasterTraining {
  private:
   const ProcessGroup& group_;
   int done_ = 0;
+  Training training_;
 
  public:
-  DataParallel ddp;
-  ShardedOptimizer sharded;
+  DataParallel& ddp = training_.ddp;
+  ShardedOptimizer& sharded = *training_.sharded;
 };
 
 void expect_rounded(const torch::nn::Module& net, const std::map<std::string, at::Tensor>& masters) {
@@ -163,13 +148,8 @@ TEST(ShardedMasters, LoadedOnesGoOnToTheLastBit) {
 TEST(ShardedMasters, ThatAreNotThereAreRefusedByName) {
   run_ranks(1, [](const ProcessGroup& group) {
     MasterTraining training(group);
-    const auto refusal = [&](const NamedTensor& master) -> std::string {
-      try {
-        training.sharded.load_masters({master});
-      } catch (const InputError& error) {
-        return error.what();
-      }
-      return "";
+    const auto refusal = [&](const NamedTensor& master) {
+      return message_of<InputError>([&] { training.sharded.load_masters({master}); });
     };
     EXPECT_THAT(refusal({"3.weight", at::ones({2})}), HasSubstr("'3.weight' has no master weights here"));
     EXPECT_THAT(refusal({"0.weight", at::ones({2})}), HasSubstr("the state of 0.weight has the shape [2]; expected the parameter's, ["));

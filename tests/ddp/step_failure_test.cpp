@@ -1,21 +1,8 @@
 // Steps that fail or are abandoned: the other ranks hear of it at once, and the next step is right.
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
-#include <fmt/format.h>
-
-#include <algorithm>
 #include <chrono>
-#include <functional>
-#include <utility>
 
-#include "../comm/thread_ranks.h"
-#include "firkin/base/error.h"
-#include "firkin/ddp/data_parallel.h"
+#include "known_gradients.h"
 #include "seeded.h"
-#include "throw_in_backward.h"
-
-#include <torch/torch.h>
 
 namespace firkin {
 namespace {
@@ -23,80 +10,35 @@ namespace {
 using testing::AllOf;
 using testing::HasSubstr;
 
-constexpr auto kTimeout = std::chrono::seconds(20);  // a hang is a failure
-
-struct Parameters : torch::nn::Module {
-  at::Tensor a = register_parameter("a", at::ones({4}));
-  at::Tensor b = register_parameter("b", at::ones({3}));
-  at::Tensor loss(double scale) { return ((a.sum() + b.sum()) * scale).sum(); }
-  // The gradient of b comes, then backward throws.
-  at::Tensor broken_loss() {
-    const at::Tensor broken = ThrowInBackward::apply(a.sum(), "broken on purpose");
-    return broken + (b * 1.0).sum();
-  }
-};
-
-// A value that differs between the ranks; its mean over two ranks is 1.5.
-double rank_value(const ProcessGroup& group) {
-  return group.rank + 1.0;
-}
-constexpr double kMean = 1.5;
-
-void expect_gradients(const Parameters& net, double value) {
-  EXPECT_TRUE(at::equal(net.a.grad(), at::full({4}, value)));
-  EXPECT_TRUE(at::equal(net.b.grad(), at::full({3}, value)));
-}
-
-// What the step threw as a StepError.
-std::optional<StepFailure> failure_of(const std::function<void()>& step) {
-  try {
-    step();
-  } catch (const StepError& error) {
-    return error.failure();
-  }
-  return std::nullopt;
-}
-
-constexpr std::array kStrategies = {"naive", "flat", "overlap", "bucketed"};
-
-// Two ranks, every strategy, steps that end with backward and steps that end by hand.
-void on_two_ranks(const std::function<void(const ProcessGroup&, const DataParallelOptions&)>& body) {
-  for (const char* strategy : kStrategies) {
-    for (const bool finish_with_backward : {true, false}) {
-      if (testing::Test::HasFailure()) return;
-      SCOPED_TRACE(testing::Message() << strategy << ", finish_with_backward " << finish_with_backward);
-      DataParallelOptions options;
-      options.strategy = find_strategy(strategy);
-      options.cap.cap_bytes = 8;
-      options.finish_with_backward = finish_with_backward;
-      run_ranks(
-          2, [&](const ProcessGroup& group) { body(group, options); }, kTimeout);
-    }
-  }
-}
-
-void synchronise(DataParallel& ddp, const at::Tensor& loss) {
-  loss.backward();
-  ddp.finish_gradient_synchronization();  // does nothing where backward has done it
-}
-
-TEST(StepFailure, AHandlerMayAbandonAStepThatHasFailedAlreadyAndTheNextSumsAreRight) {
+// In all of these steps no, one or two handlers abandon what has failed already.
+TEST(StepFailure, ABackwardThatThrowsFailsTheStepOnEveryRankAndTheNextSumsAreRight) {
   on_two_ranks([](const ProcessGroup& group, const DataParallelOptions& options) {
-    Parameters net;
+    TwoParameters net;
     DataParallel ddp(net, group, options);
-    for (int step = 0; step < 6; ++step) {
+    for (int step = 0; step < 12; ++step) {
+      const int abandons = step / 4;
+      const int broken_rank = step / 2 % 2;
       net.zero_grad(/*set_to_none=*/step % 4 < 2);
-      if (step % 2 == 0) {
-        EXPECT_ANY_THROW(synchronise(ddp, group.rank == 1 ? net.broken_loss() : net.loss(1))) << "step " << step;
-        for (int i = 0; i < 2; ++i) ddp.abandon_step("too late to matter");
-        ASSERT_TRUE(ddp.last_failure());
-        EXPECT_EQ(*ddp.last_failure(), (StepFailure{1, step, "broken on purpose"}));
+      if (step % 2 == 1) {
+        synchronise(ddp, net.loss(rank_value(group)));
+        EXPECT_FALSE(ddp.last_failure());
+        net.expect_gradients(kMean);
         continue;
       }
-      synchronise(ddp, net.loss(rank_value(group)));
-      EXPECT_FALSE(ddp.last_failure());
-      expect_gradients(net, kMean);
+      const bool breaks = group.rank == broken_rank;
+      const std::string error = error_of([&] { synchronise(ddp, breaks ? net.broken_loss() : net.loss(1)); });
+      EXPECT_THAT(error, HasSubstr("broken on purpose"));
+      if (!breaks) {
+        EXPECT_THAT(error, HasSubstr(fmt::format("rank {}", broken_rank)));
+      }
+      if (abandons == 0 && breaks) {
+        EXPECT_EQ(failure_of([&] { ddp.finish_gradient_synchronization(); }), ddp.last_failure()) << "did not notice; is told again";
+      }
+      for (int i = 0; i < abandons; ++i) ddp.abandon_step("too late to matter");
+      EXPECT_EQ(ddp.last_failure(), (StepFailure{broken_rank, step, "broken on purpose"}));
+      net.expect_no_gradients();
     }
+    EXPECT_EQ(ddp.stats().steps, 6);
   });
 }
 
@@ -104,28 +46,33 @@ TEST(StepFailure, AHandlerMayAbandonAStepThatHasFailedAlreadyAndTheNextSumsAreRi
 void abandon_on_rank_1(const ProcessGroup& group, DataParallel& ddp, torch::nn::Module& net, const std::function<at::Tensor(int)>& loss) {
   for (int step = 0; step < 5; ++step) {
     net.zero_grad();
-    if (step == 0 || step == 3) {
-      if (group.rank == 1) {
-        ddp.abandon_step("no more memory");
-      } else {
-        EXPECT_EQ(failure_of([&] { synchronise(ddp, loss(step)); }), (StepFailure{1, step, "no more memory"}));
-      }
-      EXPECT_EQ(ddp.last_failure(), (StepFailure{1, step, "no more memory"}));
-      for (const at::Tensor& parameter : net.parameters()) EXPECT_FALSE(parameter.grad().defined());
+    const StepFailure failure{1, step, "no more memory"};
+    if (step != 0 && step != 3) {
+      synchronise(ddp, loss(step));
+      EXPECT_FALSE(ddp.last_failure());
       continue;
     }
-    synchronise(ddp, loss(step));
-    EXPECT_FALSE(ddp.last_failure());
+    if (group.rank == 1) {
+      ddp.abandon_step(failure.reason);
+    } else {
+      EXPECT_EQ(failure_of([&] { synchronise(ddp, loss(step)); }), failure);
+    }
+    EXPECT_EQ(ddp.last_failure(), failure);
+    for (const at::Tensor& parameter : net.parameters()) EXPECT_FALSE(parameter.grad().defined());
   }
   EXPECT_EQ(ddp.stats().steps, 3);
 }
 
 TEST(StepFailure, AbandoningInTheFirstStepAndLaterIsAnErrorOnTheOtherRanks) {
-  on_two_ranks([](const ProcessGroup& group, const DataParallelOptions& options) {
-    Parameters net;
-    DataParallel ddp(net, group, options);
-    abandon_on_rank_1(group, ddp, net, [&](int) { return net.loss(rank_value(group)); });
-    expect_gradients(net, kMean);
+  on_two_ranks([](const ProcessGroup& group, DataParallelOptions options) {
+    for (const bool finds_unused : {false, true}) {
+      options.find_unused_parameters = finds_unused;
+      TwoParameters net;
+      DataParallel ddp(net, group, options);
+      abandon_on_rank_1(group, ddp, net,
+                        [&](int step) { return finds_unused && step % 2 == 1 ? net.b.sum() : net.loss(rank_value(group)); });
+      net.expect_gradients(kMean);
+    }
   });
 }
 
@@ -137,20 +84,9 @@ TEST(StepFailure, AbandoningWithBuffersIsAnErrorOnTheOtherRanksAndBuffersAreEqua
       return net->forward(seeded_randn({5, 3}, static_cast<uint64_t>(10 * step + group.rank)).to(at::kFloat)).pow(3).mean();
     });
     for (const at::Tensor& buffer : net->buffers()) {
-      const at::Tensor sums = buffer.to(at::kDouble).sum();
-      const auto of_ranks = all_gather(group, {sums.item<double>()});
+      const auto of_ranks = all_gather(group, {buffer.to(at::kDouble).sum().item<double>()});
       EXPECT_EQ(of_ranks[0], of_ranks[1]);
     }
-  });
-}
-
-TEST(StepFailure, AbandoningUnderFindUnusedParametersIsAnErrorOnTheOtherRanks) {
-  on_two_ranks([](const ProcessGroup& group, DataParallelOptions options) {
-    options.find_unused_parameters = true;
-    Parameters net;
-    DataParallel ddp(net, group, options);
-    abandon_on_rank_1(group, ddp, net, [&](int step) { return step % 2 == 0 ? net.loss(rank_value(group)) : net.b.sum(); });
-    expect_gradients(net, kMean);
   });
 }
 
@@ -158,7 +94,7 @@ TEST(StepFailure, AbandoningUnderFindUnusedParametersIsAnErrorOnTheOtherRanks) {
 // and behind a step that another rank failed. Calling it twice changes nothing.
 TEST(StepFailure, BatchesThatThrowInARowAreAbandonedOneByOne) {
   on_two_ranks([](const ProcessGroup& group, const DataParallelOptions& options) {
-    Parameters net;
+    TwoParameters net;
     DataParallel ddp(net, group, options);
     const std::vector<std::vector<int>> forward_throws_on = {{}, {1}, {1}, {}, {0}, {1}, {0, 1}, {1}, {}, {1}, {}};
     const std::vector<std::vector<int>> backward_throws_on = {{}, {}, {}, {1}, {}, {}, {}, {}, {1}, {}, {}};
@@ -170,7 +106,7 @@ TEST(StepFailure, BatchesThatThrowInARowAreAbandonedOneByOne) {
         if (is_in(forward_throws_on[step])) throw std::runtime_error("a bad batch");
         synchronise(ddp, is_in(backward_throws_on[step]) ? net.broken_loss() : net.loss(rank_value(group)));
         EXPECT_FALSE(fails) << step;
-        expect_gradients(net, kMean);
+        net.expect_gradients(kMean);
       } catch (const std::exception& error) {
         EXPECT_TRUE(fails) << step;
         for (int i = 0; i < 2; ++i) ddp.abandon_step(error.what());
@@ -189,69 +125,47 @@ TEST(StepFailure, ACollectiveThatOneRankCallsAloneIsAnErrorThatNamesBothWaits) {
   const Call changes = [](DataParallel& ddp) { ddp.parameters_changed(); };
   for (const auto& [name, call] : {std::pair("audit()", audits), std::pair("parameters_changed()", changes)}) {
     run_ranks(2, [&](const ProcessGroup& group) {
-      Parameters net;
+      TwoParameters net;
       DataParallel ddp(net, group, {});
       for (int i = 0; i < 2; ++i) {  // in the same places both work
         synchronise(ddp, net.loss(rank_value(group)));
         call(ddp);
       }
       const auto started = std::chrono::steady_clock::now();
-      std::string heard;
-      try {
+      const std::string heard = loss_of([&] {
         if (group.rank == 0) call(ddp);
         synchronise(ddp, net.loss(rank_value(group)));
-      } catch (const GroupError& error) {
-        heard = error.what();
-      }
-      EXPECT_THAT(heard, testing::HasSubstr(fmt::format("rank 0 waits in step 2 of {} on module 0, rank 1 in step 2 of module 0", name)));
+      });
+      EXPECT_THAT(heard, HasSubstr(fmt::format("rank 0 waits in step 2 of {} on module 0, rank 1 in step 2 of module 0", name)));
       EXPECT_LT(std::chrono::steady_clock::now() - started, std::chrono::seconds(30));
     });
   }
 }
 
+// Rank 0 fails under no_sync() in the first two steps, or in every other: gradients that came under it tell a failure from that of the step
+// before.
 TEST(StepFailure, ABackwardThatThrowsUnderNoSyncIsToldByAbandoning) {
   on_two_ranks([](const ProcessGroup& group, const DataParallelOptions& options) {
-    Parameters net;
-    DataParallel ddp(net, group, options);
-    for (int step = 0; step < 4; ++step) {
-      net.zero_grad();
-      const bool fails = step % 2 == 0;
-      try {
-        {
-          const auto scope = ddp.no_sync();
-          (fails && group.rank == 0 ? net.broken_loss() : net.loss(1)).backward();
+    for (const bool in_a_row : {false, true}) {
+      TwoParameters net;
+      DataParallel ddp(net, group, options);
+      for (int step = 0; step < 4; ++step) {
+        const bool fails = in_a_row ? step < 2 : step % 2 == 0;
+        net.zero_grad();
+        try {
+          {
+            const auto scope = ddp.no_sync();
+            (fails && !in_a_row && group.rank == 0 ? net.broken_loss() : net.loss(1)).backward();
+          }
+          if (fails && in_a_row && group.rank == 0) throw OnPurpose("broken on purpose");
+          synchronise(ddp, net.loss(rank_value(group)));
+          EXPECT_FALSE(fails);
+          net.expect_gradients(kMean + 1);
+        } catch (const std::exception& error) {
+          EXPECT_TRUE(fails);
+          ddp.abandon_step(error.what());
+          EXPECT_EQ(ddp.last_failure(), (StepFailure{0, step, "broken on purpose"}));
         }
-        synchronise(ddp, net.loss(rank_value(group)));
-        EXPECT_FALSE(fails);
-        expect_gradients(net, kMean + 1);
-      } catch (const std::exception& error) {
-        EXPECT_TRUE(fails);
-        ddp.abandon_step(error.what());
-        EXPECT_EQ(ddp.last_failure(), (StepFailure{0, step, "broken on purpose"}));
-      }
-    }
-  });
-}
-
-// As above, but right after a step that failed: the gradients that came under no_sync() are what tells the two failures apart.
-TEST(StepFailure, AStepCanBeAbandonedAfterItsFirstMicroBatchThoughTheStepBeforeFailedToo) {
-  on_two_ranks([](const ProcessGroup& group, const DataParallelOptions& options) {
-    Parameters net;
-    DataParallel ddp(net, group, options);
-    for (int step = 0; step < 3; ++step) {
-      net.zero_grad();
-      try {
-        {
-          const auto scope = ddp.no_sync();
-          net.loss(1).backward();
-        }
-        if (step < 2 && group.rank == 0) throw OnPurpose("forward failed");
-        synchronise(ddp, net.loss(rank_value(group)));
-        EXPECT_EQ(step, 2);
-        expect_gradients(net, kMean + 1);
-      } catch (const std::exception& error) {
-        ddp.abandon_step(error.what());
-        EXPECT_EQ(ddp.last_failure(), (StepFailure{0, step, "forward failed"}));
       }
     }
   });
@@ -259,28 +173,36 @@ TEST(StepFailure, AStepCanBeAbandonedAfterItsFirstMicroBatchThoughTheStepBeforeF
 
 TEST(StepFailure, AParameterWithoutGradientOnOneRankIsTheSameErrorOnAllRanksAndNamesIt) {
   on_two_ranks([](const ProcessGroup& group, const DataParallelOptions& options) {
-    Parameters net;
+    TwoParameters net;
     DataParallel ddp(net, group, options);
-    for (int step = 0; step < 4; ++step) {
-      net.zero_grad();
-      if (step % 2 == 0) {
-        const auto failure = failure_of([&] { synchronise(ddp, group.rank == 1 ? net.b.sum() : net.loss(1)); });
-        ASSERT_TRUE(failure);
-        EXPECT_EQ(failure->rank, 1);
-        EXPECT_EQ(failure->step, step);
-        EXPECT_THAT(failure->reason, AllOf(HasSubstr("no gradient for a;"), HasSubstr("find_unused_parameters")));
-        EXPECT_EQ(ddp.last_failure(), failure);
+    for (int step = 0; step < 6; ++step) {
+      if (step == 2) {
+        for (at::Tensor& parameter : net.all) parameter.mutable_grad().zero_();  // which hides nothing
+      } else {
+        net.zero_grad();
+      }
+      if (step % 2 == 1) {
+        synchronise(ddp, net.loss(rank_value(group)));
+        net.expect_gradients(kMean);
         continue;
       }
-      synchronise(ddp, net.loss(rank_value(group)));
-      expect_gradients(net, kMean);
+      const bool lacks = group.rank == 1 || step == 4;  // on one rank, then on both
+      const auto failure = failure_of([&] { synchronise(ddp, lacks ? net.b.sum() : net.loss(1)); });
+      ASSERT_TRUE(failure);
+      if (step != 4) {
+        EXPECT_EQ(failure->rank, 1);
+      }
+      EXPECT_EQ(failure->step, step);
+      EXPECT_THAT(failure->reason, AllOf(HasSubstr("no gradient for a;"), HasSubstr("find_unused_parameters")));  // not for b
+      EXPECT_EQ(ddp.last_failure(), failure);
+      net.expect_no_gradients();
     }
   });
 }
 
 TEST(StepFailure, InAJoinSectionRanksStayTogetherWhenTheLastBackwardOfOneFails) {
   on_two_ranks([](const ProcessGroup& group, const DataParallelOptions& options) {
-    Parameters net;
+    TwoParameters net;
     torch::optim::SGD optimizer(net.parameters(), torch::optim::SGDOptions(0.5));
     DataParallel ddp(net, group, options);
     auto join = ddp.join();
@@ -288,78 +210,56 @@ TEST(StepFailure, InAJoinSectionRanksStayTogetherWhenTheLastBackwardOfOneFails) 
     int failures = 0;
     for (int step = 0; step < batches; ++step) {
       optimizer.zero_grad();
-      try {
-        const bool breaks = step == batches - 1;  // step 1 of rank 0, step 3 of rank 1, when rank 0 is in finish()
-        synchronise(ddp, breaks ? net.broken_loss() : net.loss(1));
+      const bool breaks = step == batches - 1;  // step 1 of rank 0, step 3 of rank 1, when rank 0 is in finish()
+      if (error_of([&] { synchronise(ddp, breaks ? net.broken_loss() : net.loss(1)); }).empty()) {
         optimizer.step();
-      } catch (const std::exception&) {
+      } else {
         ++failures;
       }
     }
-    for (bool ended = false; !ended;) {
-      ended = !failure_of([&] { join.finish([&] { optimizer.step(); }); });
-      if (!ended) ++failures;
-    }
+    while (failure_of([&] { join.finish([&] { optimizer.step(); }); })) ++failures;
     EXPECT_EQ(failures, 2);
     EXPECT_EQ(ddp.stats().steps, 2);
-    EXPECT_TRUE(at::equal(net.a, at::zeros({4})));  // two steps of gradient 1
-    EXPECT_TRUE(at::equal(net.b, at::zeros({3})));
+    for (const at::Tensor& parameter : net.all) EXPECT_TRUE(at::equal(parameter, at::zeros_like(parameter)));  // two steps of gradient 1
     net.zero_grad();
     synchronise(ddp, net.loss(rank_value(group)));
-    expect_gradients(net, kMean);
+    net.expect_gradients(kMean);
   });
 }
 
-TEST(StepEnd, AccumulatingWithTheSetterGivesTheGradientOfOneLargeBatch) {
-  on_two_ranks([](const ProcessGroup& group, const DataParallelOptions& options) {
-    constexpr int kMicros = 3;
-    torch::nn::Sequential net(torch::nn::Linear(4, 6), torch::nn::Tanh(), torch::nn::Linear(6, 2));
-    net->to(at::kDouble);
-    seed_parameters(*net, 5);
-    const at::Tensor large_batch = seeded_randn({2 * kMicros * 2, 4}, 6);
-    net->forward(large_batch).pow(2).mean().backward();
-    std::vector<at::Tensor> expected;
-    for (const at::Tensor& parameter : net->parameters()) expected.push_back(parameter.grad().clone());
-    net->zero_grad();
-
-    DataParallel ddp(*net, group, options);
-    for (int step = 0; step < 3; ++step) {
-      net->zero_grad();
-      for (int micro = 0; micro < kMicros; ++micro) {
-        ddp.set_gradient_synchronization(micro == kMicros - 1);
-        const at::Tensor x = large_batch.narrow(0, 2 * (kMicros * group.rank + micro), 2);
-        (net->forward(x).pow(2).mean() / kMicros).backward();
-      }
-      ddp.finish_gradient_synchronization();
-      for (size_t i = 0; i < expected.size(); ++i) {
-        EXPECT_TRUE(at::allclose(net->parameters()[i].grad(), expected[i], 1e-9, 1e-12)) << "parameter " << i;
-      }
-    }
-    EXPECT_EQ(ddp.stats().steps, 3);
-  });
-}
-
-class FinishesWithBackward : public testing::TestWithParam<const char*> {};
-
-TEST_P(FinishesWithBackward, TheMeanIsThereWhenBackwardReturns) {
-  run_ranks(
-      2,
-      [](const ProcessGroup& group) {
-        Parameters net;
-        DataParallelOptions options;
-        options.strategy = find_strategy(GetParam());
-        DataParallel ddp(net, group, options);
-        for (int step = 0; step < 4; ++step) {
-          net.zero_grad(/*set_to_none=*/step % 2 == 0);
-          net.loss(rank_value(group)).backward();
-          expect_gradients(net, kMean);
-          EXPECT_EQ(ddp.stats().steps, step + 1);
+// The ranks below `offenders` run a backward under no_sync() between backward and finish_gradient_synchronization(), and go on.
+TEST(StepFailure, ABackwardUnderNoSyncBeforeTheFinishIsRefusedAndMakesNoRankDiffer) {
+  for (const int ranks : {2, 3}) {
+    run_ranks(ranks, [](const ProcessGroup& group) {
+      for (const int offenders : {1, group.size}) {
+        for (const bool under_no_sync : {true, false}) {
+          TwoParameters net;
+          DataParallelOptions options = with_strategy("bucketed", 16);
+          options.finish_with_backward = false;
+          DataParallel ddp(net, group, options);
+          for (int step = 0; step < 4; ++step) {
+            net.zero_grad();
+            net.loss(3.0 * group.rank).backward();
+            if (step == 1 && group.rank < offenders) {
+              std::optional<DataParallel::NoSync> scope;
+              if (under_no_sync) scope.emplace(ddp);
+              EXPECT_THAT(message_of<RuntimeError>([&] { net.loss(1).backward(); }), HasSubstr("finish_gradient_synchronization()"));
+            }
+            const auto failure = failure_of([&] { ddp.finish_gradient_synchronization(); });
+            EXPECT_EQ(ddp.last_failure(), failure);
+            ASSERT_EQ(failure.has_value(), step == 1);
+            if (failure) {
+              EXPECT_EQ(failure->step, step);
+              EXPECT_LT(failure->rank, offenders);
+            } else {
+              net.expect_gradients(1.5 * (group.size - 1));
+            }
+          }
         }
-      },
-      kTimeout);
+      }
+    });
+  }
 }
-
-INSTANTIATE_TEST_SUITE_P(Strategies, FinishesWithBackward, testing::Values("naive", "flat", "overlap", "bucketed"));
 
 }  // namespace
 }  // namespace firkin
