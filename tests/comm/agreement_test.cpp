@@ -15,7 +15,6 @@ namespace firkin {
 namespace {
 
 using namespace std::chrono_literals;
-using testing::AllOf;
 using testing::HasSubstr;
 using Clock = std::chrono::steady_clock;
 
@@ -39,8 +38,8 @@ int ceil_log2(int ranks) {
   return rounds;
 }
 
-std::string loss_of_agreement(const ProcessGroup& group, int64_t count) {
-  return loss_of([&] { wait(group, start_or(group, at::zeros({count}, at::kByte)), "the agreement of step 17"); });
+void agree(const ProcessGroup& group, int64_t count) {
+  wait(group, start_or(group, at::zeros({count}, at::kByte)), "the agreement of step 17");
 }
 
 class Agreement : public testing::TestWithParam<int> {};
@@ -124,16 +123,10 @@ TEST(AgreementOfRanks, TellsFuturesAndGivesItsTensor) {
 }
 
 TEST(AgreementOfRanks, NamesTheRankThatNeverComes) {
-  std::vector<std::string> losses(3);
-  std::latch done(3);
-  run_ranks(
-      3,
-      [&](const ProcessGroup& group) {
-        const ProcessGroup beside = companion(group);
-        if (group.rank < 2) losses[static_cast<size_t>(group.rank)] = loss_of_agreement(beside, 8);
-        done.arrive_and_wait();
-      },
-      500ms);
+  const auto losses = losses_of(3, 500ms, [](const ProcessGroup& group) {
+    const ProcessGroup beside = companion(group);
+    if (group.rank < 2) agree(beside, 8);
+  });
   const std::string missing = "rank 2 (" + host_name() + ") did not reach the agreement of step 17";
   EXPECT_THAT(losses[0], HasSubstr(missing));
   EXPECT_THAT(losses[1], HasSubstr(missing));
@@ -146,7 +139,7 @@ TEST(AgreementOfRanks, NamesTheRankThatHasLeftLongBeforeTheTimeoutAndNobodyWaits
       [](const ProcessGroup& group) {
         const ProcessGroup beside = companion(group);
         if (group.rank == 1) return;
-        EXPECT_THAT(loss_of_agreement(beside, 8), HasSubstr("rank 1 (" + host_name() + ") did not reach the agreement"));
+        EXPECT_THAT(loss_of([&] { agree(beside, 8); }), HasSubstr("rank 1 (" + host_name() + ") did not reach the agreement"));
         EXPECT_THROW(start_or(beside, at::zeros({8}, at::kByte)), GroupError);
       },
       60s);
@@ -174,16 +167,7 @@ TEST(AgreementOfRanks, AGroupThatGoesWaitsForNoRank) {
 }
 
 TEST(AgreementOfRanks, LengthsThatDifferAreAnErrorThatNamesBothAndNotTheEndOfTheProcess) {
-  std::vector<std::string> losses(2);
-  std::latch done(2);
-  run_ranks(
-      2,
-      [&](const ProcessGroup& group) {
-        const ProcessGroup beside = companion(group);
-        losses[static_cast<size_t>(group.rank)] = loss_of_agreement(beside, group.rank == 0 ? 40 : 100'000);
-        done.arrive_and_wait();
-      },
-      60s);
+  const auto losses = losses_of(2, 60s, [](const ProcessGroup& group) { agree(companion(group), group.rank == 0 ? 40 : 100'000); });
   EXPECT_THAT(losses[0], HasSubstr("rank 1 sends 100000 bytes in its call 0 of start_or(), rank 0 has 40 bytes in call 0"));
   EXPECT_NE(losses[1], "");
 }

@@ -23,22 +23,8 @@ using testing::StartsWith;
 
 constexpr auto kLongTimeout = 60s;
 
-// Ranks as threads that all keep their group until every one has done its part. Returns the loss that each rank saw.
-std::vector<std::string> losses(int size, std::chrono::milliseconds timeout, const std::function<void(const ProcessGroup&)>& body) {
-  std::vector<std::string> result(static_cast<size_t>(size));
-  std::latch done(size);
-  run_ranks(
-      size,
-      [&](const ProcessGroup& group) {
-        result[static_cast<size_t>(group.rank)] = loss_of([&] { body(group); });
-        done.arrive_and_wait();
-      },
-      timeout);
-  return result;
-}
-
 TEST(GroupFailure, NamesTheRankThatDidNotComeItsHostAndThePlace) {
-  const auto seen = losses(2, 500ms, [](const ProcessGroup& group) {
+  const auto seen = losses_of(2, 500ms, [](const ProcessGroup& group) {
     if (group.rank == 0) wait(group, start_all_reduce(group, at::ones({4})), [] { return std::string("bucket 3 of step 17"); });
   });
   EXPECT_THAT(seen[0], AllOf(StartsWith("rank 1 (" + host_name() + ") did not reach bucket 3 of step 17 [Gloo: Timed out"),
@@ -47,7 +33,7 @@ TEST(GroupFailure, NamesTheRankThatDidNotComeItsHostAndThePlace) {
 
 TEST(GroupFailure, EverySurvivorNamesTheSameRankLongBeforeItsOwnTimeout) {
   const auto started = std::chrono::steady_clock::now();
-  const auto seen = losses(3, kLongTimeout, [](ProcessGroup group) {
+  const auto seen = losses_of(3, kLongTimeout, [](ProcessGroup group) {
     if (group.rank == 0) group.timeout = 500ms;
     if (group.rank < 2) all_reduce(group, at::ones({4}));
   });
@@ -57,7 +43,7 @@ TEST(GroupFailure, EverySurvivorNamesTheSameRankLongBeforeItsOwnTimeout) {
 }
 
 TEST(GroupFailure, NamesSeveralRanks) {
-  const auto seen = losses(4, 500ms, [](const ProcessGroup& group) {
+  const auto seen = losses_of(4, 500ms, [](const ProcessGroup& group) {
     if (group.rank % 2 == 0) barrier(group);
   });
   const std::string host = host_name();
@@ -76,7 +62,7 @@ TEST(GroupFailure, ARankThatHasLeftIsMissing) {
 }
 
 TEST(GroupFailure, RanksAtDifferentPlacesAreToldApart) {
-  const auto seen = losses(2, 500ms, [](const ProcessGroup& group) {
+  const auto seen = losses_of(2, 500ms, [](const ProcessGroup& group) {
     if (group.rank == 0) return all_reduce(group, at::ones({4}));
     barrier(group);
   });
@@ -86,7 +72,7 @@ TEST(GroupFailure, RanksAtDifferentPlacesAreToldApart) {
 }
 
 TEST(GroupFailure, EveryLaterCollectiveSaysTheSame) {
-  losses(2, 500ms, [](const ProcessGroup& group) {
+  losses_of(2, 500ms, [](const ProcessGroup& group) {
     if (group.rank == 1) return;
     const Work first = start_all_reduce(group, at::ones({4}));
     const Work second = start_all_reduce(group, at::ones({4}));

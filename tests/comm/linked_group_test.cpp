@@ -7,11 +7,9 @@
 #include <latch>
 
 #include "../../src/comm/linked_backend.h"
-#include "firkin/base/error.h"
-#include "firkin/comm/process_group.h"
+#include "thread_ranks.h"
 
 #include <torch/torch.h>
-#include <torch/csrc/distributed/c10d/HashStore.hpp>
 
 namespace firkin {
 namespace {
@@ -30,20 +28,14 @@ at::Tensor bytes(int64_t count) {
   return at::ones({count}, at::kByte);
 }
 
-// Ranks as threads, over `link`.
+// Ranks as threads, over `link`: nobody goes while another still wants something.
 void run_linked(int size, const ModelledLink& link, const std::function<void(const ProcessGroup&)>& body,
                 std::chrono::milliseconds timeout = 60s) {
-  auto store = c10::make_intrusive<c10d::HashStore>();
-  std::vector<std::thread> threads;
   std::latch done(size);
-  for (int rank = 0; rank < size; ++rank) {
-    threads.emplace_back([&, rank] {
-      const ProcessGroup group = make_process_group(store, rank, size, {.timeout = timeout, .link = link});
-      body(group);
-      done.arrive_and_wait();  // nobody goes while another still wants something
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
+  run_ranks_with(size, {.timeout = timeout, .link = link}, [&](const ProcessGroup& group) {
+    body(group);
+    done.arrive_and_wait();
+  });
 }
 
 double seconds_of_all_reduce(const ProcessGroup& group, int64_t count) {
@@ -162,7 +154,7 @@ TEST(LinkedGroup, WaitingUsesNoProcessor) {
 }
 
 TEST(LinkedGroup, ARankThatDoesNotComeIsNamedLongBeforeTheLinksTime) {
-  std::vector<std::string> losses(2);
+  std::vector<std::string> losses;
   const auto started = Clock::now();
   run_linked(
       2, slow_link(2, 1000),
@@ -170,13 +162,8 @@ TEST(LinkedGroup, ARankThatDoesNotComeIsNamedLongBeforeTheLinksTime) {
         if (group.rank == 1) return;
         const Work first = start_all_reduce(group, bytes(4));
         const Work second = start_all_reduce(group, bytes(4));
-        for (const Work& work : {first, second}) {
-          try {
-            wait(group, work, "bucket 3 of step 17");
-          } catch (const GroupError& error) {
-            losses[work == first ? 0 : 1] = error.what();
-          }
-        }
+        losses = {loss_of([&] { wait(group, first, "bucket 3 of step 17"); }),
+                  loss_of([&] { wait(group, second, "bucket 3 of step 17"); })};
         EXPECT_TRUE(first->getFuture()->hasError());
       },
       500ms);

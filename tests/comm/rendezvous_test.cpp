@@ -14,6 +14,7 @@
 #include "../../src/comm/group_store.h"
 #include "firkin/base/error.h"
 #include "firkin/comm/process_group.h"
+#include "launcher_environment.h"
 #include "thread_ranks.h"
 
 #include <torch/torch.h>
@@ -40,12 +41,8 @@ class LoopbackPort {
     EXPECT_EQ(getsockname(socket_, reinterpret_cast<sockaddr*>(&address), &size), 0);
     port_ = ntohs(address.sin_port);
     if (listening) listen(socket_, SOMAXCONN);
-    if (!listening) close(socket_);
-    open_ = listening;
   }
-  ~LoopbackPort() {
-    if (open_) close(socket_);
-  }
+  ~LoopbackPort() { close(socket_); }
   LoopbackPort(const LoopbackPort&) = delete;
   LoopbackPort& operator=(const LoopbackPort&) = delete;
 
@@ -54,8 +51,11 @@ class LoopbackPort {
  private:
   int socket_;
   int port_ = 0;
-  bool open_ = false;
 };
+
+int free_port() {
+  return LoopbackPort(false).number();
+}
 
 RankInfo rank_at(int rank, int size, int port) {
   return {.rank = rank, .world_size = size, .local_rank = rank, .local_world_size = size, .master_port = port};
@@ -68,12 +68,7 @@ void run_threads(int count, const std::function<void(int)>& body) {
 }
 
 std::string failure_of(const std::function<void()>& body) {
-  try {
-    body();
-  } catch (const RuntimeError& error) {
-    return error.what();
-  }
-  return "";
+  return message_of<RuntimeError>(body);
 }
 
 void expect_both_work(const ProcessGroup& first, const ProcessGroup& second) {
@@ -83,37 +78,18 @@ void expect_both_work(const ProcessGroup& first, const ProcessGroup& second) {
   }
 }
 
-class Rendezvous : public testing::Test {
- protected:
-  void SetUp() override { clear(); }
-  void TearDown() override { clear(); }
-
- private:
-  static void clear() {
-    for (const char* name :
-         {"TORCHELASTIC_USE_AGENT_STORE", "RANK", "WORLD_SIZE", "MASTER_PORT", "OMPI_COMM_WORLD_RANK", "SLURM_STEP_NUM_TASKS"}) {
-      unsetenv(name);
-    }
-  }
-};
+using Rendezvous = LauncherEnvironment;
 
 TEST_F(Rendezvous, TakesTheRankFromTheLauncher) {
-  setenv("RANK", "0", 1);
-  setenv("WORLD_SIZE", "1", 1);
-  setenv("MASTER_PORT", std::to_string(LoopbackPort(false).number()).c_str(), 1);
+  set(fmt::format("RANK=0 WORLD_SIZE=1 MASTER_PORT={}", free_port()));
   const ProcessGroup group = connect();
   EXPECT_EQ(group.rank, 0);
   expect_sum(group);
 }
 
 TEST_F(Rendezvous, SaysHowToStartAProgramThatNoLauncherStarted) {
-  try {
-    connect();
-    FAIL() << "expected an error";
-  } catch (const InputError& error) {
-    EXPECT_THAT(error.what(),
-                StartsWith("no launcher started this process: RANK and WORLD_SIZE are not set; start it with mpirun or srun"));
-  }
+  EXPECT_THAT(message_of<InputError>([] { connect(); }),
+              StartsWith("no launcher started this process: RANK and WORLD_SIZE are not set; start it with mpirun or srun"));
 }
 
 TEST_F(Rendezvous, TwoGroupsOverOneStoreWorkAtOnce) {
@@ -126,7 +102,7 @@ TEST_F(Rendezvous, TwoGroupsOverOneStoreWorkAtOnce) {
 }
 
 TEST_F(Rendezvous, TwoGroupsOfOneMeetingPointWorkAtOnce) {
-  const int port = LoopbackPort(false).number();
+  const int port = free_port();
   run_threads(2, [&](int rank) {
     const ProcessGroup first = connect(rank_at(rank, 2, port), {});
     const ProcessGroup second = connect(rank_at(rank, 2, port), {});
@@ -146,27 +122,17 @@ TEST_F(Rendezvous, WhenAllRanksAreStartedAgainTheyMeetNothingOfAnEarlierAttempt)
 }
 
 TEST_F(Rendezvous, ARankThatIsStartedAgainAloneMeetsTheOthersWhenTheyComeAgain) {
-  auto store = c10::make_intrusive<c10d::HashStore>();
-  run_threads(3, [&](int rank) {
-    {
-      const ProcessGroup first = make_process_group(store, rank, 3, {});
-      expect_sum(first);
-      if (rank != 1) std::this_thread::sleep_for(200ms);  // they learn of it later
-    }
-    expect_sum(make_process_group(store, rank, 3, {}));
-  });
-}
-
-TEST_F(Rendezvous, Rank0ThatIsStartedAgainAloneMeetsTheOthersWhenTheyComeAgain) {
-  auto store = c10::make_intrusive<c10d::HashStore>();
-  run_threads(3, [&](int rank) {
-    {
-      const ProcessGroup first = make_process_group(store, rank, 3, {});
-      expect_sum(first);
-      if (rank != 0) std::this_thread::sleep_for(200ms);
-    }
-    expect_sum(make_process_group(store, rank, 3, {}));
-  });
+  for (const int alone : {0, 1}) {
+    auto store = c10::make_intrusive<c10d::HashStore>();
+    run_threads(3, [&](int rank) {
+      {
+        const ProcessGroup first = make_process_group(store, rank, 3, {});
+        expect_sum(first);
+        if (rank != alone) std::this_thread::sleep_for(200ms);  // they learn of it later
+      }
+      expect_sum(make_process_group(store, rank, 3, {}));
+    });
+  }
 }
 
 constexpr uint64_t kOtherProcess = 1;
@@ -184,25 +150,17 @@ TEST_F(Rendezvous, ARankThatDiedBeforeAllHadArrivedIsReplaced) {
 }
 
 TEST_F(Rendezvous, ARankThatDiedBeforeItConnectedIsReplaced) {
-  auto store = c10::make_intrusive<c10d::HashStore>();
-  const auto started = std::chrono::steady_clock::now();
-  run_threads(3, [&](int rank) {
-    if (rank == 1) {
-      EXPECT_TRUE(gather_ranks(store, {.rank = 1, .size = 3, .process = kOtherProcess}, in(60s)).complete);
-    }
-    expect_sum(make_process_group(store, rank, 3, {}));
-  });
-  EXPECT_LT(std::chrono::steady_clock::now() - started, 60s);  // nobody waits for a timeout
-}
-
-TEST_F(Rendezvous, Rank0ThatDiedBeforeItConnectedIsReplaced) {
-  auto store = c10::make_intrusive<c10d::HashStore>();
-  run_threads(2, [&](int rank) {
-    if (rank == 0) {
-      EXPECT_TRUE(gather_ranks(store, {.rank = 0, .size = 2, .process = kOtherProcess}, in(60s)).complete);
-    }
-    expect_sum(make_process_group(store, rank, 2, {}));
-  });
+  for (const auto& [dies, size] : {std::pair{1, 3}, {0, 2}}) {
+    auto store = c10::make_intrusive<c10d::HashStore>();
+    const auto started = std::chrono::steady_clock::now();
+    run_threads(size, [&, dies = dies, size = size](int rank) {
+      if (rank == dies) {
+        EXPECT_TRUE(gather_ranks(store, {.rank = rank, .size = size, .process = kOtherProcess}, in(60s)).complete);
+      }
+      expect_sum(make_process_group(store, rank, size, {}));
+    });
+    EXPECT_LT(std::chrono::steady_clock::now() - started, 60s);  // nobody waits for a timeout
+  }
 }
 
 TEST_F(Rendezvous, Rank0ThatDiedBeforeAllHadArrivedIsReplaced) {
@@ -215,7 +173,7 @@ TEST_F(Rendezvous, Rank0ThatDiedBeforeAllHadArrivedIsReplaced) {
 }
 
 TEST_F(Rendezvous, ARankFindsRank0AgainThatHasTakenItsStoreAway) {
-  const int port = LoopbackPort(false).number();
+  const int port = free_port();
   run_threads(2, [&](int rank) {
     {
       const ProcessGroup first = connect(rank_at(rank, 2, port), {});
@@ -257,7 +215,7 @@ TEST_F(Rendezvous, NamesTheRankThatHasNotArrivedOnEveryOther) {
 
 // On standard error, once that takes long.
 TEST_F(Rendezvous, SaysForWhomARankWaits) {
-  const int port = LoopbackPort(false).number();
+  const int port = free_port();
   const GroupOptions options{.device = c10::Device(c10::kCPU), .rendezvous_timeout = 20s, .report_after = 200ms};
   testing::internal::CaptureStderr();
   run_threads(3, [&](int rank) {
@@ -271,7 +229,7 @@ TEST_F(Rendezvous, SaysForWhomARankWaits) {
 }
 
 TEST_F(Rendezvous, NamesTheMeetingPoint) {
-  const int port = LoopbackPort(false).number();
+  const int port = free_port();
   EXPECT_EQ(failure_of([&] { connect(rank_at(0, 3, port), {.timeout = 300ms}); }),
             "rank 0 cannot form a group of 3 at 127.0.0.1:" + std::to_string(port) + " within 300 ms: ranks 1, 2 have not arrived");
 }
@@ -285,7 +243,7 @@ TEST_F(Rendezvous, NamesTheRankThatArrivedButDidNotConnect) {
 }
 
 TEST_F(Rendezvous, SaysWhereNobodyListens) {
-  const int port = LoopbackPort(false).number();
+  const int port = free_port();
   EXPECT_THAT(failure_of([&] { connect(rank_at(1, 2, port), {.timeout = 300ms}); }),
               StartsWith("rank 1 cannot meet the others at 127.0.0.1:" + std::to_string(port) + ": "));
 }
@@ -293,13 +251,9 @@ TEST_F(Rendezvous, SaysWhereNobodyListens) {
 TEST_F(Rendezvous, SaysThatNothingResolvesTheMeetingPoint) {
   RankInfo info = rank_at(1, 2, 29500);
   info.master_address = "no-such-host.invalid";
-  try {
-    connect(info, {.rendezvous_timeout = 300ms});
-    FAIL() << "expected an error";
-  } catch (const InputError& error) {
-    EXPECT_THAT(error.what(), AllOf(StartsWith("rank 1 cannot meet the others at no-such-host.invalid:29500: "),
-                                    HasSubstr("expected MASTER_ADDR to be the host of rank 0")));
-  }
+  EXPECT_THAT(message_of<InputError>([&] { connect(info, {.rendezvous_timeout = 300ms}); }),
+              AllOf(StartsWith("rank 1 cannot meet the others at no-such-host.invalid:29500: "),
+                    HasSubstr("expected MASTER_ADDR to be the host of rank 0")));
 }
 
 TEST_F(Rendezvous, TakesTimeoutsUpToTheLargestAndNoneBelowAMillisecond) {

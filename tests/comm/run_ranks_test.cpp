@@ -9,6 +9,7 @@
 #include <stdexcept>
 
 #include "firkin/base/error.h"
+#include "launcher_environment.h"
 #include "process_ranks.h"
 
 namespace firkin {
@@ -24,11 +25,8 @@ struct Outcome {
   std::string message;  // on standard error
 };
 
-class RunRanks : public testing::Test {
+class RunRanks : public LauncherEnvironment {
  protected:
-  void SetUp() override { clear(); }
-  void TearDown() override { clear(); }
-
   static Outcome run(
       std::vector<const char*> words, const std::function<int()>& result = [] { return 0; }) {
     words.insert(words.begin(), "/some/where/trainer");
@@ -42,11 +40,6 @@ class RunRanks : public testing::Test {
     outcome.message = testing::internal::GetCapturedStderr();
     return outcome;
   }
-
- private:
-  static void clear() {
-    for (const char* name : {"RANK", "WORLD_SIZE", "MASTER_ADDR", "OMPI_COMM_WORLD_RANK", "SLURM_STEP_NUM_TASKS"}) unsetenv(name);
-  }
 };
 
 TEST_F(RunRanks, RunsAsTheOnlyRankWithoutALauncher) {
@@ -57,12 +50,9 @@ TEST_F(RunRanks, RunsAsTheOnlyRankWithoutALauncher) {
 }
 
 TEST_F(RunRanks, StartsRanksFromAShellInsideASlurmJob) {
-  setenv("SLURM_PROCID", "0", 1);
-  setenv("SLURM_STEP_NUM_TASKS", "1", 1);
-  setenv("SLURM_LOCALID", "0", 1);
+  set("SLURM_PROCID=0 SLURM_STEP_NUM_TASKS=1 SLURM_LOCALID=0");
   EXPECT_EQ(run({}).world_size, 1);
   EXPECT_THAT(run({"--ranks", "0"}).message, testing::HasSubstr("--ranks 0: expected 1 to"));
-  for (const char* name : {"SLURM_PROCID", "SLURM_LOCALID"}) unsetenv(name);
 }
 
 TEST(LocalLaunch, DoesNotWaitForAProcessThatARankLeftBehind) {
@@ -115,9 +105,7 @@ TEST_F(RunRanks, RejectsANumberOfRanksThatIsNone) {
 }
 
 TEST_F(RunRanks, RejectsRanksThatTheLauncherContradicts) {
-  setenv("RANK", "0", 1);
-  setenv("WORLD_SIZE", "2", 1);
-  setenv("MASTER_ADDR", "127.0.0.1", 1);
+  set("RANK=0 WORLD_SIZE=2 MASTER_ADDR=127.0.0.1");
   const Outcome outcome = run({"--ranks=3"});
   EXPECT_EQ(outcome.exit_code, 2);
   EXPECT_EQ(outcome.world_size, 0);
