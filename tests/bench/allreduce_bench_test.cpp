@@ -1,4 +1,4 @@
-// Bookkeeping of the all-reduce benchmark; how fast anything was is never checked.
+// Bookkeeping of the all-reduce benchmark, and sums that are known; how fast anything was is never checked.
 #include "bench/allreduce_bench.h"
 
 #include <gmock/gmock.h>
@@ -7,6 +7,8 @@
 #include "../comm/thread_ranks.h"
 #include "firkin/base/error.h"
 #include "firkin/base/units.h"
+
+#include <torch/torch.h>
 
 namespace firkin {
 namespace {
@@ -73,7 +75,7 @@ TEST(Collectives, OfEverySizeAreMeasuredInTurnsAndGiveEveryRankItsSumsAndEverybo
       EXPECT_EQ(one.wrong, 0) << i;
       EXPECT_GE(one.isolated_s.size(), static_cast<size_t>(AllReduceSchedule::kFewestRounds));
       EXPECT_GE(one.gap_s.size(), static_cast<size_t>(AllReduceSchedule::kFewestRounds));
-      EXPECT_THAT(one.gap_s, testing::Each(testing::Gt(0)));
+      EXPECT_THAT(one.gap_s, Each(Gt(0)));
       EXPECT_EQ(one.block_s.size(), results[0][0].block_s.size());
       EXPECT_EQ(one.isolated_s, results[1][i].isolated_s);
     }
@@ -89,9 +91,57 @@ TEST(Collectives, AreRefusedOnOneRankAndForSlicesThatAreNoWholeElements) {
 }
 
 TEST(SlicedSizes, GiveEveryRankWholeElementsAndAreDistinct) {
-  EXPECT_THAT(sliced_sizes({4, 8, 4096, 4100}, 3), testing::ElementsAre(12, 4104));
-  EXPECT_THAT(sliced_sizes({4096, 4104}, 2, at::kDouble), testing::ElementsAre(4096, 4112));
-  EXPECT_THAT(sliced_sizes({6}, 2, at::kBFloat16), testing::ElementsAre(8));
+  EXPECT_THAT(sliced_sizes({4, 8, 4096, 4100}, 3), ElementsAre(12, 4104));
+  EXPECT_THAT(sliced_sizes({4096, 4104}, 2, at::kDouble), ElementsAre(4096, 4112));
+  EXPECT_THAT(sliced_sizes({6}, 2, at::kBFloat16), ElementsAre(8));
+}
+
+at::Tensor values_of(int rank, int world_size, int64_t elements, at::ScalarType dtype = at::kFloat) {
+  const at::Tensor buffer = at::empty({elements}, dtype);
+  fill_with_known_values(buffer, rank, world_size);
+  return buffer;
+}
+
+at::Tensor sum_of_ranks(int world_size, int64_t elements, at::ScalarType dtype = at::kFloat) {
+  at::Tensor sum = at::zeros({elements}, dtype);
+  for (int rank = 0; rank < world_size; ++rank) sum += values_of(rank, world_size, elements, dtype);
+  return sum;
+}
+
+TEST(KnownSums, AreExactForAnyNumberOfRanksInAllTypesOfGradients) {
+  for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16, at::kHalf, at::kDouble}) {
+    for (const int ranks : {1, 2, 6, 127, 300}) EXPECT_EQ(count_wrong(sum_of_ranks(ranks, 5000, dtype)), 0) << ranks;
+  }
+  EXPECT_EQ(count_wrong(sum_of_ranks(2, (int64_t{127} << 14) + 100)), 0);
+}
+
+TEST(KnownSums, CountEveryElementThatWasCorrupted) {
+  const at::Tensor sum = sum_of_ranks(2, 10000);
+  sum[7] += 1;
+  sum[9999] = std::numeric_limits<float>::quiet_NaN();
+  EXPECT_EQ(count_wrong(sum), 2);
+}
+
+TEST(KnownSums, OfASliceBeginAtItsFirstElement) {
+  EXPECT_EQ(count_wrong(sum_of_ranks(2, 10000).narrow(0, 300, 500), 300), 0);
+  EXPECT_EQ(count_wrong(sum_of_ranks(2, 10000).narrow(0, 301, 500), 300), 500);
+}
+
+TEST(KnownSums, ShowARankThatIsMissingOrThereTwiceAndDataThatMoved) {
+  constexpr int64_t kElements = 9000;
+  EXPECT_EQ(count_wrong(sum_of_ranks(3, kElements) - values_of(1, 3, kElements)), kElements / 3);
+  EXPECT_EQ(count_wrong(sum_of_ranks(3, kElements) + values_of(0, 3, kElements)), kElements / 3);
+  EXPECT_EQ(count_wrong(sum_of_ranks(3, kElements).roll(1)), kElements);
+}
+
+TEST(KnownSums, HoldForARealAllReduce) {
+  run_ranks(3, [](const ProcessGroup& group) {
+    const at::Tensor buffer = values_of(group.rank, 3, 100001);
+    all_reduce(group, buffer);
+    EXPECT_EQ(count_wrong(buffer), 0);
+    all_reduce(group, buffer);  // once too often
+    EXPECT_EQ(count_wrong(buffer), 100001);
+  });
 }
 
 }  // namespace

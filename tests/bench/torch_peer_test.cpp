@@ -5,14 +5,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "../comm/thread_ranks.h"
-#include "../ddp/tensors.h"
-#include "../ddp/test_models.h"
+#include "../ddp/known_gradients.h"
 #include "../pairwise.h"
 #include "bench/step_bench.h"
-#include "firkin/base/error.h"
-
-#include <torch/torch.h>
 
 namespace firkin {
 namespace {
@@ -21,21 +16,13 @@ using testing::ElementsAre;
 
 constexpr int kSteps = 5;
 
-struct Module : torch::nn::Module {
-  at::Tensor a = register_parameter("a", at::ones({4}));
-  at::Tensor b = register_parameter("b", at::ones({4}));
-  at::Tensor c = register_parameter("c", at::ones({4}));
+struct Module : Parameters {
+  Module() : Parameters({4, 4, 4}) {}
   at::Tensor seen = register_buffer("seen", at::zeros({2}));
-
-  // The rank's gradients are its rank and one; the mean over two ranks is 1.5.
-  void backward(const ProcessGroup& group) const { ((a + b + c) * (1.0 + group.rank)).sum().backward(); }
-  void forget_gradients() const {
-    for (const at::Tensor& parameter : parameters()) parameter.mutable_grad().reset();
-  }
 };
 
 // On two ranks, with gradients as views of the Reducer's buckets and as copies, 16 bytes a bucket.
-void on_two_ranks(const std::function<void(const ProcessGroup&, const TorchPeerOptions&)>& body) {
+void with_and_without_views(const std::function<void(const ProcessGroup&, const TorchPeerOptions&)>& body) {
   for (const bool views : {true, false}) {
     SCOPED_TRACE(views);
     run_ranks(2, [&](const ProcessGroup& group) { body(group, {.cap = {.cap_bytes = 16}, .gradient_as_bucket_view = views}); });
@@ -43,49 +30,46 @@ void on_two_ranks(const std::function<void(const ProcessGroup&, const TorchPeerO
 }
 
 TEST(TorchPeer, GradientsAreTheMeanOverTheRanksWhenBackwardReturns) {
-  on_two_ranks([](const ProcessGroup& group, const TorchPeerOptions& options) {
+  with_and_without_views([](const ProcessGroup& group, const TorchPeerOptions& options) {
     Module module;
     TorchPeer peer(module, group, options);
     for (int step = 0; step < 3; ++step) {
-      module.forget_gradients();
+      module.zero_grad();
       peer.prepare();
-      module.backward(group);
-      for (const at::Tensor& p : module.parameters()) EXPECT_TRUE(at::equal(p.grad(), at::full({4}, 1.5)));
+      module.loss(rank_value(group)).backward();
+      module.expect_gradients(kMean);
       peer.rebuild_buckets();
     }
   });
 }
 
 TEST(TorchPeer, ABackwardThatIsNotPreparedStaysOnItsRank) {
-  on_two_ranks([](const ProcessGroup& group, const TorchPeerOptions& options) {
+  with_and_without_views([](const ProcessGroup& group, const TorchPeerOptions& options) {
     Module module;
     TorchPeer peer(module, group, options);
     for (int micro = 0; micro < 3; ++micro) {
       if (micro == 2) peer.prepare();
-      module.backward(group);
-      if (micro < 2) {
-        EXPECT_TRUE(at::equal(module.a.grad(), at::full({4}, (micro + 1) * (1.0 + group.rank))));
-      }
+      module.loss(rank_value(group)).backward();
+      module.expect_gradients(micro < 2 ? (micro + 1) * rank_value(group) : 3 * kMean);
     }
-    for (const at::Tensor& p : module.parameters()) EXPECT_TRUE(at::equal(p.grad(), at::full({4}, 4.5)));
   });
 }
 
 TEST(TorchPeer, RanksBeginWithRank0sParametersAndItsBuffersComeBeforeEveryStep) {
-  on_two_ranks([](const ProcessGroup& group, const TorchPeerOptions& options) {
+  with_and_without_views([](const ProcessGroup& group, const TorchPeerOptions& options) {
     Module module;
     {
       const at::NoGradGuard no_grad;
-      module.b.fill_(5.0 + group.rank);
+      module.all[1].fill_(5.0 + group.rank);
       module.seen.fill_(7.0 + group.rank);
     }
     TorchPeer peer(module, group, options);
-    EXPECT_TRUE(at::equal(module.b, at::full({4}, 5.0)));
+    EXPECT_TRUE(at::equal(module.all[1], at::full({4}, 5.0)));
     EXPECT_TRUE(at::equal(module.seen, at::full({2}, 7.0)));
     module.seen.fill_(9.0 + group.rank);
     peer.prepare();
     EXPECT_TRUE(at::equal(module.seen, at::full({2}, 9.0)));
-    module.backward(group);
+    module.loss(rank_value(group)).backward();
   });
 }
 
@@ -106,12 +90,6 @@ TEST(TorchPeer, AModuleWithoutParametersIsRefused) {
   });
 }
 
-// What a run leaves behind on one rank.
-struct Trained {
-  Tensors first_gradients;  // at the same parameters in every run
-  Tensors parameters;
-};
-
 // Model, optimiser, dtype, ranks.
 using Setup = std::tuple<std::string, std::string, at::ScalarType, int>;
 
@@ -125,11 +103,7 @@ Trained train_on_ranks(const char* strategy, const Setup& setup) {
     workload.module = model.module;
     workload.parameters = model.module->parameters();
     workload.loss = [&](int64_t step) { return model.loss(static_cast<int>(step), group.rank * share, share); };
-    if (optimizer == "AdamW") {
-      workload.optimizer = std::make_shared<torch::optim::AdamW>(workload.parameters, torch::optim::AdamWOptions(1e-3));
-    } else {
-      workload.optimizer = std::make_shared<torch::optim::SGD>(workload.parameters, torch::optim::SGDOptions(0.1).momentum(0.9));
-    }
+    workload.optimizer = make_named_optimizer(optimizer, trainable_parameters(*model.module));
     DataParallelOptions options;
     options.strategy = find_strategy(strategy);
     options.cap.cap_bytes = 1500;
