@@ -1,28 +1,22 @@
-// Whatever DataParallel does on a device is in order by events, on whatever streams a program works. Found without a GPU: see clocks.h.
+// Whatever DataParallel does on a device is in order by events, on whatever streams a program works. Found without a GPU: see
+// checked_device.h.
 #include <ATen/ops/allclose.h>
 #include <ATen/ops/ones.h>
 #include <c10/core/DeviceGuard.h>
 #include <c10/core/StreamGuard.h>
-#include <fmt/format.h>
-#include <fmt/ranges.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <latch>
 
 #include "../comm/process_ranks.h"
-#include "../comm/thread_ranks.h"
 #include "../ddp/layered_net.h"
-#include "../ddp/tensors.h"
 #include "../ddp/throw_in_backward.h"
+#include "../ddp/training.h"
 #include "bench/step_bench.h"
 #include "checked_backend.h"
 #include "checked_device.h"
 #include "firkin/base/error.h"
-#include "firkin/ddp/data_parallel.h"
-#include "firkin/ddp/module_parameters.h"
-#include "firkin/ddp/overlapped_optimizer.h"
-#include "firkin/ddp/sharded_optimizer.h"
 #include "firkin/tune/tune.h"
 #include "workload/synthetic_workload.h"
 
@@ -36,15 +30,9 @@ using testing::IsEmpty;
 using testing::Not;
 using testing::SizeIs;
 
-// What is left of earlier tests is forgotten.
 class Streams : public testing::Test {
  protected:
-  void SetUp() override {
-    register_checked_device();
-    Clocks::all().take_races();
-    Clocks::all().take_host_waits();
-    Clocks::all().forget_times();
-  }
+  void SetUp() override { register_checked_device(); }
 };
 
 // How a rank trains.
@@ -57,16 +45,13 @@ struct Course {
   bool with_two_gradients_streams = false;  // gradients of every other parameter are accumulated on a stream of their own
   bool a_step_fails = false;
   bool with_joined_end = true;  // finish_with_backward
-  bool overlapped = false;
-  bool clips = false;  // sharded
+  bool clips = false;
   ShardedOptions sharded = {};
   at::ScalarType dtype = at::kDouble;
 };
 
 DataParallelOptions options_of(const Course& course, const torch::nn::Module& module) {
-  DataParallelOptions options;
-  options.strategy = find_strategy(course.strategy);
-  options.cap.cap_bytes = 600;
+  DataParallelOptions options = with_strategy(course.strategy, 600);
   options.gradient_hook = course.hook;
   options.finish_with_backward = course.with_joined_end;
   if (course.strategy == "planned") {
@@ -90,15 +75,7 @@ Tensors train(const Course& course, const ProcessGroup& group, c10::Device devic
       accumulators.push_back(torch::autograd::impl::grad_accumulator(net->parameters()[i]));
     }
   }
-  DataParallel ddp(*net, group, options_of(course, *net));
-  const torch::optim::SGDOptions momentum = torch::optim::SGDOptions(0.1).momentum(0.9);
-  torch::optim::SGD optimizer(net->parameters(), momentum);
-  OverlappedOptimizer overlapped(ddp, optimizer);
-  std::optional<ShardedOptimizer> sharded;
-  if (find_strategy(course.strategy).shards) {
-    const auto sgd = [&](const auto& parts) { return std::make_unique<torch::optim::SGD>(tensors_of(parts), momentum); };
-    sharded.emplace(ddp, sgd, course.sharded);
-  }
+  Training training(*net, group, options_of(course, *net), "SGD", course.sharded);
   std::optional<c10::StreamGuard> side;
   if (course.on_a_side_stream && !device.is_cpu()) {
     const c10::Stream stream = new_stream(device);
@@ -107,32 +84,31 @@ Tensors train(const Course& course, const ProcessGroup& group, c10::Device devic
   }
   for (int step = 0; step < course.steps; ++step) {
     const bool fails = course.a_step_fails && step == 2;
-    optimizer.zero_grad(/*set_to_none=*/!course.zero_in_place);
+    training.zero_grad(/*to_none=*/!course.zero_in_place);
     try {
       const auto throws = [](const at::Tensor& x) { return ThrowInBackward::apply(x, "on purpose"); };
       const at::Tensor batch = batch_of(step, group.rank, options);
       const at::Tensor out = fails && group.rank == 1 ? net->forward(batch, throws) : net->forward(batch);
       out.pow(2).mean().backward();
-      ddp.finish_gradient_synchronization();
-      if (sharded) {
-        if (course.clips) sharded->clip_gradients(1e-2);
-        sharded->step();
-      } else if (course.overlapped) {
-        overlapped.step();
-      } else {
-        optimizer.step();
-      }
+      training.ddp.finish_gradient_synchronization();
+      if (course.clips) training.clip(1e-2);
+      training.step();
     } catch (const StepError&) {
       EXPECT_TRUE(fails);
     } catch (const OnPurpose&) {
       EXPECT_TRUE(fails);
     }
   }
-  overlapped.drain();
+  training.ddp.drain();
   if (side) wait_for(side->original_stream(), side->current_stream());  // the parameters' memory is that one's
   Tensors parameters;
   for (const at::Tensor& parameter : net->parameters()) parameters.push_back(parameter.detach().to(at::kCPU));
   return parameters;
+}
+
+void expect_near(const Tensors& ours, const Tensors& expected, double tolerance) {
+  ASSERT_EQ(ours.size(), expected.size());
+  for (size_t i = 0; i < ours.size(); ++i) EXPECT_TRUE(at::allclose(ours[i], expected[i], tolerance, tolerance)) << "parameter " << i;
 }
 
 // On both devices: the same numbers, and no races on the one that looks for them.
@@ -147,9 +123,7 @@ void expect_in_order(const Course& course, int ranks = 2) {
   const double tolerance = course.hook.wire_dtype || course.dtype != at::kDouble ? 2e-2 : 1e-12;
   for (size_t rank = 0; rank < on_device.size(); ++rank) {
     EXPECT_TRUE(same_bits(on_device[rank], on_device[0])) << "rank " << rank;
-    for (size_t i = 0; i < on_device[rank].size(); ++i) {
-      EXPECT_TRUE(at::allclose(on_device[rank][i], on_cpu[rank][i], tolerance, tolerance)) << "rank " << rank << ", parameter " << i;
-    }
+    expect_near(on_device[rank], on_cpu[rank], tolerance);
   }
   EXPECT_THAT(Clocks::all().take_races(), IsEmpty());
 }
@@ -160,84 +134,55 @@ void expect_in_order_on_one_device(const Course& course) {
     const Tensors on_cpu = train(course, group, c10::kCPU);
     const c10::DeviceGuard guard(checked_device(0));
     const Tensors on_device = train(course, with_checked_device(group, checked_device(0)), checked_device(0));
-    for (size_t i = 0; i < on_device.size(); ++i) {
-      EXPECT_TRUE(at::allclose(on_device[i], on_cpu[i], 1e-12, 1e-12)) << "rank " << group.rank << ", parameter " << i;
-    }
+    expect_near(on_device, on_cpu, 1e-12);
     EXPECT_THAT(Clocks::all().take_races(), IsEmpty());
   });
 }
 
-TEST_F(Streams, WorkOnAnotherStreamIsARaceUnlessAnEventOrdersIt) {
-  const c10::Device device = checked_device(0);
-  at::Tensor values = at::ones({8}, at::TensorOptions(device));
-  const c10::Stream first = current_stream_of(device);
-  const c10::Stream second = new_stream(device);
-  {
-    const c10::StreamGuard guard(second);
-    values.mul_(2);
-    EXPECT_THAT(Clocks::all().take_races(), Not(IsEmpty()));
-  }
-  wait_for(first, second);
-  values.mul_(2);
-  EXPECT_THAT(Clocks::all().take_races(), IsEmpty());
-  EXPECT_TRUE(at::equal(values.to(at::kCPU), at::full({8}, 4.0F)));
-}
+struct Place {
+  const char* name;
+  Course course;
+  int ranks = 2;
+};
 
-TEST_F(Streams, MemoryThatIsFreedWhileAnotherStreamUsesItIsARace) {
-  const c10::Device device = checked_device(0);
-  const c10::Stream second = new_stream(device);
-  at::Tensor values = at::ones({8}, at::TensorOptions(device));
-  wait_for(second, current_stream_of(device));
-  {
-    const c10::StreamGuard guard(second);
-    const at::Tensor sum = values.sum();
-  }
-  values.reset();
-  EXPECT_THAT(Clocks::all().take_races(), SizeIs(1));
-}
+const Place kPlaces[] = {
+    {"Plain", {}},
+    {"OnThreeRanks", {}, 3},
+    {"StepsOnAnotherStream", {.on_a_side_stream = true}},
+    {"GradientsOnTwoStreams", {.with_two_gradients_streams = true}},
+    {"StepsOnAnotherAndGradientsOnTwo", {.on_a_side_stream = true, .with_two_gradients_streams = true}},
+    {"GradientsStayInTheBuckets", {.zero_in_place = true, .with_two_gradients_streams = true}},
+    {"AStepFails", {.steps = 5, .on_a_side_stream = true, .with_two_gradients_streams = true, .a_step_fails = true}},
+    {"TheStepEndsWithACall", {.on_a_side_stream = true, .with_two_gradients_streams = true, .with_joined_end = false}},
+    {"Compressed", {.hook = bf16_compression(), .with_two_gradients_streams = true}},
+};
 
-class EveryStrategyOnStreams : public Streams, public testing::WithParamInterface<std::string> {};
+class EveryStrategyOnStreams : public Streams, public testing::WithParamInterface<std::tuple<std::string, Place>> {};
 
 TEST_P(EveryStrategyOnStreams, IsInOrder) {
-  expect_in_order({.strategy = GetParam()});
-}
-TEST_P(EveryStrategyOnStreams, IsInOrderWhereTwoRanksShareTheDevice) {
-  expect_in_order_on_one_device({.strategy = GetParam()});
-}
-TEST_P(EveryStrategyOnStreams, IsInOrderOnThreeRanks) {
-  expect_in_order({.strategy = GetParam()}, 3);
-}
-TEST_P(EveryStrategyOnStreams, IsInOrderWhereStepsRunOnAnotherStream) {
-  expect_in_order({.strategy = GetParam(), .on_a_side_stream = true});
-}
-TEST_P(EveryStrategyOnStreams, IsInOrderWhereGradientsComeOnTwoStreams) {
-  expect_in_order({.strategy = GetParam(), .with_two_gradients_streams = true});
-  expect_in_order({.strategy = GetParam(), .on_a_side_stream = true, .with_two_gradients_streams = true});
-}
-TEST_P(EveryStrategyOnStreams, IsInOrderWhereGradientsStayInTheBuckets) {
-  expect_in_order({.strategy = GetParam(), .zero_in_place = true, .with_two_gradients_streams = true});
-}
-TEST_P(EveryStrategyOnStreams, IsInOrderAfterAStepThatFailed) {
-  expect_in_order({.strategy = GetParam(), .steps = 5, .on_a_side_stream = true, .with_two_gradients_streams = true, .a_step_fails = true});
-}
-TEST_P(EveryStrategyOnStreams, IsInOrderWhereTheStepEndsWithACall) {
-  expect_in_order({.strategy = GetParam(), .on_a_side_stream = true, .with_two_gradients_streams = true, .with_joined_end = false});
-}
-TEST_P(EveryStrategyOnStreams, IsInOrderWithCompression) {
-  expect_in_order({.strategy = GetParam(), .hook = bf16_compression(), .with_two_gradients_streams = true});
+  const auto& [strategy, place] = GetParam();
+  Course course = place.course;
+  course.strategy = strategy;
+  expect_in_order(course, place.ranks);
 }
 
-INSTANTIATE_TEST_SUITE_P(Strategies, EveryStrategyOnStreams, testing::Values("naive", "flat", "overlap", "bucketed", "planned"),
-                         [](const auto& test) { return test.param; });
-
-TEST_F(Streams, OrderedIsInOrderWhereTwoRanksShareTheDevice) {
-  expect_in_order_on_one_device({.strategy = "ordered", .steps = 6, .on_a_side_stream = true, .overlapped = true});
-}
+INSTANTIATE_TEST_SUITE_P(Strategies, EveryStrategyOnStreams,
+                         testing::Combine(testing::Values("naive", "flat", "overlap", "bucketed", "planned"), testing::ValuesIn(kPlaces)),
+                         [](const auto& test) { return std::get<0>(test.param) + std::get<1>(test.param).name; });
 
 TEST_F(Streams, OrderedIsInOrder) {
-  expect_in_order({.strategy = "ordered", .steps = 6, .overlapped = true});
-  expect_in_order({.strategy = "ordered", .steps = 6, .on_a_side_stream = true, .with_two_gradients_streams = true, .overlapped = true});
+  expect_in_order({.strategy = "ordered", .steps = 6});
+  expect_in_order({.strategy = "ordered", .steps = 6, .on_a_side_stream = true, .with_two_gradients_streams = true});
 }
+
+class SharedDevice : public Streams, public testing::WithParamInterface<std::string> {};
+
+TEST_P(SharedDevice, IsUsedInOrderByTwoRanks) {
+  expect_in_order_on_one_device({.strategy = GetParam(), .steps = 6, .on_a_side_stream = GetParam() == "ordered"});
+}
+
+INSTANTIATE_TEST_SUITE_P(Strategies, SharedDevice, testing::Values("naive", "flat", "overlap", "bucketed", "planned", "ordered"),
+                         [](const auto& test) { return test.param; });
 
 class ShardedOnStreams : public Streams, public testing::WithParamInterface<ShardedOptions> {};
 
@@ -265,17 +210,42 @@ INSTANTIATE_TEST_SUITE_P(Options, ShardedOnStreams,
                            return test.param.whole_parameters ? "Whole" : test.param.master_weights ? "Masters" : "Even";
                          });
 
+// Runs `body` on ranks that have a device each. options: doubles there.
+using Body = std::function<void(const ProcessGroup& group, const at::TensorOptions& options)>;
+void on_devices(int ranks, const Body& body) {
+  run_ranks(ranks, [&](const ProcessGroup& cpu_group) {
+    const c10::Device device = checked_device(cpu_group.rank);
+    const c10::DeviceGuard guard(device);
+    body(with_checked_device(cpu_group), at::TensorOptions(device).dtype(at::kDouble));
+  });
+}
+
+// The same on one rank over a modelled link, which `waits` times; no race must be left.
+void on_linked_device(const ModelledLink& link, const std::function<void(const ProcessGroup& group, const CheckedTimer& waits)>& body) {
+  run_ranks(1, [&](const ProcessGroup& cpu_group) {
+    const c10::Device device = checked_device(0);
+    const c10::DeviceGuard guard(device);
+    auto timer = std::make_unique<CheckedTimer>(device);
+    const CheckedTimer& waits = *timer;
+    body(with_linked_device(cpu_group, device, link, std::move(timer)), waits);
+  });
+  EXPECT_THAT(Clocks::all().take_races(), IsEmpty());
+}
+
+// What the CPU waits for from now on counts, on all ranks.
+void forget_host_waits(const ProcessGroup& group) {
+  barrier(group);
+  Clocks::all().take_host_waits();
+  barrier(group);
+}
+
 // A link of 1 ms, and 1 ms for 125 bytes, for one rank of two.
 const ModelledLink kLink{.world = 2, .bits_per_s = 1e6 * 1514 / 1448, .latency_s = 0.5e-3};
 
 TEST_F(Streams, AModelledLinkCountsFromWhenACollectiveWasJoinedAndFromTheEndOfTheOneBefore) {
-  run_ranks(1, [](const ProcessGroup& cpu_group) {
-    const c10::Device device = checked_device(0);
-    auto owned = std::make_unique<CheckedTimer>(device);
-    const CheckedTimer& timer = *owned;
-    const ProcessGroup group = with_linked_device(cpu_group, device, kLink, std::move(owned));
-    std::vector<at::Tensor> buckets;
-    for (const int64_t bytes : {1250, 125, 12500}) buckets.push_back(at::ones({bytes}, at::TensorOptions(at::kByte).device(device)));
+  on_linked_device(kLink, [](const ProcessGroup& group, const CheckedTimer& timer) {
+    Tensors buckets;
+    for (const int64_t bytes : {1250, 125, 12500}) buckets.push_back(at::ones({bytes}, at::TensorOptions(at::kByte).device(group.device)));
     std::vector<Work> works;
     for (const at::Tensor& bucket : buckets) works.push_back(start_all_reduce(group, bucket));
     for (const Work& work : works) wait(group, work, "an all-reduce");
@@ -290,124 +260,87 @@ TEST_F(Streams, AModelledLinkCountsFromWhenACollectiveWasJoinedAndFromTheEndOfTh
     }
     for (const at::Tensor& bucket : buckets) EXPECT_TRUE(at::equal(bucket.to(at::kCPU), at::ones({bucket.numel()}, at::kByte)));
   });
-  EXPECT_THAT(Clocks::all().take_races(), IsEmpty());
 }
 
 // On the CPU over the real link of one rank, which sends nothing; on the device as one of two.
 TEST_F(Streams, OneRankOverAModelledLinkTrainsAsAlone) {
   for (const char* strategy : {"naive", "flat", "overlap", "bucketed", "planned", "ordered", "sharded"}) {
     SCOPED_TRACE(strategy);
-    const Course course{.strategy = strategy, .steps = 6, .on_a_side_stream = true, .overlapped = true};
-    run_ranks(1, [&](const ProcessGroup& group) {
-      const c10::Device device = checked_device(0);
-      const Tensors on_cpu = train(course, group, c10::kCPU);
-      auto timer = std::make_unique<CheckedTimer>(device);
-      const CheckedTimer& waits = *timer;
-      const ProcessGroup linked = with_linked_device(group, device, kLink, std::move(timer));
-      const Tensors on_device = train(course, linked, device);
-      for (size_t i = 0; i < on_device.size(); ++i) EXPECT_TRUE(at::allclose(on_device[i], on_cpu[i], 1e-12, 1e-12)) << "parameter " << i;
+    const Course course{.strategy = strategy, .steps = 6, .on_a_side_stream = true};
+    Tensors on_cpu;
+    run_ranks(1, [&](const ProcessGroup& group) { on_cpu = train(course, group, c10::kCPU); });
+    on_linked_device(kLink, [&](const ProcessGroup& linked, const CheckedTimer& waits) {
+      const Tensors on_device = train(course, linked, linked.device);
+      expect_near(on_device, on_cpu, 1e-12);
       EXPECT_GE(waits.count(), 2 * course.steps);
     });
-    EXPECT_THAT(Clocks::all().take_races(), IsEmpty());
   }
 }
 
 // One rank after another would hide nothing here: what is counted is of all ranks.
 TEST_F(Streams, NothingInASteadyStepWaitsForTheDevice) {
   for (const char* strategy : {"naive", "flat", "overlap", "bucketed", "planned", "sharded"}) {
-    run_ranks(2, [&](const ProcessGroup& cpu_group) {
-      const c10::Device device = checked_device(cpu_group.rank);
-      const c10::DeviceGuard guard(device);
-      const ProcessGroup group = with_checked_device(cpu_group);
-      const at::TensorOptions options = at::TensorOptions(device).dtype(at::kDouble);
+    on_devices(2, [&](const ProcessGroup& group, const at::TensorOptions& options) {
       LayeredNet net(options);
-      DataParallel ddp(*net, group, options_of({.strategy = strategy}, *net));
-      const torch::optim::SGDOptions momentum = torch::optim::SGDOptions(0.1).momentum(0.9);
-      torch::optim::SGD optimizer(net->parameters(), momentum);
-      std::optional<ShardedOptimizer> sharded;
-      if (find_strategy(strategy).shards) {
-        sharded.emplace(ddp, [&](const auto& parts) { return std::make_unique<torch::optim::SGD>(tensors_of(parts), momentum); });
-      }
+      Training training(*net, group, options_of({.strategy = strategy}, *net));
       const at::Tensor batch = batch_of(0, group.rank, options);
       for (int step = 0; step < 5; ++step) {
-        if (step == 3) {
-          barrier(group);
-          Clocks::all().take_host_waits();
-          barrier(group);
-        }
-        optimizer.zero_grad();
+        if (step == 3) forget_host_waits(group);
+        training.zero_grad();
         net->forward(batch).pow(2).mean().backward();
-        sharded ? sharded->step() : static_cast<void>(optimizer.step());
+        training.step();
       }
-      barrier(group);
-      const std::vector<std::string> waits = group.rank == 0 ? Clocks::all().take_host_waits() : std::vector<std::string>{};
-      EXPECT_THAT(waits, IsEmpty()) << strategy;
-    });
-  }
-}
-
-struct DeviceDamage {
-  const char* name;
-  std::function<void(at::Tensor)> apply;  // to a weight of 7 x 4
-};
-class AuditOnADevice : public Streams, public testing::WithParamInterface<DeviceDamage> {};
-
-TEST_P(AuditOnADevice, FindsWhatDiffersAndWaitsOnce) {
-  for (const at::ScalarType dtype : {at::kDouble, at::kBFloat16}) {
-    run_ranks(2, [&](const ProcessGroup& cpu_group) {
-      const c10::Device device = checked_device(cpu_group.rank);
-      const c10::DeviceGuard guard(device);
-      const ProcessGroup group = with_checked_device(cpu_group);
-      LayeredNet net(at::TensorOptions(device).dtype(dtype));
-      DataParallel ddp(*net, group);
-      barrier(group);
-      Clocks::all().take_host_waits();
-      barrier(group);
-      ddp.audit();
       barrier(group);
       if (group.rank == 0) {
-        EXPECT_THAT(Clocks::all().take_host_waits(), SizeIs(2));  // one of each rank
+        EXPECT_THAT(Clocks::all().take_host_waits(), IsEmpty()) << strategy;
       }
-      const at::NoGradGuard no_grad;
-      if (group.rank == 1) GetParam().apply(net->layers[2]->weight.detach());
-      EXPECT_THAT([&] { ddp.audit(); }, testing::ThrowsMessage<AuditError>(testing::HasSubstr("third.weight differs between rank 0 and")));
     });
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Damages, AuditOnADevice,
-                         testing::Values(DeviceDamage{"OneElement", [](at::Tensor weight) { weight[6][3].mul_(-1); }},
-                                         DeviceDamage{"Swapped", [](at::Tensor weight) { weight.copy_(weight.flip(0)); }},
-                                         DeviceDamage{"Zeros", [](at::Tensor weight) { weight.zero_(); }}),
-                         [](const auto& test) { return test.param.name; });
+TEST_F(Streams, AnAuditFindsWhatDiffersAndWaitsOnce) {
+  const auto negate_one = [](at::Tensor weight) { weight[6][3].mul_(-1); };
+  const auto swap = [](at::Tensor weight) { weight.copy_(weight.flip(0)); };
+  const auto zero = [](at::Tensor weight) { weight.zero_(); };
+  for (const std::function<void(at::Tensor)>& damage : {std::function<void(at::Tensor)>(negate_one), {swap}, {zero}}) {
+    for (const at::ScalarType dtype : {at::kDouble, at::kBFloat16}) {
+      on_devices(2, [&](const ProcessGroup& group, const at::TensorOptions& options) {
+        LayeredNet net(options.dtype(dtype));
+        DataParallel ddp(*net, group);
+        forget_host_waits(group);
+        ddp.audit();
+        barrier(group);
+        if (group.rank == 0) {
+          EXPECT_THAT(Clocks::all().take_host_waits(), SizeIs(2));  // one of each rank
+        }
+        const at::NoGradGuard no_grad;
+        if (group.rank == 1) damage(net->layers[2]->weight.detach());
+        EXPECT_THAT(message_of<AuditError>([&] { ddp.audit(); }), testing::HasSubstr("third.weight differs between rank 0 and"));
+      });
+    }
+  }
+}
 
 // All phases; the times are the CPU's, on which the operations run. But for all-reduces, the audit before the first step, and where ordered
 // chooses a launch order, nothing waits for the device.
 TEST_F(Streams, AutomaticBucketsAreInOrderAndTimedByEvents) {
   for (const char* strategy : {"bucketed", "ordered"}) {
+    SCOPED_TRACE(strategy);
     std::vector<std::string> log;
     std::vector<Tensors> parameters(2);
-    run_ranks(2, [&](const ProcessGroup& cpu_group) {
-      const c10::Device device = checked_device(cpu_group.rank);
-      const c10::DeviceGuard guard(device);
-      const ProcessGroup group = with_checked_device(cpu_group);
-      const at::TensorOptions options = at::TensorOptions(device).dtype(at::kDouble);
+    on_devices(2, [&](const ProcessGroup& group, const at::TensorOptions& options) {
       LayeredNet net(options);
-      DataParallelOptions settings = options_of({.strategy = strategy}, *net);
-      settings.cap.cap_bytes = 1;
+      DataParallelOptions settings = with_strategy(strategy, 1);
       settings.buckets = automatic({.budget_s = 0.2, .profile_steps = 3, .trial_pairs = 6, .trial_steps = 2});
       settings.buckets->log = [&log](const std::string& line) { log.push_back(line); };
-      DataParallel ddp(*net, group, settings);
-      torch::optim::SGD optimizer(net->parameters(), 0.1);
-      OverlappedOptimizer overlapped(ddp, optimizer);
+      Training training(*net, group, settings);
+      DataParallel& ddp = training.ddp;
       for (int step = 0; step < 100 && ddp.stats().automatic != AutomaticPhase::kSettled; ++step) {
         const auto phase = ddp.stats().automatic;
-        barrier(group);
-        Clocks::all().take_host_waits();
-        barrier(group);
-        optimizer.zero_grad();
+        forget_host_waits(group);
+        training.zero_grad();
         net->forward(batch_of(step, group.rank, options)).pow(2).mean().backward();
-        overlapped.step();
+        training.step();
         barrier(group);
         const bool goes_on = phase == ddp.stats().automatic && phase != AutomaticPhase::kMeasuring;
         if (step > 0 && goes_on && group.rank == 0 && strategy == std::string("bucketed")) {
@@ -420,30 +353,23 @@ TEST_F(Streams, AutomaticBucketsAreInOrderAndTimedByEvents) {
     });
     EXPECT_THAT(log, Not(IsEmpty()));
     EXPECT_TRUE(same_bits(parameters[0], parameters[1]));
-    EXPECT_THAT(Clocks::all().take_races(), IsEmpty()) << strategy;
+    EXPECT_THAT(Clocks::all().take_races(), IsEmpty());
   }
 }
 
 // Layers of two tensors, whose gradients are ready every 2 ms.
-TensorProfile replayed_layers() {
-  return {.names = {"b.weight", "b.bias", "a.weight", "a.bias"},
-          .bytes = {800, 40, 800, 40},
-          .ready_s = {2e-3, 4e-3, 6e-3, 8e-3},
-          .backward_s = 8e-3,
-          .needed_s = {1e-3, 1e-3, 0, 0},
-          .forward_s = 2e-3};
-}
-
 TEST_F(Streams, AReplayWaitsOnTheStreamThatComputes) {
+  const TensorProfile layers{.names = {"b.weight", "b.bias", "a.weight", "a.bias"},
+                             .bytes = {800, 40, 800, 40},
+                             .ready_s = {2e-3, 4e-3, 6e-3, 8e-3},
+                             .backward_s = 8e-3,
+                             .needed_s = {1e-3, 1e-3, 0, 0},
+                             .forward_s = 2e-3};
   for (const char* strategy : {"bucketed", "ordered", "sharded"}) {
-    run_ranks(1, [&](const ProcessGroup& cpu_group) {
-      const c10::Device device = checked_device(0);
-      const c10::DeviceGuard guard(device);
-      const ProcessGroup group = with_linked_device(cpu_group, device, kLink, std::make_unique<CheckedTimer>(device));
-      const auto timer = std::make_shared<CheckedTimer>(device);
-      Workload workload = make_replay_workload(replayed_layers(), device, timer);
-      DataParallelOptions options = options_of({.strategy = strategy}, *workload.module);
-      StepRunner runner(group, workload, options);
+    on_linked_device(kLink, [&](const ProcessGroup& group, const CheckedTimer& /*waits*/) {
+      const auto timer = std::make_shared<CheckedTimer>(group.device);
+      Workload workload = make_replay_workload(layers, group.device, timer);
+      StepRunner runner(group, workload, options_of({.strategy = strategy}, *workload.module));
       for (int step = 0; step < 4; ++step) {
         const int64_t first = timer->count();
         runner.step(step);
@@ -454,7 +380,6 @@ TEST_F(Streams, AReplayWaitsOnTheStreamThatComputes) {
       }
       runner.drain();
     });
-    EXPECT_THAT(Clocks::all().take_races(), IsEmpty()) << strategy;
   }
 }
 
@@ -469,14 +394,9 @@ TEST_F(Streams, OrderedChoosesItsLaunchOrderByTheTimesOfTheDevice) {
                              .forward_s = 4};
   const ModelledLink slow{.world = 2, .bits_per_s = 3200.0 * 1514 / 1448, .latency_s = 0};
   const auto chooses = [](int step) { return step == 2 || step == 4 || step == 8 || step == 16; };
-  run_ranks(1, [&](const ProcessGroup& cpu_group) {
-    const c10::Device device = checked_device(0);
-    const c10::DeviceGuard guard(device);
-    const ProcessGroup group = with_linked_device(cpu_group, device, slow, std::make_unique<CheckedTimer>(device));
-    const Workload workload = make_replay_workload(layers, device, std::make_shared<CheckedTimer>(device));
-    DataParallelOptions options = options_of({.strategy = "ordered"}, *workload.module);
-    options.cap.cap_bytes = 1;
-    DataParallel ddp(*workload.module, group, options);
+  on_linked_device(slow, [&](const ProcessGroup& group, const CheckedTimer& /*waits*/) {
+    const Workload workload = make_replay_workload(layers, group.device, std::make_shared<CheckedTimer>(group.device));
+    DataParallel ddp(*workload.module, group, with_strategy("ordered", 1));
     OverlappedOptimizer optimizer(ddp, *workload.optimizer);
     for (int step = 0; step < 24; ++step) {
       Clocks::all().take_host_waits();
@@ -494,7 +414,6 @@ TEST_F(Streams, OrderedChoosesItsLaunchOrderByTheTimesOfTheDevice) {
       }
     }
   });
-  EXPECT_THAT(Clocks::all().take_races(), IsEmpty());
 }
 
 // A step as a program writes it.
@@ -532,11 +451,7 @@ TEST_F(Streams, AStepFunctionIsProfiledByEvents) {
 TEST_F(Streams, CrossedWaitsAreToldAfterAnAudit) {
   std::vector<std::string> losses(2);
   std::latch done(2);
-  run_ranks(2, [&](const ProcessGroup& cpu_group) {
-    const c10::Device device = checked_device(cpu_group.rank);
-    const c10::DeviceGuard guard(device);
-    const ProcessGroup group = with_checked_device(cpu_group);
-    const at::TensorOptions options = at::TensorOptions(device).dtype(at::kDouble);
+  on_devices(2, [&](const ProcessGroup& group, const at::TensorOptions& options) {
     LayeredNet nets[] = {LayeredNet(options), LayeredNet(options)};
     DataParallelOptions named;
     named.name = "A";
