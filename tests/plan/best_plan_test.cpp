@@ -82,49 +82,36 @@ TEST(OptimalPlan, IsNeverWorseThanAnyUniformCapNorAnyBaseline) {
   }
 }
 
-TEST(OptimalPlan, UnderContentionIsNeverWorseThanAnyUniformCapNorThePlanWithoutContention) {
-  for (uint64_t seed = 40000; seed < 40030; ++seed) {
+TEST(OptimalPlan, UnderContentionIsNeverWorseThanItsRivalsAndWithinTwoPercentOfBruteForce) {
+  for (uint64_t seed = 40000; seed < 40090; ++seed) {
+    SCOPED_TRACE(seed);
     RandomInstance random(seed);
-    const TensorProfile profile = random.profile(30);
+    const bool is_small = seed >= 40030;  // enough to try every plan
+    const TensorProfile profile = random.profile(is_small ? random.integer(2, 9) : 30);
     const CommCosts costs = random.costs();
     const SearchOptions options = {.simulation = {.compute_slowdown = random.uniform(1.01, 1.5), .comm_slowdown = random.uniform(1, 2)}};
     const BestPlan found = find_best_plan(profile, costs, options);
+    if (is_small) {
+      EXPECT_LE(found.timeline.end_s, 1.02 * try_every_plan(profile, costs, options).end_s);
+      continue;
+    }
     EXPECT_FALSE(found.exact);
     const double limit = found.timeline.end_s * (1 - 2e-6);
-    EXPECT_GE(simulate(profile, find_best_plan(profile, costs).plan, costs, options.simulation).end_s, limit) << "seed " << seed;
+    EXPECT_GE(simulate(profile, find_best_plan(profile, costs).plan, costs, options.simulation).end_s, limit);
     for (const CapRule rule : {CapRule::kAtMost, CapRule::kCloseWhenFull}) {
-      EXPECT_GE(find_best_uniform_cap(profile, costs, {.rule = rule}, options).timeline.end_s, limit) << "seed " << seed;
+      EXPECT_GE(find_best_uniform_cap(profile, costs, {.rule = rule}, options).timeline.end_s, limit);
     }
   }
 }
 
-TEST(OptimalPlan, UnderContentionIsWithinTwoPercentOfBruteForce) {
-  for (uint64_t seed = 50000; seed < 50060; ++seed) {
-    RandomInstance random(seed);
-    const TensorProfile profile = random.profile(random.integer(2, 9));
-    const CommCosts costs = random.costs();
-    const SearchOptions options = {.simulation = {.compute_slowdown = random.uniform(1.01, 1.5), .comm_slowdown = random.uniform(1, 2)}};
-    EXPECT_LE(find_best_plan(profile, costs, options).timeline.end_s, 1.02 * try_every_plan(profile, costs, options).end_s)
-        << "seed " << seed;
-  }
-}
-
-TEST(OptimalPlan, HidesAllButTheLastBucketWhereCommunicationIsFast) {
-  // a(x) = 0.25 s + x / 32: the last tensor must travel alone, and two buckets are enough for that.
+TEST(OptimalPlan, HidesWhatItCanInAsFewBucketsAsTheToleranceAllows) {
   const TensorProfile profile = make_profile({8, 8, 8, 8}, {1, 2, 3, 4});
-  const BestPlan best = find_best_plan(profile, linear_costs(0.25, 1.0 / 32));
-  EXPECT_THAT(counts(best.plan), ElementsAre(3, 1));
-  EXPECT_DOUBLE_EQ(best.timeline.end_s, 4.5);
-}
-
-TEST(OptimalPlan, IsOneBucketWhereLatencyIsEverything) {
-  const TensorProfile profile = make_profile({8, 8, 8, 8}, {1, 2, 3, 4});
+  // The last tensor must travel alone, and two buckets are enough for that; where latency is everything, one is.
+  const BestPlan fast = find_best_plan(profile, linear_costs(0.25, 1.0 / 32));
+  EXPECT_THAT(counts(fast.plan), ElementsAre(3, 1));
+  EXPECT_DOUBLE_EQ(fast.timeline.end_s, 4.5);
   EXPECT_THAT(counts(find_best_plan(profile, linear_costs(100, 1.0 / 1024)).plan), ElementsAre(4));
-}
-
-TEST(OptimalPlan, PrefersFewerBucketsWithinTheTolerance) {
   // One bucket ends at 4 + 1.5, two at 4.75: equal to a tolerance of a quarter, not to one of a tenth.
-  const TensorProfile profile = make_profile({8, 8, 8, 8}, {1, 2, 3, 4});
   const CommCosts costs = linear_costs(0.5, 1.0 / 32);
   EXPECT_EQ(find_best_plan(profile, costs, {.tolerance = 0.25}).plan.buckets.size(), 1u);
   EXPECT_EQ(find_best_plan(profile, costs, {.tolerance = 0.1}).plan.buckets.size(), 2u);

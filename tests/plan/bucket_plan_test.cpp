@@ -160,23 +160,14 @@ TEST(CapList, RejectsListsThatAreNoCaps) {
   EXPECT_EQ(error_of([&] { assign_buckets_by_cap_list(sizes, negative); }), "a bucket cap is -1 bytes; expected at least 0");
 }
 
-TEST(PyTorchCaps, AreTheBucketsInMib) {
-  const std::vector<int64_t> sizes = {1 << 20, 1 << 19, 3 << 20};
-  const PyTorchCaps caps = pytorch_caps({.buckets = {{0, 2}, {2, 1}}}, sizes);
-  EXPECT_THAT(caps.mib, ElementsAre(1.5, 3));
-  EXPECT_TRUE(caps.reproduces_plan);
-}
-
-TEST(PyTorchCaps, AreRoundWhereTheLastTensorLeavesAChoice) {
-  const std::vector<int64_t> sizes = {50'000'000, 50'000'003};
-  const PyTorchCaps caps = pytorch_caps({.buckets = {{0, 2}}}, sizes);
-  EXPECT_THAT(caps.mib, ElementsAre(92));  // of 95.4 MiB
-  EXPECT_TRUE(caps.reproduces_plan);
-}
-
-TEST(PyTorchCaps, AreNotReachedBeforeTheLastTensorHoweverRoundThatWere) {
-  const std::vector<int64_t> sizes = {1 << 20, 1, 8};  // the first tensor alone is 1 MiB
-  EXPECT_TRUE(pytorch_caps({.buckets = {{0, 2}, {2, 1}}}, sizes).reproduces_plan);
+TEST(PyTorchCaps, AreTheBucketsInMibAndRoundWhereTheLastTensorLeavesAChoice) {
+  const std::vector<int64_t> sizes = {1 << 20, 1 << 19, 3 << 20}, large = {50'000'000, 50'000'003};
+  EXPECT_THAT(pytorch_caps({.buckets = {{0, 2}, {2, 1}}}, sizes).mib, ElementsAre(1.5, 3));
+  EXPECT_THAT(pytorch_caps({.buckets = {{0, 2}}}, large).mib, ElementsAre(92));  // of 95.4 MiB
+  // Not reached before the last tensor, however round that were: here the first tensor alone is 1 MiB. Zero bytes prevent it.
+  const std::vector<int64_t> early = {1 << 20, 1, 8}, empty = {8, 0, 8};
+  EXPECT_TRUE(pytorch_caps({.buckets = {{0, 2}, {2, 1}}}, early).reproduces_plan);
+  EXPECT_FALSE(pytorch_caps({.buckets = {{0, 2}, {2, 1}}}, empty).reproduces_plan);
 }
 
 TEST(PyTorchCaps, ReproduceEveryPlanOfNonEmptyTensors) {
@@ -194,11 +185,6 @@ TEST(PyTorchCaps, CannotSplitATensor) {
               pytorch_caps({.buckets = {{0, 1, 0, 2}, {0, 1, 1, 2}}}, sizes);
             }),
             "the plan splits a tensor; expected whole tensors: PyTorch's caps cannot split one");
-}
-
-TEST(PyTorchCaps, SayWhenTensorsOfZeroBytesPreventIt) {
-  const std::vector<int64_t> sizes = {8, 0, 8};
-  EXPECT_FALSE(pytorch_caps({.buckets = {{0, 2}, {2, 1}}}, sizes).reproduces_plan);
 }
 
 }  // namespace
