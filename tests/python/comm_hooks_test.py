@@ -7,8 +7,8 @@ import unittest
 import firkin
 import torch
 import torch.distributed as dist
-from models import WIDTH, Layers, batch, layers, parameters_of, raised, seeded, share
-from ranks import of, with_ranks
+from models import WIDTH, Layers, TestCase, layers, loss_of, parameters_of, raised, refusals, same, seeded
+from ranks import on_ranks
 from torch.distributed.algorithms.ddp_comm_hooks import debugging_hooks, default_hooks, post_localSGD_hook, powerSGD_hook, quantization_hooks
 from torch.nn.parallel import DistributedDataParallel as DDP
 
@@ -52,150 +52,114 @@ def trained(wrap, state, hook):
     optimizer = torch.optim.SGD(module.parameters(), lr=0.1, momentum=0.9)
     for step in range(STEPS):
         optimizer.zero_grad()
-        (model(share(batch(step, WIDTH)).float()).square().mean() * 1e-3).backward()
+        (loss_of(model, step) * 1e-3).backward()
         optimizer.step()
     return model, parameters_of(module)
 
 
-def like_pytorch(rank, name):
-    """Whether the hook gives the same bits in one bucket; None: PyTorch's class cannot run it here."""
-    make_state, hook = HOOKS[name]
-    try:
-        _, expected = trained(DDP, make_state(), hook)
-    except (AssertionError, RuntimeError):
-        return None
-    _, ours = trained(firkin.DistributedDataParallel, make_state(), hook)
-    return all(map(torch.equal, ours, expected))
+class CommHooks(TestCase):
+    @on_ranks(2)
+    def test_pytorchs_own_give_pytorchs_bits(self):
+        for name, (make_state, hook) in HOOKS.items():
+            if name in NOT_HERE:
+                with self.assertRaises((AssertionError, RuntimeError), msg=name):
+                    trained(DDP, make_state(), hook)
+            else:
+                _, expected = trained(DDP, make_state(), hook)
+                _, ours = trained(firkin.DistributedDataParallel, make_state(), hook)
+                self.assertTrue(same(ours, expected), name)
 
+    @on_ranks(2)
+    def test_in_several_buckets_as_well(self):
+        # Not PowerSGD: it chains collectives, which over Gloo start in another order on every rank where there are several buckets.
+        stock, expected = trained(functools.partial(DDP, bucket_cap_mb=0.01), None, bf16)
+        live = firkin._ddp.live_buckets(stock)
+        plan = firkin.Plan(live.names, {name: p.nbytes for name, p in stock.module.named_parameters()})
+        _, ours = trained(functools.partial(firkin.DistributedDataParallel, plan=plan), None, bf16)
+        self.assertTrue(same(ours, expected))
+        self.assertGreater(len(live.names), 1)
 
-def like_pytorch_in_several_buckets(rank):
-    # Not PowerSGD: it chains collectives, which over Gloo start in another order on every rank where there are several buckets.
-    stock, expected = trained(functools.partial(DDP, bucket_cap_mb=0.01), None, bf16)
-    live = firkin._ddp.live_buckets(stock)
-    plan = firkin.Plan(live.names, {name: p.nbytes for name, p in stock.module.named_parameters()})
-    _, ours = trained(functools.partial(firkin.DistributedDataParallel, plan=plan), None, bf16)
-    return all(map(torch.equal, ours, expected)), len(live.names)
-
-
-def what_a_hook_sees(rank):
-    model = firkin.DistributedDataParallel(layers(), cap_mib=0.01)
-    names = {p: name for name, p in model.module.named_parameters()}
-    seen = []
-
-    def hook(state, bucket):
-        shapes = [g.shape for g in bucket.gradients()] == [p.shape for p in bucket.parameters()]
-        whole = sum(g.numel() for g in bucket.gradients()) == bucket.buffer().numel()
-        seen.append((bucket.index(), bucket.is_last(), [names[p] for p in bucket.parameters()], shapes and whole, state))
-        bucket.set_buffer(bucket.buffer() / 4)
-        return default_hooks.allreduce_hook(None, bucket)
-
-    model.register_comm_hook("state", hook)
-    for step in range(3):
-        seen.clear()
-        model.zero_grad()
-        model(torch.full((4, WIDTH), 1.0 + rank)).sum().backward()
-    fourth = [p.grad.clone() for p in model.module.parameters()]
-    alone = layers()
-    sum(alone(torch.full((4, WIDTH), 1.0 + r)).sum() for r in range(2)).backward()
-    right = all(torch.allclose(a, p.grad / 8, rtol=1e-5) for a, p in zip(fourth, alone.parameters()))
-    expected = [(i, i == len(model.buckets()) - 1, names, True, "state") for i, names in enumerate(model.buckets())]
-    return seen == expected, len(seen), right
-
-
-def fails(rank):
-    """Per case: what this rank raises, whether gradients are gone, what the next step raises, and whether it is right."""
-
-    def broken(where, everywhere):
-        group = dist.new_group([0, 1], timeout=datetime.timedelta(seconds=15))  # until Gloo gives a call up that the other rank never made
-        model = firkin.DistributedDataParallel(layers(), process_group=group)
-        step = 0
+    @on_ranks(2)
+    def test_a_hook_sees_its_buckets_as_pytorch_documents_them(self):
+        model = firkin.DistributedDataParallel(layers(), cap_mib=0.01)
+        names = {p: name for name, p in model.module.named_parameters()}
+        seen = []
 
         def hook(state, bucket):
-            fails_now = step == 1 and (rank == 1 or everywhere)
-            if fails_now and where == "call":
-                raise ValueError("no such codec")
-            if fails_now and where == "nothing":
-                return None
-            return default_hooks.allreduce_hook(state, bucket).then(lambda f: 1 // 0 if fails_now and where == "future" else f.value())
+            self.assertEqual([g.shape for g in bucket.gradients()], [p.shape for p in bucket.parameters()])
+            self.assertEqual(sum(g.numel() for g in bucket.gradients()), bucket.buffer().numel())
+            seen.append((bucket.index(), bucket.is_last(), [names[p] for p in bucket.parameters()], state))
+            bucket.set_buffer(bucket.buffer() / 4)
+            return default_hooks.allreduce_hook(None, bucket)
 
-        model.register_comm_hook(model._group, hook)
-        said = []
-        for step in range(3):
+        model.register_comm_hook("state", hook)
+        for _ in range(3):
+            seen.clear()
             model.zero_grad()
-            said.append(raised(lambda: model(torch.full((4, WIDTH), 1.0 + rank)).sum().backward()))
-            said.append(all(p.grad is None for p in model.module.parameters()))
-        return said
+            model(torch.full((4, WIDTH), 1.0 + dist.get_rank())).sum().backward()
+        buckets = model.buckets()
+        self.assertGreater(len(buckets), 1)
+        self.assertEqual(seen, [(i, i == len(buckets) - 1, names, "state") for i, names in enumerate(buckets)])
+        alone = layers()
+        sum(alone(torch.full((4, WIDTH), 1.0 + rank)).sum() for rank in range(2)).backward()
+        torch.testing.assert_close([p.grad for p in model.module.parameters()], [p.grad / 8 for p in alone.parameters()])
 
-    places = {"call everywhere": ("call", True), "future": ("future", False), "nothing everywhere": ("nothing", True), "call": ("call", False)}
-    return {name: broken(*place) for name, place in places.items()}
-
-
-def refused(rank):
-    said = {}
-
-    def says(name, hook, **options):
-        model = firkin.DistributedDataParallel(seeded(Layers, [WIDTH] * 3).float(), **options)
-        said[name] = raised(lambda: model.register_comm_hook(None, hook))
-        if model.strategy != "sharded":  # which needs an optimiser
-            model(share(batch(0, WIDTH)).float()).square().mean().backward()  # nothing is left of what was refused
-
-    says("ordered", bf16, strategy="ordered")
-    says("sharded", bf16, strategy="sharded")
-    says("flat", bf16, experiment={"strategy": "flat"})
-    says("automatic", bf16, buckets="automatic")
-    says("no hook", "bf16")
-    model = firkin.DistributedDataParallel(layers())
-    model(share(batch(0, WIDTH)).float()).sum().backward()
-    said["late"] = raised(lambda: model.register_comm_hook(None, bf16))
-    said["other hooks"] = raised(lambda: firkin.DistributedDataParallel(layers()).register_comm_hook(None, bf16 if rank else low_rank))
-    return said
-
-
-class CommHooks(unittest.TestCase):
-    def test_pytorchs_own_give_pytorchs_bits(self):
-        for name in HOOKS:
-            with self.subTest(name):
-                self.assertEqual(with_ranks(2, like_pytorch, name), [None if name in NOT_HERE else True] * 2)
-        for same, buckets in of(like_pytorch_in_several_buckets):
-            self.assertTrue(same)
-            self.assertGreater(buckets, 1)
-
-    def test_a_hook_sees_its_buckets_as_pytorch_documents_them(self):
-        for seen, buckets, right in of(what_a_hook_sees):
-            self.assertTrue(seen and right)
-            self.assertGreater(buckets, 1)
-
+    @on_ranks(2)
     def test_a_hook_that_fails_fails_the_step_on_every_rank(self):
-        own = {
-            "call everywhere": ("ValueError", "no such codec"), "call": ("ValueError", "no such codec"),
-            "future": ("RuntimeError", "ZeroDivisionError"), "nothing everywhere": ("InputError", "expected a torch.futures.Future"),
-        }  # fmt: skip
-        for rank, results in enumerate(of(fails)):
-            for case, (first, kept, failed, gone, third, _) in results.items():
-                with self.subTest(case, rank=rank):
-                    self.assertEqual((first, kept), ((None, ""), False))
-                    kind, words = own[case] if rank == 1 or "everywhere" in case else ("StepError", own[case][1])
-                    self.assertEqual(failed[0], kind, failed)
-                    self.assertIn(words, failed[1])
-                    self.assertTrue(gone)
-                    if case == "call":  # of the other rank's call nothing came back, and nothing ever will
-                        self.assertEqual(third[0], "GroupError", third)
-                        self.assertIn("failed on rank 1 while other ranks waited", third[1])
-                    else:
-                        self.assertEqual(third, (None, ""))
+        for where, everywhere, kind, words in (
+            ("call", True, "ValueError", "no such codec"),
+            ("future", False, "RuntimeError", "ZeroDivisionError"),
+            ("nothing", True, "InputError", "expected a torch.futures.Future"),
+            ("call", False, "ValueError", "no such codec"),
+        ):
+            group = dist.new_group([0, 1], timeout=datetime.timedelta(seconds=2))  # until Gloo gives a call up that the other rank never made
+            model, step, is_own = firkin.DistributedDataParallel(layers(), process_group=group), 0, everywhere or dist.get_rank() == 1
 
+            def hook(state, bucket, where=where, is_own=is_own):
+                fails_now = step == 1 and is_own  # noqa: B023
+                if fails_now and where == "call":
+                    raise ValueError("no such codec")
+                if fails_now and where == "nothing":
+                    return None
+                return default_hooks.allreduce_hook(state, bucket).then(lambda f: 1 // 0 if fails_now and where == "future" else f.value())
+
+            model.register_comm_hook(model._group, hook)
+            said = []
+            for step in range(3):
+                model.zero_grad()
+                said.append(raised(lambda: model(torch.full((4, WIDTH), 1.0 + dist.get_rank())).sum().backward()))  # noqa: B023
+                if step < 2:
+                    self.assertEqual(all(p.grad is None for p in model.module.parameters()), step == 1)
+            self.assertEqual((said[0], said[1][0]), ((None, ""), kind if is_own else "StepError"), said[1])
+            self.assertIn(words, said[1][1])
+            if where == "call" and not everywhere:  # of the other rank's call nothing came back, and nothing ever will
+                self.assertEqual(said[2][0], "GroupError", said[2])
+                self.assertIn("failed on rank 1 while other ranks waited", said[2][1])
+            else:
+                self.assertEqual(said[2], (None, ""))
+
+    @on_ranks(2)
     def test_is_refused_with_a_reason_where_it_cannot_be(self):
-        expected = {
-            "ordered": "buckets arrive after the step", "sharded": "no rank gets the sum of a whole bucket", "flat": "comparison only",
-            "automatic": "automatic buckets", "no hook": "the hook is a str", "late": "too late", "other hooks": "gradient hook",
-        }  # fmt: skip
-        for results in of(refused):
-            for case, words in expected.items():
-                with self.subTest(case):
-                    kind, said = results[case]
-                    self.assertEqual(kind, "InputError", said)
-                    self.assertIn(words, said)
-                    self.assertNotIn("\n", said)
+        late = firkin.DistributedDataParallel(layers())
+        loss_of(late, 0).backward()
+
+        def register(hook=bf16, **options):
+            model = firkin.DistributedDataParallel(seeded(Layers, [WIDTH] * 3).float(), **options)
+            try:
+                model.register_comm_hook(None, hook)
+            finally:
+                if model.strategy != "sharded":  # which needs an optimiser
+                    loss_of(model, 0).backward()  # nothing is left of what was refused
+
+        self.assert_refused(refusals({
+            "buckets arrive after the step": lambda: register(strategy="ordered"),
+            "no rank gets the sum of a whole bucket": lambda: register(strategy="sharded"),
+            "comparison only": lambda: register(experiment={"strategy": "flat"}),
+            "automatic buckets": lambda: register(buckets="automatic"),
+            "the hook is a str": lambda: register("bf16"),
+            "too late": lambda: late.register_comm_hook(None, bf16),
+            "gradient hook": lambda: firkin.DistributedDataParallel(layers()).register_comm_hook(None, low_rank if dist.get_rank() == 0 else bf16),
+        }))  # fmt: skip
 
 
 if __name__ == "__main__":

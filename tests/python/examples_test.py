@@ -36,7 +36,10 @@ class Plain(unittest.TestCase):
         with tempfile.TemporaryDirectory() as folder:
             done = torchrun("-m", "firkin.tune", f"{EXAMPLES / 'plain.py'}:resnet", "--time-budget-s", "1", "--out", folder)
             self.assertEqual(done.returncode, 0, done.stderr)
+            written = {path.name for path in pathlib.Path(folder).iterdir()}
+            self.assertLessEqual({"results.json", "report.html", "tensors.csv", "allreduce.csv"}, written)
             tensors = (pathlib.Path(folder) / "tensors.csv").read_text()
+        self.assertIn("DistributedDataParallel(model", done.stdout)
         self.assertNotIn("bucket_cap_mb_list", done.stdout)
         self.assertEqual(len(tensors.splitlines()), 1 + 41)
 

@@ -14,6 +14,8 @@ import unittest
 
 VENV = pathlib.Path(os.environ["INTEGRATIONS_VENV"]).absolute()
 HERE = pathlib.Path(__file__).resolve().parent
+EXAMPLES = ("hf_trainer", "accelerate_ddp", "lightning_ddp")
+ANOTHER = r"^check: bucket \d+ .*; expected "
 DEADLINE_S = 600  # a hang; a busy machine takes minutes for what takes seconds
 
 
@@ -35,61 +37,31 @@ def ran(*words):
         return done.stdout, [json.loads((pathlib.Path(folder) / f"{rank}.json").read_text()) for rank in range(2)]
 
 
-class Example:
-    """The behaviours that all examples have in common."""
+class Examples(unittest.TestCase):
+    def test_train_with_the_buckets_that_were_tuned_and_say_which(self):
+        for name in EXAMPLES:
+            printed, ranks = ran("integrations_ranks.py", name)
+            sizes = ", ".join(f"{size / 2**20:.2f}" for size in ranks[0]["tuned"])
+            for rank in ranks:
+                with self.subTest(name):
+                    self.assertIn(rank["choice"], ("cap", "torch default"))
+                    self.assertEqual(rank["logged"], rank["tuned"])
+                    self.assertIn(f"DistributedDataParallel has these buckets, in MiB: {sizes}\n", printed)
 
-    name = ""
-
-    def test_trains_with_the_buckets_that_were_tuned(self):
-        _, ranks = ran("integrations_ranks.py", self.name)
-        for rank in ranks:
-            self.assertEqual(rank["logged"], rank["tuned"])
-
-    def test_says_which_buckets_are_in_use(self):
-        printed, ranks = ran("integrations_ranks.py", self.name)
-        sizes = ", ".join(f"{size / 2**20:.2f}" for size in ranks[0]["tuned"])
-        self.assertIn(f"DistributedDataParallel has these buckets, in MiB: {sizes}\n", printed)
-
-    def test_hands_on_whatever_buckets_it_is_given(self):
-        _, ranks = ran("integrations_ranks.py", self.name)
-        for rank in ranks:
-            for given in rank["given"]:
-                self.assertEqual(given["logged"], given["expected"], given["kwargs"])
-
-    def test_the_given_buckets_differ_and_other_ones_are_noticed(self):
-        _, ranks = ran("integrations_ranks.py", self.name)
-        for rank in ranks:
-            self.assertGreater(len({str(given["logged"]) for given in rank["given"]}), 1)
-            for given in rank["given"]:
-                self.assertRegex(given["check_of_another_plan"], r"^check: bucket \d+ .*; expected ")
-
-
-class Trainer(Example, unittest.TestCase):
-    name = "hf_trainer"
-
-    def test_the_choice_is_a_cap_or_pytorchs_default(self):
-        for rank in ran("integrations_ranks.py", self.name)[1]:
-            self.assertIn(rank["choice"], ("cap", "torch default"))
+    def test_hand_on_whatever_buckets_they_are_given_and_others_are_noticed(self):
+        for name in EXAMPLES:
+            for rank in ran("integrations_ranks.py", name)[1]:
+                self.assertGreater(len({str(given["logged"]) for given in rank["given"]}), 1)
+                for given in rank["given"]:
+                    with self.subTest(name, kwargs=given["kwargs"]):
+                        self.assertEqual(given["logged"], given["expected"])
+                        self.assertRegex(given["check_of_another_plan"], ANOTHER)
+                if name == "lightning_ddp":
+                    self.assertIn("bucket_cap_mb_list", [name for given in rank["given"] for name in given["kwargs"]])
 
     def test_that_the_trainer_looks_for_unused_parameters_unless_told_not_to_is_noticed(self):
-        for rank in ran("integrations_ranks.py", self.name)[1]:
-            self.assertRegex(rank["check_of_the_trainers_default"], r"^check: bucket \d+ .*; expected ")
-
-
-class Accelerate(Example, unittest.TestCase):
-    name = "accelerate_ddp"
-
-    def test_the_choice_is_a_cap_or_pytorchs_default(self):
-        for rank in ran("integrations_ranks.py", self.name)[1]:
-            self.assertIn(rank["choice"], ("cap", "torch default"))
-
-
-class Lightning(Example, unittest.TestCase):
-    name = "lightning_ddp"
-
-    def test_a_list_of_caps_is_handed_on_as_well(self):
-        for rank in ran("integrations_ranks.py", self.name)[1]:
-            self.assertIn("bucket_cap_mb_list", [name for given in rank["given"] for name in given["kwargs"]])
+        for rank in ran("integrations_ranks.py", "hf_trainer")[1]:
+            self.assertRegex(rank["check_of_the_trainers_default"], ANOTHER)
 
 
 class Callbacks(unittest.TestCase):

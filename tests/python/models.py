@@ -1,7 +1,11 @@
-"""Models, batches and steps for the tests, and what ranks have of them."""
+"""Models, batches and steps for the tests, what ranks have of them, and errors of one line."""
 
+import unittest
+
+import firkin
 import torch
 import torch.distributed as dist
+from ranks import of_all
 from torch import nn
 
 WIDTH = 32  # of layers()
@@ -9,7 +13,7 @@ QUICK = {"time_budget_s": 0.5, "progress": False}  # firkin.tune with the fewest
 
 
 class Layers(nn.Module):
-    """Linear layers, used in order of registration; the last may be tied to the first."""
+    """Linear layers, used in order of registration, on batches of any dtype; the last may be tied to the first."""
 
     def __init__(self, widths, tied=False):
         super().__init__()
@@ -18,6 +22,7 @@ class Layers(nn.Module):
             self.layers[-1].weight = self.layers[0].weight
 
     def forward(self, x):
+        x = x.to(self.layers[0].weight.dtype)
         for layer in self.layers:
             x = torch.tanh(layer(x))
         return x
@@ -53,48 +58,89 @@ def inputs(model, batch=4):
     return torch.randn(batch, first.shape[1])
 
 
-def training_step(model, optimizer="sgd"):
-    """A step as a user writes one; the optimiser is over the module's parameters."""
-    made = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9) if optimizer == "sgd" else torch.optim.Adam(model.parameters())
-    x = inputs(model)
-
-    def step(wrapped):
-        made.zero_grad()
-        wrapped(x).square().mean().backward()
-        made.step()
-
-    step.optimizer = made
-    return step
-
-
 def seeded(model_class, *arguments, seed=0):
     torch.manual_seed(seed)
     return model_class(*arguments).double()
 
 
-def batch(step, width, samples=8):
-    return torch.randn(samples, width, generator=torch.Generator().manual_seed(1000 + step), dtype=torch.float64)
+def batch(step):
+    return torch.randn(8, WIDTH, generator=torch.Generator().manual_seed(1000 + step), dtype=torch.float64)
+
+
+def loss_of(model, step):
+    """Of this rank's share of the step's batch."""
+    return model(share(batch(step))).square().mean()
+
+
+def train(model, optimizer, steps, after_backward=lambda: None, after_step=lambda: None):
+    for step in steps:
+        optimizer.zero_grad()
+        loss_of(model, step).backward()
+        after_backward()
+        optimizer.step()
+        after_step()
+
+
+def sgd(parameters):
+    return torch.optim.SGD(parameters, lr=0.1, momentum=0.9)
+
+
+def optimizer_of(model, optimizer_class=torch.optim.SGD, parameters=None, **options):
+    """As the strategy has it."""
+    options = options or {"lr": 0.1, "momentum": 0.9}
+    if model.strategy == "sharded":
+        return firkin.ShardedOptimizer(model, optimizer_class, parameters, **options)
+    optimizer = optimizer_class(parameters or model.parameters(), **options)
+    return firkin.OverlappedOptimizer(model, optimizer) if model.strategy == "ordered" else optimizer
+
+
+def over_a_slow_link(strategy, module=None, **options):
+    """Gradients are on their way when backward() returns, in buckets that cross the tensors' boundaries."""
+    options = {"strategy": strategy, "cap_mib": 0.01, "experiment": {"link": "100mbit"}, **options}
+    return firkin.DistributedDataParallel(module or seeded(Layers, [WIDTH] * 5), **options)
 
 
 def layers(count=4):
     return seeded(Layers, [WIDTH] * (count + 1)).float()
 
 
-def batches():
+def batches(model):
     """Other ones on every rank."""
-    generator = torch.Generator().manual_seed(dist.get_rank())
+    generator, (width,) = torch.Generator().manual_seed(dist.get_rank() if dist.is_initialized() else 0), inputs(model, 1).shape[1:]
     while True:
-        yield torch.randn(4, WIDTH, generator=generator)
+        yield torch.randn(4, width, generator=generator)
 
 
-def plain(model, optimizer=None):
-    """A step of layers() over batches()."""
-    optimizer, data = optimizer or torch.optim.Adam(model.parameters()), batches()
+def plain(model, optimizer, x):
+    optimizer.zero_grad()
+    model(x).square().mean().backward()
+    optimizer.step()
 
-    def step(model):
+
+def accumulating(model, optimizer, x):
+    optimizer.zero_grad()
+    with model.no_sync():
+        model(x).square().mean().backward()
+    model(x + 1).square().mean().backward()
+    optimizer.step()
+
+
+def closing(model, optimizer, x):
+    def closure():
         optimizer.zero_grad()
-        model(next(data)).square().mean().backward()
-        optimizer.step()
+        loss = model(x).square().mean()
+        loss.backward()
+        return loss
+
+    assert optimizer.step(closure).item() > 0
+
+
+def step_of(model, how=plain, optimizer=None):
+    """A step over batches(), as users write one for firkin.tune."""
+    optimizer, data = optimizer or torch.optim.Adam(model.parameters()), batches(model)
+
+    def step(wrapped):
+        how(wrapped, optimizer, next(data))
 
     step.optimizer = optimizer
     return step
@@ -107,20 +153,14 @@ def tensors_of(model, *optimizers):
 
 def unlike(tensors):
     """How many tensors are not those of rank 0."""
-    everyone = [None] * dist.get_world_size()
-    dist.all_gather_object(everyone, [tensor.clone() for tensor in tensors])
-    return sum(not torch.equal(a, b) for a, b in zip(everyone[0], tensors, strict=True))
+    first, *_ = of_all([tensor.clone() for tensor in tensors])
+    return sum(not torch.equal(a, b) for a, b in zip(first, tensors, strict=True))
 
 
 def share(whole):
     """This rank's part of the global batch."""
     rank, size = dist.get_rank(), dist.get_world_size()
     return whole.chunk(size)[rank]
-
-
-def numbers(tensors):
-    """What a queue carries."""
-    return [tensor.tolist() for tensor in tensors]
 
 
 def parameters_of(model):
@@ -147,6 +187,27 @@ def raised(call):
     return None, ""
 
 
+def refusals(calls):
+    """What each call raises. calls: by the words that its error is to have."""
+    return {words: raised(call) for words, call in calls.items()}
+
+
+class TestCase(unittest.TestCase):
+    maxDiff = None
+
+    def assert_same(self, value):
+        """On all ranks."""
+        self.assertEqual(of_all(value), [value] * dist.get_world_size())
+
+    def assert_refused(self, found, *kinds):
+        """found: what refusals() returned. kinds: of errors; otherwise InputError."""
+        for words, (kind, said) in found.items():
+            with self.subTest(words):
+                self.assertIn(kind, kinds or ("InputError",), said)
+                self.assertIn(words, said)
+                self.assertNotIn("\n", said)
+
+
 class Lamb(torch.optim.Optimizer):
     """Looks at whole parameters: each moves by a share of its own length. One state has another shape."""
 
@@ -164,3 +225,30 @@ class Lamb(torch.optim.Optimizer):
                 moment.mul_(0.9).add_(p.grad)
                 rows.add_(p.grad.reshape(len(p), -1).square().sum(1))
                 p.sub_(moment * (group["lr"] * p.norm() / (moment.norm() + rows.norm() + 1e-9)))
+
+
+class MastersByHand:
+    """AdamW on copies in float32, of all parameters on every rank."""
+
+    def __init__(self, parameters):
+        self.parameters = list(parameters)
+        self.masters = [p.detach().float().clone().requires_grad_() for p in self.parameters]
+        self.optimizer = torch.optim.AdamW(self.masters, lr=1e-4)
+
+    def zero_grad(self):
+        for p in self.parameters:
+            p.grad = None
+
+    def step(self):
+        for p, master in zip(self.parameters, self.masters):
+            master.grad = None if p.grad is None else p.grad.float()
+        self.optimizer.step()
+        with torch.no_grad():
+            for p, master in zip(self.parameters, self.masters):
+                p.copy_(master)
+
+    def state_dict(self):
+        saved = self.optimizer.state_dict()
+        for i, state in saved["state"].items():
+            state["master"] = self.masters[i].detach()
+        return saved

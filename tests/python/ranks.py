@@ -1,12 +1,14 @@
 """Ranks for tests: processes of this machine that meet over Gloo on the loopback interface.
 
-    with_ranks(2, worker, argument)     runs worker(rank, argument) on each, returns what each returned, and fails where one raised or hung
+    @on_ranks(2)                        a test that each rank runs as a whole; it fails where one fails or hangs
+    with_ranks(2, worker, argument)     runs worker(rank, argument) on each, and returns what each returned
 
 The processes live on and run the next test, in a new group: importing torch takes seconds, and starting a process longer than most tests.
 """
 
 import functools
 import gc
+import importlib
 import multiprocessing
 import multiprocessing.connection
 import os
@@ -20,7 +22,7 @@ TIMEOUT_S = 600  # a busy machine takes minutes for what takes seconds
 PRELOADED = ["torch", "torch._dynamo", "torch.nn.parallel", "firkin"]  # torch._dynamo: an optimiser's first step imports it
 
 
-def _free_port():
+def free_port():
     with socket.socket() as s:
         s.bind(("127.0.0.1", 0))
         return s.getsockname()[1]
@@ -32,13 +34,15 @@ def _run(variables, worker, arguments):
     dist.init_process_group("gloo")
     value = worker(int(variables["RANK"]), *arguments)
     gc.collect()  # wrapped modules in cycles, whose group goes now
-    dist.barrier()
-    dist.destroy_process_group()
+    if dist.is_initialized():  # the worker may have taken the group away
+        dist.barrier()
+        dist.destroy_process_group()
     return value
 
 
 def _serve(jobs):
     torch.set_num_threads(1)
+    gc.freeze()  # what the imports have made: with it a collection, of which firkin.tune does many, takes 0.1 s
     try:
         while True:
             job = jobs.recv()
@@ -62,7 +66,7 @@ class _Ranks:
             theirs.close()
             self._processes.append(process)
             self._jobs.append(ours)
-        port = str(_free_port())
+        port = str(free_port())
         for rank in range(size):
             variables = {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(size), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port,
                          "GLOO_SOCKET_IFNAME": "lo"}  # fmt: skip
@@ -92,12 +96,6 @@ class _Ranks:
 _living = None
 
 
-@functools.cache
-def of(program):
-    """What two ranks returned from program(rank), which has run once; several tests look at it."""
-    return with_ranks(2, program)
-
-
 def with_ranks(size, worker, *arguments, start="forkserver"):
     """start="spawn": new processes, which import torch anew with the environment of now, and end with this call."""
     global _living
@@ -114,3 +112,32 @@ def with_ranks(size, worker, *arguments, start="forkserver"):
     if ranks is not _living:
         ranks.end()
     return returned
+
+
+def on_ranks(size):
+    """size: that of the group, unless the test's class says so in `ranks`."""
+
+    def decorate(test):
+        @functools.wraps(test)
+        def run(self):
+            with_ranks(getattr(self, "ranks", size), _run_test, type(self).__module__, type(self).__name__, test.__name__)
+
+        return run
+
+    return decorate
+
+
+def _run_test(rank, module, name, test):
+    case_class = getattr(importlib.import_module(module), name)
+    case = case_class(test)
+    try:
+        getattr(case_class, test).__wrapped__(case)
+    finally:
+        case.doCleanups()
+
+
+def of_all(value):
+    """What each rank has."""
+    values = [None] * dist.get_world_size()
+    dist.all_gather_object(values, value)
+    return values

@@ -2,16 +2,13 @@
 refused in one line. The reports stand behind the programs, as OWNER/REPOSITORY#NUMBER on GitHub."""
 
 import copy
-import itertools
 import unittest
 
-import firkin
 import torch
-from cases_test import STEPS, STRATEGIES, WIDTH, Trainee, batch, net, off, results_of
-from models import raised
-from ranks import with_ranks
+from ranks import on_ranks
 from torch import nn
 from torch.utils.checkpoint import checkpoint
+from trainees import STEPS, STRATEGIES, WIDTH, ByHand, Trainee, batch, net, results_of, trains
 
 UNUSED = {"find_unused_parameters": True}
 
@@ -86,88 +83,54 @@ def behind(make):
     return net(make().double())
 
 
-def trains(make, **options):
-    def run(strategy):
-        trainee = Trainee(strategy, make(), **({} if strategy is None else options))
-        trainee.train()
-        return trainee
-
-    return run
+def back_twice_through_a_graph(trainee, step):
+    y = trainee.model(batch(step)).square().mean(0)
+    trainee.backward(y[0], retain_graph=True)
+    trainee.drain()
+    trainee.backward(y.sum())
 
 
-def steps(trainee, backward):
-    for step in range(STEPS):
-        trainee.steps = step
-        trainee.optimizer.zero_grad()
-        backward(step)
-        trainee.optimizer.step()
-    return trainee
+def accumulates(first):
+    """first(trainee, x): forward and backward of the first of two micro-batches."""
+
+    def backward(trainee, step):
+        first(trainee, batch(step))
+        trainee.plain(step, 1)
+
+    return trains(net, backward)
 
 
-def goes_back_twice_through_a_graph(strategy):
-    trainee = Trainee(strategy, net())
-
-    def backward(step):
-        y = trainee.model(batch(step)).square().mean(0)
-        trainee.backward(y[0], retain_graph=True)
-        trainee.drain()
-        trainee.backward(y.sum())
-
-    return steps(trainee, backward)
-
-
-def accumulates(how):
-    """`how`: forward and backward of the first of two micro-batches."""
-
-    def run(strategy):
-        trainee = Trainee(strategy, net())
-
-        def backward(step):
-            how(trainee, trainee.model, lambda: batch(step))
-            trainee.backward(trainee.model(batch(step, 1)).square().mean())
-
-        return steps(trainee, backward)
-
-    return run
-
-
-def only_forward(trainee, model, data):
+def only_forward(trainee, x):
     with trainee.alone():
-        y = model(data()).square().mean()
+        y = trainee.model(x).square().mean()
     y.backward()
 
 
-def only_backward(trainee, model, data):
-    y = model(data()).square().mean()
+def only_backward(trainee, x):
+    y = trainee.model(x).square().mean()
     with trainee.alone():
         y.backward()
 
 
-def by_the_attribute(trainee, model, data):
+def by_the_attribute(trainee, x):
     """nanoGPT's way."""
-    model.require_backward_grad_sync = False
-    model(data()).square().mean().backward()
-    assert not model.require_backward_grad_sync
-    model.require_backward_grad_sync = True
+    trainee.model.require_backward_grad_sync = False
+    trainee.model(x).square().mean().backward()
+    assert not trainee.model.require_backward_grad_sync
+    trainee.model.require_backward_grad_sync = True
     if trainee.strategy is not None:
-        assert model.stats().steps == trainee.steps  # no more than one in each step of the optimiser
+        assert trainee.model.stats().steps == trainee.step  # no more than one in each step of the optimiser
 
 
-def calls_a_method_of_the_module(strategy):
-    trainee = Trainee(strategy, TwoHeads())
-    return steps(trainee, lambda step: trainee.backward(trainee.module.of_one_head(batch(step)).square().mean()))
+def by_a_method_of_the_module(trainee, step):
+    trainee.backward(trainee.module.of_one_head(batch(step)).square().mean())
 
 
-def penalises_gradients(strategy):
-    trainee = Trainee(strategy, net())
-
-    def backward(step):
-        x = batch(step).requires_grad_()
-        y = trainee.model(x)
-        (slope,) = torch.autograd.grad(y.sum(), x, create_graph=True)
-        trainee.backward(y.mean() + (slope.norm(2, dim=1) - 1).square().mean())
-
-    return steps(trainee, backward)
+def penalising_gradients(trainee, step):
+    x = batch(step).requires_grad_()
+    y = trainee.model(x)
+    (slope,) = torch.autograd.grad(y.sum(), x, create_graph=True)
+    trainee.backward(y.mean() + (slope.norm(2, dim=1) - 1).square().mean())
 
 
 def plays_two_parts_by_turns(strategy):
@@ -192,22 +155,16 @@ def plays_two_parts_by_turns(strategy):
     return maker
 
 
-def freezes_parts_by_turns(strategy):
+def freezing_parts_by_turns(trainee, step):
     """Both in one wrapped module, whose parts are frozen by turns."""
-    trainee = Trainee(strategy, TwoHeads())
-    leaves = trainee.leaves
-
-    def backward(step):
-        trainee.drain()
-        for part, trained in zip(trainee.module.heads, (step % 2 == 0, step % 2 == 1)):
-            part.requires_grad_(trained)
-        trainee.leaves = [p for p in leaves if p.requires_grad]
-        trainee.backward(trainee.model(batch(step)).square().mean())
-        for p in leaves:
-            if not p.requires_grad:
-                p.grad = None
-
-    return steps(trainee, backward)
+    trainee.drain()
+    for part, trained in zip(trainee.module.heads, (step % 2 == 0, step % 2 == 1)):
+        part.requires_grad_(trained)
+    trainee.leaves = [p for p in trainee.module.parameters() if p.requires_grad]
+    trainee.plain(step)
+    for p in trainee.module.parameters():
+        if not p.requires_grad:
+            p.grad = None
 
 
 def copies_itself_for_an_average(strategy):
@@ -215,7 +172,7 @@ def copies_itself_for_an_average(strategy):
     average = copy.deepcopy(trainee.model).requires_grad_(False)
     for step in range(STEPS):
         trainee.optimizer.zero_grad()
-        trainee.backward(trainee.model(batch(step)).square().mean())
+        trainee.plain(step)
         trainee.optimizer.step()
         trainee.drain()
         with torch.no_grad():
@@ -236,15 +193,15 @@ PROGRAMS = {
     "gradients in other strides": trains(OtherStrides),  # pytorch/pytorch#47163, #83909, #135358
     "a block in three reentrant checkpoints": trains(lambda: Shared(True)),  # microsoft/FocalNet#4, tatp22/linformer-pytorch#23, facebookresearch/multimodal#404
     "a block in three checkpoints": trains(lambda: Shared(False)),
-    "two backwards of one graph": goes_back_twice_through_a_graph,  # pytorch/pytorch#47260
+    "two backwards of one graph": trains(net, back_twice_through_a_graph),  # pytorch/pytorch#47260
     "no_sync around forward alone": accumulates(only_forward),  # karpathy/build-nanogpt#30, huggingface/accelerate#1726
     "no_sync around backward alone": accumulates(only_backward),
     "require_backward_grad_sync": accumulates(by_the_attribute),  # speechbrain/speechbrain#2010
-    "a method of the module": calls_a_method_of_the_module,  # k2-fsa/icefall#226
+    "a method of the module": trains(TwoHeads, by_a_method_of_the_module),  # k2-fsa/icefall#226
     "spectral norm": trains(lambda: behind(lambda: nn.utils.parametrizations.spectral_norm(nn.Linear(WIDTH, WIDTH)))),  # pytorch/pytorch#8160, #68327
-    "a penalty on gradients": penalises_gradients,  # pytorch/pytorch#19024
+    "a penalty on gradients": trains(net, penalising_gradients),  # pytorch/pytorch#19024
     "generator and critic": plays_two_parts_by_turns,  # horovod/horovod#796, Lightning-AI/pytorch-lightning#20328
-    "parts frozen by turns": freezes_parts_by_turns,  # JDAI-CV/fast-reid#178, Lightning-AI/pytorch-lightning#20866
+    "parts frozen by turns": trains(TwoHeads, freezing_parts_by_turns),  # JDAI-CV/fast-reid#178, Lightning-AI/pytorch-lightning#20866
     "an average of copies": copies_itself_for_an_average,  # pytorch/pytorch#73825, ultralytics/yolov5#279, microsoft/Tutel#177
     # lyuwenyu/RT-DETR#684, joanaapa/Distillation-DNABERT-Promoter#1
     "a head that one rank leaves out": trains(lambda: TwoHeads(lambda step, rank: (0, 1) if rank == step % 2 else (0,)), **UNUSED),
@@ -263,37 +220,24 @@ REFUSED = {  # by strategy, and what each rank then says
 }
 
 
-def run(rank, cases):
-    """By program and strategy: how far from by hand, or the error."""
-    found, programs = {}, PROGRAMS | COMPILED
-    by_hand = {name: results_of(programs[name](None)) for name in dict.fromkeys(name for name, _ in cases)}
-    for name, strategy in cases:
-        reached = []
-        error = raised(lambda: reached.append(off(results_of(programs[name](strategy)), by_hand[name])))
-        found[name, strategy] = reached[0] if reached else error
-    return found
-
-
-class Programs(unittest.TestCase):
-    maxDiff = None
-    ranks, programs = 2, PROGRAMS
-
+class Programs(ByHand):
+    @on_ranks(2)
     def test_train_as_by_hand_under_every_strategy(self):
-        cases = [case for case in itertools.product(self.programs, STRATEGIES) if case not in REFUSED]
-        for rank, found in enumerate(with_ranks(self.ranks, run, cases)):
-            with self.subTest(rank=rank):
-                wrong = {case: what for case, what in found.items() if not (isinstance(what, float) and what < 1e-6)}
-                self.assertEqual(wrong, {})
+        self.assert_as_by_hand(PROGRAMS, REFUSED)
 
+    @on_ranks(2)
     def test_or_every_rank_has_an_error_that_says_why_not(self):
-        for case, words in REFUSED.items():
-            for rank, found in enumerate(with_ranks(self.ranks, run, [case])):
-                with self.subTest(case, rank=rank):
-                    self.assertRegex(found[case][1], words)
+        for (name, strategy), words in REFUSED.items():
+            with self.assertRaisesRegex(Exception, words, msg=(name, strategy)):
+                results_of(PROGRAMS[name](strategy))
 
 
 class ProgramsFull(Programs):
-    ranks, programs = 3, PROGRAMS | COMPILED
+    ranks, strategies = 3, STRATEGIES
+
+    @on_ranks(3)
+    def test_compiled_ones_do_too(self):
+        self.assert_as_by_hand(COMPILED)
 
 
 if __name__ == "__main__":

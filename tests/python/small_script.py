@@ -5,12 +5,12 @@ import atexit
 
 import torch
 import torch.distributed as dist
-from models import Layers, training_step
+from models import Layers, step_of
 
 
 def build():
     model = Layers([64] * 5)
-    return model, training_step(model)
+    return model, step_of(model)
 
 
 def build_as_programs_do():
@@ -21,7 +21,7 @@ def build_as_programs_do():
     dist.init_process_group("gloo")
     print(f"{layers} layers on {dist.get_world_size()} ranks")
     model = Layers([64] * (layers + 1))
-    return model, training_step(model)
+    return model, step_of(model)
 
 
 def build_and_communicate_at_the_end():

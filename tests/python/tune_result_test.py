@@ -20,105 +20,78 @@ from unittest import mock
 import firkin
 import torch.distributed as dist
 from firkin import _tune
-from models import QUICK, layers, plain, raised
-from ranks import of
+from models import QUICK, TestCase, layers, plain, refusals, step_of
+from ranks import free_port, of_all, on_ranks
 
 HERE = pathlib.Path(__file__).resolve().parent
 
 
-def has_a_result(rank):
-    model = layers()
-    step = plain(model)
-    result = firkin.tune(model, step, ddp_kwargs={"process_group": dist.group.WORLD, "gradient_as_bucket_view": True}, **QUICK)
-    again = pickle.loads(pickle.dumps(result))
-    with tempfile.TemporaryDirectory() as folder:
-        for _ in range(2):  # the first one gets a number
-            result.save(folder)
-        kept = sorted(str(path.relative_to(folder)) for path in pathlib.Path(folder).glob("tuned*.json"))
-        loaded = firkin.load(folder)
-        found = firkin.load(folder)
-        missing = raised(lambda: firkin.load(folder + "/none"))
-    ddp = found.wrap(model)
-    early = found.check(ddp)
-    for _ in range(4):
-        step(ddp)
-    settings = {
-        name: found.for_(name) for name in ("torch", "transformers", "accelerate", "lightning", "deepspeed", "megatron-lm", "horovod")
-    }
-    scale = result.at(64)
-    here = result.at(64, firkin.AllReduceTable([firkin.AllReduceRow(row.bytes, 64, row.median_s) for row in result.curve.rows]))
-    return {
-        "dicts": result.to_dict() == again.to_dict() == loaded.to_dict() == found.to_dict() == copy.deepcopy(result).to_dict(),
-        "cap_mib": result.cap_mib, "kept": kept, "missing": missing, "json": json.loads(json.dumps(result.to_dict()))["choice"], "repr": repr(result),
-        "early": early, "check": found.check(ddp, strict=True),
-        "other": raised(lambda: found.wrap(layers(2))), "settings": settings, "unknown": raised(lambda: found.for_("jax")),
-        "speedup": (result.speedup.low, float(result.speedup), result.speedup.high), "options": loaded.ddp_kwargs(),
-        "scale": (str(scale), scale.best_cap.cap_mib), "here": str(here),
-    }  # fmt: skip
+class Result(TestCase):
+    @on_ranks(2)
+    def test_is_kept_copied_looked_at_and_taken_to_frameworks_and_more_ranks(self):
+        model = layers()
+        step = step_of(model)
+        options = {"process_group": dist.group.WORLD, "gradient_as_bucket_view": True}
+        result = firkin.tune(model, step, ddp_kwargs=options, **QUICK)
+        again = pickle.loads(pickle.dumps(result))
+        with tempfile.TemporaryDirectory() as folder:
+            for _ in range(2):  # the first one gets a number
+                result.save(folder)
+            kept = sorted(str(path.relative_to(folder)) for path in pathlib.Path(folder).glob("tuned*.json"))
+            found = firkin.load(folder)
+            self.assert_refused(refusals({
+                "none/tuned.json: No such file or directory; expected the folder of a saved result": lambda: firkin.load(folder + "/none"),
+                "plan: made for another model": lambda: found.wrap(layers(2)),
+                "for_: 'jax'; expected one of torch, transformers": lambda: found.for_("jax"),
+            }))  # fmt: skip
+        self.assertEqual(kept, ["tuned.1.json", "tuned.json"])
+        for each in (again, found, copy.deepcopy(result)):
+            self.assertEqual(each.to_dict(), result.to_dict())
+        self.assertIn(json.loads(json.dumps(result.to_dict()))["choice"], ("cap", "torch default"))
+        self.assertTrue(found.ddp_kwargs()["gradient_as_bucket_view"])
+        self.assertNotIn("process_group", found.ddp_kwargs())
+
+        ddp = found.wrap(model)
+        self.assertRegex(found.check(ddp), "^check: no rebuild of the buckets is logged yet")
+        for _ in range(4):
+            step(ddp)
+        self.assertRegex(found.check(ddp, strict=True), r"^check: \d+ buckets, as tuned: ")
+
+        self.assertLess(len(repr(result)), 200)
+        self.assertRegex(repr(result), r"[\d.]+ ms a step")
+        self.assertTrue(result.speedup.low <= float(result.speedup) <= result.speedup.high)
+
+        self.assertEqual(found.for_("transformers")["ddp_find_unused_parameters"], False)
+        self.assertNotIn("bucket_cap_mb_list", found.for_("accelerate"))
+        self.assertTrue(found.for_("accelerate")["gradient_as_bucket_view"])
+        self.assertEqual(found.for_("torch"), found.for_("lightning"))
+        size = round(result.cap_mib * 2**20)
+        self.assertEqual(found.for_("deepspeed"), {"reduce_bucket_size": size // 4})
+        self.assertEqual(found.for_("megatron-lm"), {"ddp_bucket_size": size // 4})
+        self.assertEqual(found.for_("horovod"), {"HOROVOD_FUSION_THRESHOLD": size})
+
+        scale = result.at(64)
+        self.assertIn("EXTRAPOLATED: 64 ranks were not measured", str(scale).replace("\n", " "))
+        self.assertGreater(scale.best_cap.cap_mib, 0)
+        here = result.at(64, firkin.AllReduceTable([firkin.AllReduceRow(row.bytes, 64, row.median_s) for row in result.curve.rows]))
+        self.assertNotIn("EXTRAPOLATED", str(here))
 
 
-def has_slow_steps(rank):
-    model, calls = layers(), [0]
-    quick = plain(model)
-
-    def step(module):
-        calls[0] += 1
-        time.sleep(0.2)
-        quick(module)
-
-    result = firkin.tune(model, step, time_budget_s=6.0, progress=False)
-    return calls[0], result.notes, result.summary()
-
-
-class Result(unittest.TestCase):
-    def setUp(self):
-        self.result = of(has_a_result)[0]
-
-    def test_pickled_copied_saved_and_loaded_it_is_the_same(self):
-        self.assertTrue(self.result["dicts"])
-        self.assertEqual(self.result["kept"], ["tuned.1.json", "tuned.json"])
-        self.assertIn(self.result["json"], ("cap", "torch default"))
-        self.assertEqual(self.result["options"]["gradient_as_bucket_view"], True)
-        self.assertNotIn("process_group", self.result["options"])
-        self.assertRegex(self.result["missing"][1], "^load: .*none/tuned.json: No such file or directory; expected the folder of a saved result")
-
-    def test_wraps_and_checks(self):
-        self.assertRegex(self.result["early"], "^check: no rebuild of the buckets is logged yet")
-        self.assertRegex(self.result["check"], r"^check: \d+ buckets, as tuned: ")
-        self.assertRegex(self.result["other"][1], "^plan: made for another model")
-
-    def test_is_seen_in_a_line(self):
-        self.assertLess(len(self.result["repr"]), 200)
-        self.assertRegex(self.result["repr"], r"[\d.]+ ms a step")
-        low, middle, high = self.result["speedup"]
-        self.assertTrue(low <= middle <= high)
-
-    def test_each_framework_gets_its_own_names(self):
-        settings = self.result["settings"]
-        self.assertEqual(settings["transformers"]["ddp_find_unused_parameters"], False)
-        self.assertNotIn("bucket_cap_mb_list", settings["accelerate"])
-        self.assertEqual(settings["accelerate"]["gradient_as_bucket_view"], True)
-        self.assertEqual(settings["torch"], settings["lightning"])
-        size = round(self.result["cap_mib"] * 2**20)
-        self.assertEqual(settings["deepspeed"], {"reduce_bucket_size": size // 4})
-        self.assertEqual(settings["megatron-lm"], {"ddp_bucket_size": size // 4})
-        self.assertEqual(settings["horovod"], {"HOROVOD_FUSION_THRESHOLD": size})
-        self.assertRegex(self.result["unknown"][1], "^for_: 'jax'; expected one of torch, transformers")
-
-    def test_more_ranks_than_were_here(self):
-        said, cap = self.result["scale"]
-        self.assertIn("EXTRAPOLATED: 64 ranks were not measured", said.replace("\n", " "))
-        self.assertGreater(cap, 0)
-        self.assertNotIn("EXTRAPOLATED", self.result["here"])
-
-
-class SlowStepsFull(unittest.TestCase):
+class SlowStepsFull(TestCase):
+    @on_ranks(2)
     def test_slow_steps_are_fewer_and_what_they_cannot_tell_is_said(self):
-        calls, notes, summary = of(has_slow_steps)[0]
-        self.assertLessEqual(calls * 0.2, 1.25 * 6.0)
+        model, calls = layers(), [0]
+
+        def slow(wrapped, optimizer, x):
+            calls[0] += 1
+            time.sleep(0.2)
+            plain(wrapped, optimizer, x)
+
+        result = firkin.tune(model, step_of(model, slow), time_budget_s=6.0, progress=False)
+        self.assertLessEqual(calls[0] * 0.2, 1.25 * 6.0)
         for said in ("the prediction chose", "cannot show a gain"):
-            self.assertTrue(any(said in note for note in notes), notes)
-        self.assertRegex(summary, r"(?s)^(Set|Keep) .*\n  paste   DistributedDataParallel\(model.*\)\n")
+            self.assertTrue(any(said in note for note in result.notes), result.notes)
+        self.assertRegex(result.summary(), r"(?s)^(Set|Keep) .*\n  paste   DistributedDataParallel\(model.*\)\n")
 
 
 class Progress(unittest.TestCase):
@@ -147,15 +120,21 @@ def torchrun(*words, modules=""):
 
 
 class CommandLine(unittest.TestCase):
-    def test_a_scripts_own_flags_and_process_group_with_nothing_but_torch(self):
+    @on_ranks(2)
+    def test_a_scripts_own_flags_and_process_group(self):
+        main = runpy.run_module("firkin.tune", run_name="command line")["main"]
         with tempfile.TemporaryDirectory() as folder:
-            (pathlib.Path(folder) / "numpy.py").write_text("raise ModuleNotFoundError('no NumPy here')")
-            target = ["--cap-mib", "0.02", "1", "small_script.py:build_as_programs_do"]
-            done = torchrun(*target, "--time-budget-s", "1", "--out", folder + "/out", "--", "--layers", "6", modules=folder)
-            self.assertEqual(done.returncode, 0, done.stderr)
-            self.assertIn("6 layers on 2 ranks\n", done.stdout)
-            self.assertEqual(firkin.load(folder + "/out").world_size, 2)
-            self.assertRegex(done.stderr, r"firkin.tune +\d+% .* left|about to end")
+            out, port = of_all((folder + "/out", str(free_port())))[0]
+            dist.destroy_process_group()
+            words = ["firkin.tune", "--cap-mib", "0.02", "1", f"{HERE}/small_script.py:build_as_programs_do"]
+            words += ["--time-budget-s", "1", "--out", out, "--", "--layers", "6"]
+            with mock.patch.dict(os.environ, MASTER_PORT=port), mock.patch.object(sys, "argv", words):
+                with contextlib.redirect_stdout(io.StringIO()) as printed, contextlib.redirect_stderr(io.StringIO()) as lines:
+                    self.assertEqual(main(), 0)
+            self.assertIn("6 layers on 2 ranks\n", printed.getvalue())
+            if os.environ["RANK"] == "0":
+                self.assertEqual(firkin.load(out).world_size, 2)
+                self.assertRegex(lines.getvalue(), r"firkin.tune +\d+% .* left|about to end")
 
     def test_the_gpu_of_this_rank_is_chosen_before_the_script_is_imported(self):
         with tempfile.TemporaryDirectory() as folder:
@@ -184,13 +163,15 @@ class CommandLine(unittest.TestCase):
 
 
 class CommandLineFull(unittest.TestCase):
-    def test_a_scripts_model_is_tuned_under_torchrun(self):
+    def test_under_torchrun_with_nothing_but_torch(self):
         with tempfile.TemporaryDirectory() as folder:
-            done = torchrun("small_script.py:build", "--time-budget-s", "1", "--out", folder)
+            (pathlib.Path(folder) / "numpy.py").write_text("raise ModuleNotFoundError('no NumPy here')")
+            target = ["--cap-mib", "0.02", "1", "small_script.py:build_as_programs_do"]
+            done = torchrun(*target, "--time-budget-s", "1", "--out", folder + "/out", "--", "--layers", "6", modules=folder)
             self.assertEqual(done.returncode, 0, done.stderr)
-            self.assertIn("DistributedDataParallel(model", done.stdout)
-            written = {path.name for path in pathlib.Path(folder).iterdir()}
-            self.assertLessEqual({"results.json", "report.html", "tensors.csv", "allreduce.csv"}, written)
+            self.assertIn("6 layers on 2 ranks\n", done.stdout)
+            self.assertEqual(firkin.load(folder + "/out").world_size, 2)
+            self.assertRegex(done.stderr, r"firkin.tune +\d+% .* left|about to end")
 
     def test_a_process_group_that_the_script_makes_when_it_is_imported(self):
         with tempfile.TemporaryDirectory() as folder:

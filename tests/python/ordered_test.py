@@ -1,0 +1,139 @@
+"""The strategy "ordered" with torch.compile, copies, PyTorch's hooks and arguments; and what it refuses. Its programs: overlap_test.py."""
+
+import copy
+import io
+import unittest
+
+import firkin
+import torch
+import torch.distributed as dist
+from models import (
+    WIDTH, Layers, TestCase, loss_of, optimizer_of, over_a_slow_link, parameters_of, refusals, same, seeded, sgd, train, unlike,
+)  # fmt: skip
+from ranks import on_ranks
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
+
+STEPS = 5  # the first ones leave nothing on its way
+
+
+def unpickled(saved):
+    file = io.BytesIO()
+    torch.save(saved, file)
+    file.seek(0)
+    return torch.load(file, weights_only=False)
+
+
+class Ordered(TestCase):
+    @on_ranks(2)
+    def test_a_compiled_block_shows_the_compiler_nothing_of_the_optimizer(self):
+        """Which steps within the forward of the block."""
+        shown = set()
+
+        def backend(graph, _inputs):
+            shown.update(node.target.__name__ for node in graph.graph.nodes if node.op == "call_function")
+            return graph.forward
+
+        model, plain = (over_a_slow_link("ordered") for _ in range(2))
+        for layer in model.module.layers:
+            layer.compile(backend=backend)
+        for each in (model, plain):
+            train(each, optimizer_of(each, torch.optim.AdamW, lr=1e-3), range(2 * STEPS))
+        self.assertGreater(model.stats().awaited_bytes, 0)
+        self.assertEqual(shown, {"linear"})
+        self.assertEqual(unlike(parameters_of(model)), 0)
+        self.assertTrue(same(parameters_of(model), parameters_of(plain)))
+
+    @on_ranks(2)
+    def test_copies_and_pickles(self):
+        """Each trains on as the original does, and the original as if nothing had been."""
+        for name, make in {
+            "deepcopy": copy.deepcopy,
+            "torch.save": unpickled,
+            "deepcopy of the module": lambda model: firkin.DistributedDataParallel(copy.deepcopy(model.module)),
+            "torch.save of the module": lambda model: firkin.DistributedDataParallel(unpickled(model.module)),
+            "deepcopy of a layer": lambda model: (copy.deepcopy(model.module.layers[3]), model)[1],
+        }.items():
+            for strategy in ("bucketed", "ordered"):
+                model = over_a_slow_link(strategy)
+                optimizer = optimizer_of(model, lr=0.1)
+                train(model, optimizer, range(STEPS))
+                made = make(model)  # while gradients are on their way
+                train(model, optimizer, range(STEPS))
+                if made is not model:
+                    train(made, optimizer_of(made, lr=0.1), range(STEPS))
+                    self.assertFalse({*model.module.parameters()} & {*made.module.parameters()}, (name, strategy))
+                self.assertTrue(same(parameters_of(model), parameters_of(made)), (name, strategy))
+                self.assertEqual(list(made.module.state_dict()), list(model.module.state_dict()))
+        module = copy.deepcopy(over_a_slow_link("ordered").module)
+        self.assertNotIn("firkin", str([vars(part) for part in module.modules()]))
+
+    @on_ranks(2)
+    def test_comm_hooks_of_pytorch_that_compress(self):
+        for hook, name in ((default_hooks.fp16_compress_hook, "fp16"), (default_hooks.bf16_compress_hook, "bf16")):
+            for strategy in ("ordered", "overlap"):
+                reached = []
+                for register in (True, False):
+                    module = seeded(Layers, [WIDTH] * 3).float()
+                    model = firkin.DistributedDataParallel(module, experiment={"strategy": strategy}, compression="none" if register else name)
+                    if register:
+                        model.register_comm_hook(None, hook)
+                    loss_of(model, 0).backward()
+                    model.drain()
+                    reached.append([p.grad.clone() for p in module.parameters()])
+                bucket = model.stats().buckets[0]
+                self.assertTrue(same(*reached), (name, strategy))
+                self.assertLess(bucket.bytes_on_wire, 0.6 * bucket.bytes)
+        late, other = model, over_a_slow_link("ordered")
+        with_one = over_a_slow_link("ordered")
+        optimizer = optimizer_of(with_one)
+        wrapped = default_hooks.fp16_compress_wrapper(default_hooks.allreduce_hook)
+        self.assert_refused(refusals({
+            "expected before the first step": lambda: late.register_comm_hook(None, hook),
+            "expected bucketed or planned": lambda: other.register_comm_hook(None, wrapped),
+            "before an OverlappedOptimizer": lambda: with_one.register_comm_hook(None, hook),
+        }))  # fmt: skip
+        train(with_one, optimizer, range(1))  # nothing is left of what was refused
+
+    @on_ranks(2)
+    def test_arguments_are_pytorchs_or_refused_in_one_line(self):
+        def make(*arguments, **options):
+            return len(firkin.DistributedDataParallel(seeded(Layers, [WIDTH] * 7), *arguments, **options).buckets())
+
+        with_cap, plain = make(cap_mib=0.02), make()
+        self.assertIs(firkin.DataParallel, firkin.DistributedDataParallel)
+        self.assertTrue(with_cap == make(bucket_cap_mb=0.02) > plain)
+        self.assertTrue(plain == make(cap_mib=None) == make(bucket_cap_mb=None))
+        self.assertEqual(plain, make(None, None, gradient_as_bucket_view=True))
+        self.assertEqual(plain, make(device_ids=[], static_graph=False, init_sync=True, dim=0))
+        self.assert_refused(refusals({
+            "expected one, since they mean the same": lambda: make(cap_mib=1, bucket_cap_mb=2),
+            "expected True": lambda: make(gradient_as_bucket_view=False),
+            "device_ids [0], output_device None for a module on cpu; expected its one GPU, or None": lambda: make([0]),
+            "device_ids [0, 1]": lambda: make(device_ids=[0, 1]),
+            "output_device 0": lambda: make(output_device=0),
+            "expected plan=": lambda: make(bucket_cap_mb_list=[1, 2]),
+            "expected find_unused_parameters=True": lambda: make(static_graph=True),
+            "expected its one GPU": lambda: make(device_ids=["cpu"]),
+            "expected process_group=mesh.get_group()": lambda: make(device_mesh="mesh"),
+        }))  # fmt: skip
+        self.assert_refused(refusals({"bucket_cap": lambda: make(bucket_cap=1)}), "TypeError")
+
+    @on_ranks(2)
+    def test_what_would_train_otherwise_is_refused_in_one_line(self):
+        model = over_a_slow_link("bucketed")
+        inner = sgd(model.parameters())
+        _optimizer = firkin.OverlappedOptimizer(model, inner)
+        train(model, inner, range(2))  # nothing is late
+
+        model, of_a_group = over_a_slow_link("ordered"), over_a_slow_link("ordered", process_group=dist.new_group([0, 1]))
+        optimizer = optimizer_of(model)
+        self.assert_refused(refusals({
+            "expected OverlappedOptimizer.step()": lambda: train(model, optimizer.optimizer, range(1)),
+            "expected its state_dict()": lambda: copy.deepcopy(optimizer),
+            "expected the default one": lambda: copy.deepcopy(of_a_group),
+        }))  # fmt: skip
+        train(model, optimizer, range(STEPS))  # nothing is left of what was refused
+
+
+if __name__ == "__main__":
+    unittest.main()

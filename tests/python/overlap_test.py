@@ -1,0 +1,256 @@
+"""Programs under the strategies "ordered" and "sharded", whose steps end later: to the bits of "bucketed"."""
+
+import copy
+import unittest
+
+import firkin
+import torch
+import torch.distributed as dist
+from models import TestCase, accumulating, batch, closing, loss_of, optimizer_of, over_a_slow_link, parameters_of, sgd, share, train
+from ranks import on_ranks
+from torch import nn
+from torch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler
+
+STEPS = 5  # the first ones leave nothing on its way
+
+
+def takes_groups(model):
+    biases, weights = ([p for p in model.module.parameters() if p.dim() == dim] for dim in (1, 2))
+    groups = [{"params": biases, "weight_decay": 0}, {"params": weights}]
+    train(model, optimizer_of(model, torch.optim.AdamW, groups, lr=0.01, weight_decay=0.1), range(2 * STEPS))
+
+
+def steps(how):
+    def run(model):
+        optimizer = optimizer_of(model)
+        for step in range(2 * STEPS):
+            how(model, optimizer, share(batch(step)))
+
+    run.__name__ = how.__name__
+    return run
+
+
+def zeroing(model, optimizer, x):
+    optimizer.zero_grad(set_to_none=False)
+    model(x).square().mean().backward()
+    optimizer.step()
+
+
+def scales(model, optimizer=None):
+    """One rank's gradient of one parameter overflows in a step, which every rank skips."""
+    optimizer = optimizer or optimizer_of(model)
+    sharded = model.strategy == "sharded"
+    scaler = (ShardedGradScaler if sharded else torch.amp.GradScaler)("cpu", init_scale=1024.0, growth_interval=3)
+    for step in range(2 * STEPS):
+        optimizer.zero_grad()
+        extra = model.module.layers[0].bias.sum() * torch.inf if dist.get_rank() == 1 and step == 6 else 0
+        scaler.scale(loss_of(model, step) + extra).backward()
+        if sharded or step % 2:
+            scaler.unscale_(optimizer)
+        scaler.step(optimizer)
+        scaler.update()
+    return [torch.tensor(scaler.get_scale())]
+
+
+def scales_and_steps_plainly(model):
+    return scales(model, sgd(model.parameters()))
+
+
+def joins(model):
+    optimizer = optimizer_of(model)
+    with model.join(optimizer.step):
+        train(model, optimizer, range(STEPS + 2 * dist.get_rank()))
+
+
+def copies(model):
+    train(model, optimizer_of(model), range(2 * STEPS))
+    return parameters_of(copy.deepcopy(model))
+
+
+# ---- What only "ordered" has: gradients that are on their way, too, and optimisers of PyTorch's.
+
+
+def resumes_with_a_schedule(model):
+    """Which changes the learning rate and the momentum between steps."""
+
+    def make():
+        inner = sgd(model.parameters())
+        schedule = torch.optim.lr_scheduler.OneCycleLR(inner, max_lr=0.1, total_steps=3 * STEPS)
+        return inner, schedule, firkin.OverlappedOptimizer(model, inner)
+
+    inner, schedule, optimizer = make()
+    train(model, optimizer, range(STEPS), after_step=schedule.step)
+    saved = copy.deepcopy((inner.state_dict(), schedule.state_dict()))
+    inner, schedule, optimizer = make()  # before its state is loaded
+    inner.load_state_dict(saved[0])
+    schedule.load_state_dict(saved[1])
+    train(model, optimizer, range(STEPS), after_step=schedule.step)
+
+
+def loads_right_after_a_step(model):
+    optimizer = firkin.OverlappedOptimizer(model, sgd(model.parameters()))
+    saved = copy.deepcopy(model.state_dict())
+    layer = {name: torch.full_like(value, 0.01) for name, value in model.module.layers[3].state_dict().items()}
+    train(model, optimizer, range(STEPS))
+    model.load_state_dict(saved)
+    train(model, optimizer, range(STEPS))
+    model.module.layers[3].load_state_dict(layer)
+
+
+def loads_the_optimizer_right_after_a_step(model):
+    inner = sgd(model.parameters())
+    optimizer = firkin.OverlappedOptimizer(model, inner)
+    train(model, optimizer, range(2))
+    saved = copy.deepcopy(optimizer.state_dict())
+    train(model, optimizer, range(STEPS))
+    optimizer.load_state_dict(saved)
+    train(model, optimizer, range(STEPS))
+    return [state["momentum_buffer"] for state in inner.state_dict()["state"].values()]
+
+
+def steps_plainly(model):
+    train(model, sgd(model.parameters()), range(2 * STEPS), after_step=model.drain)
+
+
+def steps_plainly_beside_an_overlapped_one(model):
+    """A second phase with an optimiser of its own; the first one's is still there."""
+    first = firkin.OverlappedOptimizer(model, sgd(model.parameters()))
+    train(model, first, range(STEPS))
+    train(model, sgd(model.parameters()), range(STEPS), after_step=model.state_dict)
+    first.drain()
+
+
+def clips_the_unwrapped_module(model):
+    optimizer = firkin.OverlappedOptimizer(model, sgd(model.parameters()))
+    train(model, optimizer, range(2 * STEPS), lambda: nn.utils.clip_grad_norm_(model.module.parameters(), 0.05))
+
+
+def clips_a_layer_and_steps_plainly(model):
+    layer = model.module.layers[0]
+    train(model, sgd(model.parameters()), range(2 * STEPS), lambda: nn.utils.clip_grad_norm_(layer.parameters(), 0.01))
+
+
+def clips_a_list_and_steps_plainly(model):
+    parameters = list(model.module.parameters())
+    train(model, sgd(parameters), range(2 * STEPS), lambda: nn.utils.clip_grad_norm_(parameters, 0.05))
+
+
+def steps_by_hand(model):
+    parameters = list(model.parameters())
+    for step in range(2 * STEPS):
+        loss_of(model, step).backward()
+        with torch.no_grad():
+            for parameter in parameters:
+                parameter -= 0.1 * parameter.grad
+                parameter.grad = None
+
+
+def averages(model):
+    """The unwrapped module's parameters, read right after a step."""
+    optimizer = firkin.OverlappedOptimizer(model, sgd(model.parameters()))
+    averaged = torch.optim.swa_utils.AveragedModel(model.module)
+    of_wrapped = torch.optim.swa_utils.AveragedModel(model, avg_fn=lambda mean, now, _: 0.9 * mean + 0.1 * now)
+
+    def update():
+        averaged.update_parameters(model.module)
+        of_wrapped.update_parameters(model)
+
+    train(model, optimizer, range(2 * STEPS), after_step=update)
+    with torch.no_grad():
+        output = of_wrapped(share(batch(0)))
+    return [*averaged.parameters(), *of_wrapped.parameters(), output]
+
+
+def schedules_and_checkpoints_the_overlapped_one(model):
+    def make():
+        optimizer = optimizer_of(model, torch.optim.AdamW, lr=0.01)
+        return optimizer, torch.optim.lr_scheduler.LambdaLR(optimizer, lambda epoch: 0.8**epoch)
+
+    optimizer, schedule = make()
+    train(model, optimizer, range(STEPS), after_step=schedule.step)
+    saved = copy.deepcopy((optimizer.state_dict(), schedule.state_dict()))
+    optimizer, schedule = make()
+    optimizer.load_state_dict(saved[0])
+    schedule.load_state_dict(saved[1])
+    train(model, optimizer, range(STEPS), after_step=schedule.step)
+    return [torch.tensor(group["lr"]) for group in optimizer.param_groups]
+
+
+def joins_and_steps_plainly(model):
+    optimizer = sgd(model.parameters())
+    with model.join(optimizer.step):
+        train(model, optimizer, range(STEPS + 2 * dist.get_rank()))
+
+
+def ends_its_steps_by_itself(model):
+    model = over_a_slow_link(model.strategy, finish_with_backward=False)
+    parameters = list(model.parameters())
+    optimizer = sgd(parameters)
+
+    def finish():
+        model.finish_gradient_synchronization()
+        nn.utils.clip_grad_norm_(parameters, 0.05)
+
+    train(model, optimizer, range(2 * STEPS), finish)
+    return parameters
+
+
+def drops_gradients(model):
+    optimizer = firkin.OverlappedOptimizer(model, sgd(model.parameters()))
+    train(model, optimizer, range(STEPS))
+    loss_of(model, 0).backward()  # and no step
+    train(model, optimizer, range(STEPS))
+
+
+# ---- What only "sharded" does in its own way.
+
+
+def clips(model):
+    """The norm is summed in another order."""
+    optimizer = optimizer_of(model)
+    clip = (lambda: nn.utils.clip_grad_norm_(model.parameters(), 0.01)) if model.strategy == "bucketed" else lambda: optimizer.clip_grad_norm_(0.01)
+    train(model, optimizer, range(2 * STEPS), clip)
+
+
+def adds_a_group(model):
+    named = dict(model.module.named_parameters())
+    late = [named.pop(f"layers.3.{name}") for name in ("weight", "bias")]
+    optimizer = optimizer_of(model, torch.optim.AdamW, list(named.values()), lr=0.01, weight_decay=0.1)
+    train(model, optimizer, range(2))
+    optimizer.add_param_group({"params": late, "lr": 0.02})
+    train(model, optimizer, range(2, 2 * STEPS))
+    states = optimizer.state_dict()["state"]
+    return [states[i]["exp_avg"] for i in sorted(states)]
+
+
+IN_BOTH = (takes_groups, steps(accumulating), steps(closing), steps(zeroing), scales, joins, copies)
+ORDERED = (
+    resumes_with_a_schedule, loads_right_after_a_step, loads_the_optimizer_right_after_a_step, steps_plainly, steps_plainly_beside_an_overlapped_one,
+    clips_the_unwrapped_module, clips_a_layer_and_steps_plainly, clips_a_list_and_steps_plainly, scales_and_steps_plainly, steps_by_hand, averages,
+    schedules_and_checkpoints_the_overlapped_one, joins_and_steps_plainly, ends_its_steps_by_itself, drops_gradients,
+)  # fmt: skip
+PROGRAMS = {"ordered": IN_BOTH + ORDERED, "sharded": (*IN_BOTH, clips, adds_a_group)}
+
+
+def reached(strategy, program):
+    """What it trains, and whether anything could have been on its way."""
+    model = over_a_slow_link(strategy)
+    results = program(model) or []
+    tensors = [t.detach().clone() for t in [*results, *model.module.state_dict().values()]]
+    return tensors, model.stats().awaited_bytes > 0 or program is ends_its_steps_by_itself
+
+
+class Programs(TestCase):
+    @on_ranks(2)
+    def test_train_to_the_bits_of_bucketed(self):
+        for program in dict.fromkeys(sum(PROGRAMS.values(), ())):
+            expected, _ = reached("bucketed", program)
+            for strategy in (strategy for strategy, programs in PROGRAMS.items() if program in programs):
+                tensors, late = reached(strategy, program)
+                worst = max(float((a - b).abs().max()) for a, b in zip(expected, tensors, strict=True))
+                self.assertLessEqual(worst, 1e-12 if program is clips else 0, (program.__name__, strategy))
+                self.assertTrue(late, (program.__name__, strategy))
+
+
+if __name__ == "__main__":
+    unittest.main()
