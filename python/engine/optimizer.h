@@ -52,14 +52,6 @@ class PythonOptions final : public ForeignOptions {
     const py::dict options = copy_of_options(*dynamic_cast<const PythonOptions&>(from).group_);
     group_->attr("update")(options);
   }
-  double get_lr() const override {
-    const py::gil_scoped_acquire gil;
-    return py::cast<double>((*group_)["lr"]);
-  }
-  void set_lr(const double lr) override {
-    const py::gil_scoped_acquire gil;
-    group_->attr("__setitem__")("lr", lr);
-  }
 
  private:
   Held group_;
