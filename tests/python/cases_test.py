@@ -289,7 +289,6 @@ class Programs(ByHand):
             temperature.add_(dist.get_rank())
         self.assert_refused(refusals({"tensor 6 of the optimiser's group 0": model.audit}), "AuditError")
 
-
     @on_ranks(2)
     def test_a_rank_that_misses_a_step_is_every_ranks_error_in_the_next(self):
         """In one step the loss of rank 1 depends on no parameter."""

@@ -252,8 +252,8 @@ class PutsBack(TestCase):
             return {
                 "student": tensors_of(student), "teacher": tensors_of(teacher), "target": tensors_of(target), "adopter": tensors_of(adopter),
                 "queue": [*tensors_of(bank), bank.running, *bank.seen], "average by hand": [*shadow.of.values()],
-                "state by hand": len(optimizer.momentum), "made lazily": shadow.lazily, "global in place": BANK, "global": RUNNING, "in a dict": statistics, "in a list": history,
-                "in a deque": list(recent), "closure": level, "default": step.__defaults__, "attribute": getattr(step, "scale", None),
+                "state by hand": len(optimizer.momentum), "made lazily": shadow.lazily, "global in place": BANK, "global": RUNNING,
+                "in a dict": statistics, "in a list": history, "in a deque": list(recent), "closure": level, "default": step.__defaults__, "attribute": getattr(step, "scale", None),
             }  # fmt: skip
 
         before = copy.deepcopy(kept())

@@ -151,7 +151,10 @@ class CommandLine(unittest.TestCase):
 
     def test_a_wrong_target_is_one_line_and_2(self):
         main = runpy.run_module("firkin.tune", run_name="command line")["main"]
-        for function, said in {"nothing": r"firkin: .*/small_script\.py: no function 'nothing'", "build": "firkin: no ranks; expected a start by torchrun: .*"}.items():
+        for function, said in {
+            "nothing": r"firkin: .*/small_script\.py: no function 'nothing'",
+            "build": "firkin: no ranks; expected a start by torchrun: .*",
+        }.items():
             with self.subTest(function), mock.patch.object(sys, "argv", ["firkin.tune", f"{HERE}/small_script.py:{function}"]):
                 with contextlib.redirect_stderr(io.StringIO()) as lines:
                     self.assertEqual(main(), 2)

@@ -72,8 +72,8 @@ class Tune(TestCase):
     @on_ranks(2)
     def test_ranks_end_with_the_same_block_however_their_clocks_differ(self):
         model = seeded(Layers, [8, 8]).float()
-        seconds = 1e-9 if dist.get_rank() else 1e9
-        samples = bench_of(model, step_of(model)).blocks([Setting("none", [], {})], fewest=1, most=4, seconds=seconds, seed=0, on_block=lambda _: None)
+        limits = {"fewest": 1, "most": 4, "seconds": 1e-9 if dist.get_rank() else 1e9}
+        samples = bench_of(model, step_of(model)).blocks([Setting("none", [], {})], **limits, seed=0, on_block=lambda _: None)
         self.assertEqual([len(series) for series in samples], [1])
 
     @on_ranks(3)
