@@ -9,7 +9,6 @@
 #include <chrono>
 #include <cmath>
 #include <map>
-#include <numeric>
 #include <thread>
 #include <utility>
 

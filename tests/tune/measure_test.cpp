@@ -8,7 +8,7 @@
 #include "../comm/thread_ranks.h"
 #include "firkin/base/error.h"
 #include "results/results.h"
-#include "workload/layers.h"
+#include "workload/transformer.h"
 
 namespace firkin {
 namespace {

@@ -5,7 +5,7 @@
 
 #include <cmath>
 
-#include "layers.h"
+#include "workload/transformer.h"
 
 #include <torch/utils.h>
 
