@@ -15,20 +15,11 @@
 #include "firkin/base/units.h"
 #include "firkin/stats/block_fit.h"
 #include "firkin/stats/estimates.h"
-#include "measuring/steps.h"
 
 #include <torch/optim/sgd.h>
 
 namespace firkin {
 namespace {
-
-// Times of one setting in one block: [step][rank].
-struct BlockTimes {
-  std::vector<std::vector<double>> step_s;
-  std::vector<std::vector<double>> comm_s;
-  double communication_s = 0;
-  int64_t buckets = 0;
-};
 
 // [rank][value] -> [value][rank]
 std::vector<std::vector<double>> transposed(const std::vector<std::vector<double>>& by_rank, size_t first, size_t count) {
@@ -88,18 +79,25 @@ StepCounts steps_of(const StepSetting& setting, const StepBenchOptions& options)
           .timed_steps = steps_overlap(setting) ? std::max(options.steps_per_block, kStepsOfAPeriod) : options.steps_per_block};
 }
 
-BlockTimes measure_block(const ProcessGroup& group, Workload& workload, const StepSetting& setting, const StepCounts& steps,
-                         const StepBenchOptions& options, int64_t& next_step) {
+double median_of_slowest_rank(const std::vector<std::vector<double>>& by_step) {
+  std::vector<double> slowest;
+  for (const auto& ranks : by_step) slowest.push_back(*std::ranges::max_element(ranks));
+  return median(slowest);
+}
+
+// Adds a block to the setting's times.
+void measure_block(const ProcessGroup& group, Workload& workload, const StepSetting& setting, const StepCounts& steps,
+                   const StepBenchOptions& options, int64_t& next_step, SettingSteps& times) {
   StepRunner runner(group, workload, setting.options);
   std::vector<double> ours;  // step times, then comm times
   std::vector<double> comm;
   for (int i = 0; i < steps.warmup_steps + steps.timed_steps; ++i) {
     // Not between steps that overlap: communication would go on in the barrier, unseen.
     if (i == 0 || !steps_overlap(setting)) barrier(group);
-    const StepTimes times = runner.step(next_step++);
+    const StepTimes taken = runner.step(next_step++);
     if (i < steps.warmup_steps) continue;
-    ours.push_back(times.step_s);
-    comm.push_back(times.comm_s);
+    ours.push_back(taken.step_s);
+    comm.push_back(taken.comm_s);
   }
   runner.drain();
   if (steps_overlap(setting)) {
@@ -110,16 +108,12 @@ BlockTimes measure_block(const ProcessGroup& group, Workload& workload, const St
   const std::vector<BucketStats> buckets = runner.buckets();
   ours.push_back(options.communication_alone ? time_communication(group, buckets, setting.options.strategy) : 0);
   const auto by_rank = all_gather(group, ours);
-  return {.step_s = transposed(by_rank, 0, comm.size()),
-          .comm_s = transposed(by_rank, comm.size(), comm.size()),
-          .communication_s = std::ranges::max(transposed(by_rank, 2 * comm.size(), 1)[0]),
-          .buckets = std::ssize(buckets)};
-}
-
-double median_of_slowest_rank(const std::vector<std::vector<double>>& by_step) {
-  std::vector<double> slowest;
-  for (const auto& ranks : by_step) slowest.push_back(*std::ranges::max_element(ranks));
-  return median(slowest);
+  std::vector<std::vector<double>> step_s = transposed(by_rank, 0, comm.size());
+  times.step_s.push_back(median_of_slowest_rank(step_s));
+  times.comm_s.push_back(median_of_slowest_rank(transposed(by_rank, comm.size(), comm.size())));
+  if (options.communication_alone) times.communication_s.push_back(std::ranges::max(transposed(by_rank, 2 * comm.size(), 1)[0]));
+  std::ranges::move(step_s, std::back_inserter(times.raw_step_s));
+  times.buckets = std::ssize(buckets);
 }
 
 // ---- Rows of a result.
@@ -142,31 +136,31 @@ void add_overlap(const StepSetting& setting, double communication_s, StrategyRow
   row.overlap_percent = std::clamp(100 * (1 - *row.exposed_s / communication_s), 0.0, 100.0);
 }
 
-StrategyRow row_of(const StepSetting& setting, const StepBenchResult& result, const BlockFit& fit, size_t i, const ModelDescription& model,
-                   int world_size) {
+StrategyRow row_of(const StepSetting& setting, const std::vector<SettingSteps>& steps, const BlockFit& fit, size_t i,
+                   const ModelDescription& model, int world_size) {
   constexpr double kMicro = 1e6;
   StrategyRow row{.strategy = std::string(setting.options.strategy.name),
                   .cap_mib = setting.cap_mib,
-                  .buckets = result.buckets[i],
+                  .buckets = steps[i].buckets,
                   .measured_s = fit[i].median};
   row.measured_ci_s = fit[i].interval;
-  row.exposed_s = fit[0].median * (paired_ratio(result.step_s[i], result.step_s[0]).ratio - 1);
-  row.comm_s = median(result.comm_s[i]);
+  row.exposed_s = fit[0].median * (paired_ratio(steps[i].step_s, steps[0].step_s).ratio - 1);
+  row.comm_s = median(steps[i].comm_s);
   row.comm_share = *row.comm_s / row.measured_s;
-  row.rank_spread = rank_spread(result.raw_step_s[i]);
+  row.rank_spread = rank_spread(steps[i].raw_step_s);
   row.per_tensor_us = *row.exposed_s / static_cast<double>(model.tensors.value_or(1)) * kMicro;
-  add_overlap(setting, median(result.communication_s[i]), row);
+  add_overlap(setting, median(steps[i].communication_s), row);
   if (model.batch_size) row.tokens_per_s = static_cast<double>(world_size * *model.batch_size * *model.sequence_length) / row.measured_s;
   return row;
 }
 
 // Compares `bucketed` with `torch` under the same cap.
-void add_ratio_to_torch(const std::vector<StepSetting>& settings, const StepBenchResult& result, size_t i, StrategyRow& row) {
+void add_ratio_to_torch(const std::vector<StepSetting>& settings, const std::vector<SettingSteps>& steps, size_t i, StrategyRow& row) {
   if (settings[i].options.strategy.name != "bucketed") return;
   const auto peer = std::ranges::find_if(
       settings, [&](const StepSetting& other) { return other.options.strategy.name == "torch" && other.cap_mib == settings[i].cap_mib; });
   if (peer == settings.end()) return;
-  const PairedRatio ratio = paired_ratio(result.step_s[i], result.step_s[static_cast<size_t>(peer - settings.begin())]);
+  const PairedRatio ratio = paired_ratio(steps[i].step_s, steps[static_cast<size_t>(peer - settings.begin())].step_s);
   row.ratio_to_torch = ratio.ratio;
   row.ratio_to_torch_ci = ratio.interval;
 }
@@ -246,31 +240,23 @@ std::vector<BucketStats> StepRunner::buckets() const {
   return buckets;
 }
 
-StepBenchResult measure_steps(const ProcessGroup& group, Workload& workload, const std::vector<StepSetting>& settings,
-                              const StepBenchOptions& options) {
+std::vector<SettingSteps> measure_steps(const ProcessGroup& group, Workload& workload, const std::vector<StepSetting>& settings,
+                                        const StepBenchOptions& options) {
   if (settings.empty() || options.blocks < 1 || options.warmup_steps < 1 || options.steps_per_block < 1) {
     throw InputError("step benchmark: expected at least one setting, block, warm-up step and timed step");
   }
-  StepBenchResult result;
-  result.step_s.resize(settings.size());
-  result.comm_s.resize(settings.size());
-  result.raw_step_s.resize(settings.size());
-  if (options.communication_alone) result.communication_s.resize(settings.size());
-  result.buckets.resize(settings.size());
+  std::vector<SettingSteps> result;
   std::vector<StepCounts> steps;
-  for (const StepSetting& setting : settings) steps.push_back(steps_of(setting, options));
+  for (const StepSetting& setting : settings) {
+    result.push_back({.name = setting.name});
+    steps.push_back(steps_of(setting, options));
+  }
   StepSchedule schedule(steps, {.fewest = options.fewest_blocks, .most = options.blocks, .seconds = options.seconds, .seed = options.seed});
   const auto started = std::chrono::steady_clock::now();
   int64_t next_step = 0;
   while (const std::optional<StepVisit> visit = schedule.next()) {
-    const size_t setting = visit->setting;
-    BlockTimes times = measure_block(group, workload, settings[setting], visit->steps, options, next_step);
-    result.step_s[setting].push_back(median_of_slowest_rank(times.step_s));
-    result.comm_s[setting].push_back(median_of_slowest_rank(times.comm_s));
-    std::ranges::move(times.step_s, std::back_inserter(result.raw_step_s[setting]));
-    if (options.communication_alone) result.communication_s[setting].push_back(times.communication_s);
-    result.buckets[setting] = times.buckets;
-    if (options.on_progress) options.on_progress(fmt::format("block {}, {}", visit->block + 1, settings[setting].name));
+    measure_block(group, workload, settings[visit->setting], visit->steps, options, next_step, result[visit->setting]);
+    if (options.on_progress) options.on_progress(fmt::format("block {}, {}", visit->block + 1, settings[visit->setting].name));
     if (!visit->ends_block) {
       schedule.tell();
       continue;
@@ -282,19 +268,19 @@ StepBenchResult measure_steps(const ProcessGroup& group, Workload& workload, con
 }
 
 StepConfiguration measured_configuration(const ModelDescription& model, const std::vector<StepSetting>& settings,
-                                         const StepBenchResult& result, const std::vector<StepMemory>& memory, int world_size) {
-  const BlockFit fit = fit_blocks(result.step_s);
+                                         const std::vector<SettingSteps>& steps, const std::vector<StepMemory>& memory, int world_size) {
+  const BlockFit fit = fit_blocks(series_of(steps));
   StepConfiguration measured{.model = model};
   for (size_t i = 0; i < settings.size(); ++i) {
-    StrategyRow& row = measured.strategies.emplace_back(row_of(settings[i], result, fit, i, model, world_size));
+    StrategyRow& row = measured.strategies.emplace_back(row_of(settings[i], steps, fit, i, model, world_size));
     row.peak_memory_bytes = memory[i].peak_bytes;
     row.memory_between_steps_bytes = memory[i].between_steps_bytes;
-    add_ratio_to_torch(settings, result, i, row);
+    add_ratio_to_torch(settings, steps, i, row);
+    measured.samples.step_s.push_back(steps[i].step_s);
+    measured.samples.comm_s.push_back(steps[i].comm_s);
+    measured.samples.communication_s.push_back(steps[i].communication_s);
+    measured.samples.raw_step_s_by_rank.push_back(steps[i].raw_step_s);
   }
-  measured.samples.step_s = result.step_s;
-  measured.samples.comm_s = result.comm_s;
-  measured.samples.communication_s = result.communication_s;
-  measured.samples.raw_step_s_by_rank = result.raw_step_s;
   return measured;
 }
 

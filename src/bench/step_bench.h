@@ -18,6 +18,7 @@
 #include "firkin/ddp/data_parallel.h"
 #include "firkin/ddp/overlapped_optimizer.h"
 #include "firkin/ddp/sharded_optimizer.h"
+#include "measuring/steps.h"
 #include "results/results.h"
 #include "workload/workload.h"
 
@@ -73,19 +74,6 @@ struct StepSetting {
   std::optional<double> cap_mib = {};  // if the cap is part of what is compared
 };
 
-struct StepBenchResult {
-  // [setting][block]: median over the block's timed steps of the slowest rank's time, in seconds.
-  std::vector<std::vector<double>> step_s;
-  std::vector<std::vector<double>> comm_s;
-  // [setting][block * steps_per_block + step][rank], in seconds. For the strategy ordered, whose steps overlap, every
-  // step of a block is the mean over the block's, of which there are at least four.
-  std::vector<std::vector<std::vector<double>>> raw_step_s;
-  // [setting][block]: the slowest rank's time to send all buckets with no backward around them, in seconds. Empty
-  // unless asked for; 0 for the strategy none.
-  std::vector<std::vector<double>> communication_s;
-  std::vector<int64_t> buckets;  // per setting
-};
-
 struct StepBenchOptions {
   int blocks = 12;        // the most; in each block every setting runs once, in a shuffled order
   int fewest_blocks = 1;  // after these, a block begins only if it is expected to end within `seconds`
@@ -99,18 +87,19 @@ struct StepBenchOptions {
   std::function<void(const std::string& done)> on_progress = {};
   // Asked after each block whether the blocks so far suffice, on every rank; all must answer alike. May be empty. Other
   // ranks wait.
-  std::function<bool(const StepBenchResult& so_far)> is_enough = {};
+  std::function<bool(const std::vector<SettingSteps>& so_far)> is_enough = {};
 };
 
 // What was measured of a model, with a row for every setting. The first setting is `none`: what a step takes longer
 // than one of its steps is exposed communication. options.communication_alone must have been set. memory: of every
 // setting.
 StepConfiguration measured_configuration(const ModelDescription& model, const std::vector<StepSetting>& settings,
-                                         const StepBenchResult& result, const std::vector<StepMemory>& memory, int world_size);
+                                         const std::vector<SettingSteps>& steps, const std::vector<StepMemory>& memory, int world_size);
 
 // Runs all settings inside one process group, in randomised blocks, a barrier before every step. Collective: every rank
-// gets the same result. Throws what StepRunner throws.
-StepBenchResult measure_steps(const ProcessGroup& group, Workload& workload, const std::vector<StepSetting>& settings,
-                              const StepBenchOptions& options);
+// gets the same result. For the strategy ordered, whose steps overlap, every raw step of a block is the mean over the
+// block's, of which there are at least four. Throws what StepRunner throws.
+std::vector<SettingSteps> measure_steps(const ProcessGroup& group, Workload& workload, const std::vector<StepSetting>& settings,
+                                        const StepBenchOptions& options);
 
 }  // namespace firkin

@@ -133,8 +133,8 @@ StepConfiguration measure_configuration(MatrixRun& run, const Configuration& con
                            .seed = flags.common.seed,
                            .communication_alone = true};
   options.on_progress = [&run](const std::string& done) { run.progress.advance(done); };
-  const StepBenchResult result = measure_steps(run.group, *workload, run.settings, options);
-  return measured_configuration(configuration.description, run.settings, result, memory, run.group.size);
+  const std::vector<SettingSteps> steps = measure_steps(run.group, *workload, run.settings, options);
+  return measured_configuration(configuration.description, run.settings, steps, memory, run.group.size);
 }
 
 // What an earlier run measured of each configuration; none if it is yet to be measured. Rank 0 decides, and only it has

@@ -39,6 +39,12 @@ void StepSchedule::tell(double elapsed_s, bool is_enough) {
   }
 }
 
+std::vector<std::vector<double>> series_of(std::span<const SettingSteps> settings) {
+  std::vector<std::vector<double>> step_s;
+  for (const SettingSteps& setting : settings) step_s.push_back(setting.step_s);
+  return step_s;
+}
+
 // ---- A profile from the times of watched steps.
 
 void add_bare_backward(const std::vector<double>& hooked_s, const std::vector<double>& bare_s, MeasuredProfile& profile) {

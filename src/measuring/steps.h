@@ -13,6 +13,7 @@
 #include <limits>
 #include <optional>
 #include <random>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -64,6 +65,22 @@ class StepSchedule {
   int block_ = 0;
   bool is_over_ = false;
 };
+
+// The steps of one setting in the blocks of a measurement, in seconds on the slowest rank; of a block with several
+// steps, the median.
+struct SettingSteps {
+  std::string name;
+  int64_t buckets = 0;
+  std::vector<double> step_s = {};  // per block
+  // Per block, from the end of backward to the last gradient; empty if not measured.
+  std::vector<double> comm_s = {};
+  // Per block, to send all buckets with no backward around them; empty if not measured.
+  std::vector<double> communication_s = {};
+  std::vector<std::vector<double>> raw_step_s = {};  // [step][rank]; empty if not kept
+};
+
+// Per setting: step_s.
+std::vector<std::vector<double>> series_of(std::span<const SettingSteps> settings);
 
 // ---- A profile from the times of watched steps: the time at which each gradient became ready.
 

@@ -52,12 +52,6 @@ void note_level(Tuning& tuning) {
 
 }  // namespace
 
-std::vector<std::vector<double>> series_of(std::span<const SettingSteps> settings) {
-  std::vector<std::vector<double>> step_s;
-  for (const SettingSteps& setting : settings) step_s.push_back(setting.step_s);
-  return step_s;
-}
-
 const SettingSteps* find_setting(const std::vector<SettingSteps>& settings, std::string_view name) {
   const auto found = std::ranges::find(settings, name, &SettingSteps::name);
   return found == settings.end() ? nullptr : &*found;

@@ -35,16 +35,6 @@ inline constexpr const char* kOrderedName = "ordered";
 inline constexpr const char* kShardedName = "sharded";
 inline constexpr const char* kChosenCapName = "chosen cap";
 
-// The steps of one setting in the blocks of a measurement, in seconds on the slowest rank.
-struct SettingSteps {
-  std::string name;
-  int64_t buckets = 0;
-  std::vector<double> step_s = {};  // per block
-  // Per block, from the end of backward to the last gradient; empty if not measured.
-  std::vector<double> comm_s = {};
-  std::vector<std::vector<double>> raw_step_s = {};  // [step][rank]; empty if not kept
-};
-
 // A cap for gradients that travel in another type.
 struct HookTuning {
   std::string hook;        // "bf16"
@@ -117,9 +107,8 @@ HookTuning tune_hook(const Tuning& tuning, const std::string& hook, double conve
 // predict_sharded().
 void tune_sharded(Tuning& tuning, const TrainedMemory& trained);
 
-// Seconds as [setting][block]; the setting of this name, or null; the settings of `gain` for the caps of `compared`;
-// the one for the chosen cap. The last throws std::invalid_argument if that was not measured.
-std::vector<std::vector<double>> series_of(std::span<const SettingSteps> settings);
+// The setting of this name, or null; the settings of `gain` for the caps of `compared`; the one for the chosen cap. The
+// last throws std::invalid_argument if that was not measured.
 const SettingSteps* find_setting(const std::vector<SettingSteps>& settings, std::string_view name);
 std::span<const SettingSteps> compared_settings(const Tuning& tuning);
 const SettingSteps& chosen_setting(const Tuning& tuning);

@@ -151,8 +151,8 @@ class TuneRun {
     std::vector<StepSetting> settings;
     for (const PredictedCap& cap : tuning_.raced) settings.push_back(cap_setting(cap.cap_bytes));
     const Blocks blocks{.most = options_.race_blocks, .fewest = 3, .share = kRaced};
-    tuning_.race = measure("racing the best caps", settings, blocks, [&](std::vector<SettingSteps> so_far) {
-      tuning_.race = std::move(so_far);
+    tuning_.race = measure("racing the best caps", settings, blocks, [&](const std::vector<SettingSteps>& so_far) {
+      tuning_.race = so_far;
       return of_rank_0(group_, is_clear(tuning_) ? 1 : 0) == 1;
     });
     const auto leader = of_rank_0(group_, static_cast<double>(tuning_.standing.choice));
@@ -259,10 +259,10 @@ class TuneRun {
     const auto most = static_cast<size_t>(options_.steps.blocks);
     const size_t every = std::max<size_t>(most / 10, 1);  // often enough to lose little, seldom enough to cost nothing
     const Blocks blocks{.most = options_.steps.blocks, .fewest = static_cast<int>(kFewestSamples), .share = kAll};
-    tuning_.gain = measure("measuring the gain", gain_settings(), blocks, [&](std::vector<SettingSteps> so_far) {
+    tuning_.gain = measure("measuring the gain", gain_settings(), blocks, [&](const std::vector<SettingSteps>& so_far) {
       const size_t done = so_far[0].step_s.size();
       if (!options_.on_partial || done == most || (done > 1 && done % every != 0)) return false;
-      tuning_.gain = std::move(so_far);
+      tuning_.gain = so_far;
       tell();
       return false;
     });
@@ -301,22 +301,15 @@ class TuneRun {
 
   // is_enough: asked after each block, on every rank; may be empty.
   std::vector<SettingSteps> measure(const std::string& phase, const std::vector<StepSetting>& settings, const Blocks& blocks,
-                                    const std::function<bool(std::vector<SettingSteps>)>& is_enough = {}) {
-    const auto measured = [&](const StepBenchResult& result) {
-      std::vector<SettingSteps> list;
-      for (size_t i = 0; i < settings.size(); ++i) {
-        list.push_back({settings[i].name, result.buckets[i], result.step_s[i], result.comm_s[i], result.raw_step_s[i]});
-      }
-      return list;
-    };
+                                    const std::function<bool(const std::vector<SettingSteps>&)>& is_enough = {}) {
     StepBenchOptions steps = options_.steps;
     steps.blocks = blocks.most;
     steps.fewest_blocks = blocks.fewest;
     steps.seconds = of_rank_0(group_, blocks.share * options_.seconds - seconds_since(started_));
     steps.seed = options_.seed;
     steps.on_progress = phase_progress(phase, blocks.most * static_cast<int>(settings.size()));
-    steps.is_enough = [&](const StepBenchResult& so_far) { return is_enough && is_enough(measured(so_far)); };
-    return measured(measure_steps(group_, workload_, settings, steps));
+    steps.is_enough = is_enough;
+    return measure_steps(group_, workload_, settings, steps);
   }
 
   static std::vector<int64_t> bytes_of(const std::vector<PredictedCap>& caps) {

@@ -58,14 +58,14 @@ void measure(const ProcessGroup& group, int warmup_steps) {
     for (int i = 0; i < warmup_steps; ++i) warm.step(i);
     warm.drain();
   }
-  const StepBenchResult result =
+  const std::vector<SettingSteps> result =
       measure_steps(group, workload, settings, {.blocks = kBlocks, .warmup_steps = 1, .steps_per_block = kSteps, .on_progress = {}});
   if (group.rank != 0) return;
   fmt::print("after {} steps\n{:20} {:>9} {:>30}\n", warmup_steps, "", "step", "of bucketed");
   for (size_t i = 0; i < settings.size(); ++i) {
-    const PairedRatio ratio = paired_ratio(result.step_s[i], result.step_s[0]);
+    const PairedRatio ratio = paired_ratio(result[i].step_s, result[0].step_s);
     const std::string interval = fmt::format("{:.3f} [{:.3f}, {:.3f}]", ratio.ratio, ratio.interval.low, ratio.interval.high);
-    fmt::print("{:20} {:>9} {:>30}\n", settings[i].name, format_seconds(median(result.step_s[i])), interval);
+    fmt::print("{:20} {:>9} {:>30}\n", settings[i].name, format_seconds(median(result[i].step_s)), interval);
   }
 }
 

@@ -64,10 +64,10 @@ double harness_block(const ProcessGroup& group, Workload& workload) {
   DataParallelOptions options;
   options.strategy = find_strategy("none");
   options.broadcast_parameters = false;
-  const StepBenchResult result =
+  const std::vector<SettingSteps> result =
       measure_steps(group, workload, {{"none", options}}, {.blocks = 1, .warmup_steps = 1, .steps_per_block = kSteps, .on_progress = {}});
   std::vector<double> seconds;
-  for (const auto& by_rank : result.raw_step_s[0]) seconds.push_back(by_rank[static_cast<size_t>(group.rank)]);
+  for (const auto& by_rank : result[0].raw_step_s) seconds.push_back(by_rank[static_cast<size_t>(group.rank)]);
   return median(seconds);
 }
 

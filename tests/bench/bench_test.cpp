@@ -39,11 +39,11 @@ TEST(StepBench, TimesStepsThatReachIntoOneAnotherByTheirMean) {
     DataParallelOptions options;
     options.strategy = find_strategy("ordered");
     options.cap.cap_bytes = 4096;
-    const StepBenchResult result =
+    const std::vector<SettingSteps> result =
         measure_steps(group, workload, {{"ordered", options}}, {.blocks = 1, .warmup_steps = 1, .steps_per_block = 2, .on_progress = {}});
     EXPECT_EQ(steps, 1 + steps_to_learn(options) + 4);
-    ASSERT_THAT(result.raw_step_s[0], SizeIs(2));
-    EXPECT_EQ(result.raw_step_s[0][0], result.raw_step_s[0][1]);
+    ASSERT_THAT(result[0].raw_step_s, SizeIs(2));
+    EXPECT_EQ(result[0].raw_step_s[0], result[0].raw_step_s[1]);
   });
 }
 
@@ -60,22 +60,23 @@ TEST(StepBench, MeasuresEverySettingOnceABlock) {
     int progress = 0;
     std::vector<size_t> blocks;
     StepBenchOptions options{.blocks = 3, .steps_per_block = 2, .on_progress = [&](const std::string&) { ++progress; }};
-    options.is_enough = [&](const StepBenchResult& so_far) {
-      for (const auto& setting : so_far.step_s) EXPECT_THAT(setting, SizeIs(blocks.size() + 1));
-      blocks.push_back(so_far.step_s[0].size());
+    options.is_enough = [&](const std::vector<SettingSteps>& so_far) {
+      for (const SettingSteps& setting : so_far) EXPECT_THAT(setting.step_s, SizeIs(blocks.size() + 1));
+      blocks.push_back(so_far[0].step_s.size());
       return false;
     };
-    const StepBenchResult result = measure_steps(group, workload, settings, options);
+    const std::vector<SettingSteps> result = measure_steps(group, workload, settings, options);
     EXPECT_EQ(progress, 18);
     EXPECT_THAT(blocks, ElementsAre(1, 2, 3));
-    EXPECT_THAT(result.step_s, SizeIs(6));
-    for (size_t s = 0; s < settings.size(); ++s) {
-      EXPECT_THAT(result.step_s[s], SizeIs(3));
-      EXPECT_THAT(result.step_s[s], Each(Gt(0)));
-      EXPECT_THAT(result.raw_step_s[s], SizeIs(6));
-      EXPECT_THAT(result.raw_step_s[s], Each(SizeIs(2)));
+    std::vector<int64_t> buckets;
+    for (const SettingSteps& setting : result) {
+      EXPECT_THAT(setting.step_s, SizeIs(3));
+      EXPECT_THAT(setting.step_s, Each(Gt(0)));
+      EXPECT_THAT(setting.raw_step_s, SizeIs(6));
+      EXPECT_THAT(setting.raw_step_s, Each(SizeIs(2)));
+      buckets.push_back(setting.buckets);
     }
-    EXPECT_THAT(result.buckets, ElementsAre(0, 6, 1, 6, 2, 2));
+    EXPECT_THAT(buckets, ElementsAre(0, 6, 1, 6, 2, 2));
   });
 }
 
