@@ -50,10 +50,11 @@ StepTrace trace_steps(const ProcessGroup& group, Workload& workload, const DataP
   if (trace.warmup_steps < 1 || trace.steps < 1) throw InputError("trace: expected at least one step and one warm-up step");
   StepTrace result;
   const std::vector<Span> recorded = record_steps(group, workload, options, trace, result.buckets);
-  std::vector<Span> ours;  // without the barriers between steps
-  for (const Period& step : steps_in(recorded)) {
-    for (const Span& span : spans_between(recorded, step.start_ns, step.end_ns)) ours.push_back(span);
-  }
+  const auto is_in_a_step = [steps = steps_in(recorded)](const Span& span) {  // and no barrier between steps
+    return std::ranges::any_of(steps, [&](const Period& step) { return span.start_ns >= step.start_ns && span.start_ns < step.end_ns; });
+  };
+  std::vector<Span> ours;
+  std::ranges::copy_if(recorded, std::back_inserter(ours), is_in_a_step);
   for (const std::string& text : gather_texts(group, nlohmann::json(ours).dump())) {
     result.ranks.push_back(nlohmann::json::parse(text).get<std::vector<Span>>());
   }
@@ -86,11 +87,10 @@ std::optional<double> idle_though_ready(const std::vector<BucketStats>& buckets)
   return idle_though_ready_s(ready_s, times(&BucketStats::launch_s), times(&BucketStats::end_s), backward_s) / backward_s;
 }
 
-// Seconds of the last step's agreement. None if ranks have nothing to agree on: one rank, the strategy torch.
+// Seconds of a step's agreement. None if ranks have nothing to agree on: one rank, the strategy torch.
 std::optional<double> agreement_of(const std::vector<Span>& spans) {
-  const Period step = traced_steps(spans).back().period;
   std::optional<double> seconds;
-  for (const Span& span : spans_cut_to(spans, step.start_ns, step.end_ns)) {
+  for (const Span& span : spans) {
     if (span.name == kAgreementCollective) seconds = seconds.value_or(0) + seconds_of({span.start_ns, span.end_ns});
   }
   return seconds;
@@ -107,13 +107,11 @@ TraceFigures figures_of(const std::vector<Span>& spans) {
   return figures;
 }
 
-// The last step: when it computed, communicated, waited in forward and ran the optimiser, in seconds since it began.
-// Gaps too short to be seen are closed.
-std::vector<BusyPeriod> timeline_of(const std::vector<Span>& spans) {
+// When a step computed, communicated, waited in forward and ran the optimiser, in seconds since it began. Gaps too
+// short to be seen are closed.
+std::vector<BusyPeriod> timeline_of(const std::vector<Span>& spans, const Period& step) {
   constexpr int64_t kGapsPerStep = 500;  // shorter ones are closed
-  const Period step = traced_steps(spans).back().period;
   const int64_t least_gap_ns = (step.end_ns - step.start_ns) / kGapsPerStep;
-  const std::vector<Span> last = spans_cut_to(spans, step.start_ns, step.end_ns);
   const auto since_start = [&step](int64_t time_ns) { return seconds_of({step.start_ns, time_ns}); };
   std::vector<BusyPeriod> timeline;
   const auto add = [&](const std::vector<Span>& of, Activity activity, const char* name) {
@@ -121,11 +119,11 @@ std::vector<BusyPeriod> timeline_of(const std::vector<Span>& spans) {
       timeline.push_back({name, since_start(period.start_ns), since_start(period.end_ns)});
     }
   };
-  add(last, Activity::kOperator, kComputeActivity);
-  add(last, Activity::kCollective, kCommunicationActivity);
+  add(spans, Activity::kOperator, kComputeActivity);
+  add(spans, Activity::kCollective, kCommunicationActivity);
   for (const auto& [phase, name] : {std::pair{kForwardWaitPhase, kForwardWaitActivity}, {kOptimizerPhase, kOptimizerActivity}}) {
     std::vector<Span> of_phase;
-    std::ranges::copy_if(last, std::back_inserter(of_phase), [&](const Span& span) { return span.name == phase; });
+    std::ranges::copy_if(spans, std::back_inserter(of_phase), [&](const Span& span) { return span.name == phase; });
     add(of_phase, Activity::kPhase, name);
   }
   return timeline;
@@ -133,11 +131,9 @@ std::vector<BusyPeriod> timeline_of(const std::vector<Span>& spans) {
 
 // When the last step's backward began, in seconds since the step did.
 double backward_start(const std::vector<Span>& spans) {
-  const Period step = traced_steps(spans).back().period;
-  for (const Span& span : spans_between(spans, step.start_ns, step.end_ns)) {
-    if (span.activity == Activity::kPhase && span.name == kBackwardPhase) return seconds_of({step.start_ns, span.start_ns});
-  }
-  return 0;
+  const auto is_backward = [](const Span& span) { return span.activity == Activity::kPhase && span.name == kBackwardPhase; };
+  const auto last = std::find_if(spans.rbegin(), spans.rend(), is_backward);
+  return last == spans.rend() ? 0 : seconds_of({steps_in(spans).back().start_ns, last->start_ns});
 }
 
 }  // namespace
@@ -145,8 +141,10 @@ double backward_start(const std::vector<Span>& spans) {
 TraceRow row_of(const StepTrace& trace, const StepSetting& setting) {
   TraceRow row{.strategy = std::string(setting.options.strategy.name), .name = setting.name, .cap_mib = setting.cap_mib, .file = {}};
   for (const auto& rank : trace.ranks) row.ranks.push_back(figures_of(rank));
-  row.timeline = timeline_of(trace.ranks[0]);
-  row.agreement_s = agreement_of(trace.ranks[0]);
+  const Period step = steps_in(trace.ranks[0]).back();
+  const std::vector<Span> last = spans_cut_to(trace.ranks[0], step.start_ns, step.end_ns);
+  row.timeline = timeline_of(last, step);
+  row.agreement_s = agreement_of(last);
   if (setting.options.strategy.launch == Launch::kWhenReady) row.idle_share = idle_though_ready(trace.buckets);
   return row;
 }

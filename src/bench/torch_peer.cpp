@@ -61,43 +61,32 @@ std::shared_ptr<c10d::Reducer> make_reducer(const ProcessGroup& group, const std
 
 }  // namespace
 
-struct TorchPeer::State {
-  ProcessGroup group;
-  std::vector<at::Tensor> buffers;  // those that are sent before every step
-  std::shared_ptr<c10d::Reducer> reducer;
-  std::shared_ptr<c10d::Logger> logger;  // the Reducer expects one
-};
-
-TorchPeer::TorchPeer(const torch::nn::Module& module, const ProcessGroup& group, const TorchPeerOptions& options)
-    : state_(std::make_unique<State>()) {
+TorchPeer::TorchPeer(const torch::nn::Module& module, const ProcessGroup& group, const TorchPeerOptions& options) : group_(group) {
   const std::vector<NamedTensor> parameters = in_forward_order(trainable_parameters(module), options.ready_order);
   if (parameters.empty()) throw InputError("the strategy torch: the module has no trainable parameter");
-  state_->group = group;
   const std::vector<at::Tensor> buffers = detached(module.buffers());
   if (options.broadcast_parameters) {
     broadcast_from_rank_0(group, detached(module.parameters()));
     broadcast_from_rank_0(group, buffers);
   }
-  if (options.broadcast_buffers) state_->buffers = buffers;
-  state_->reducer = make_reducer(group, parameters, options);
-  state_->logger = std::make_shared<c10d::Logger>(state_->reducer);
+  if (options.broadcast_buffers) buffers_ = buffers;
+  reducer_ = make_reducer(group, parameters, options);
+  logger_ = std::make_shared<c10d::Logger>(reducer_);
 }
 
 void TorchPeer::prepare() {
-  broadcast_from_rank_0(state_->group, state_->buffers);
-  state_->reducer->prepare_for_backward({});
+  broadcast_from_rank_0(group_, buffers_);
+  reducer_->prepare_for_backward({});
 }
 
 void TorchPeer::rebuild_buckets() {
-  state_->reducer->rebuild_buckets();
+  reducer_->rebuild_buckets();
 }
 
 std::vector<int64_t> TorchPeer::bucket_bytes() const {
   std::vector<int64_t> bytes;
-  for (c10d::GradBucket& bucket : state_->reducer->get_grad_buckets()) bytes.push_back(static_cast<int64_t>(bucket.getBuffer().nbytes()));
+  for (c10d::GradBucket& bucket : reducer_->get_grad_buckets()) bytes.push_back(static_cast<int64_t>(bucket.getBuffer().nbytes()));
   return bytes;
 }
-
-TorchPeer::~TorchPeer() = default;
 
 }  // namespace firkin

@@ -18,6 +18,11 @@
 
 #include <torch/nn/module.h>
 
+namespace c10d {
+class Logger;
+class Reducer;
+}  // namespace c10d
+
 namespace firkin {
 
 struct TorchPeerOptions {
@@ -39,7 +44,6 @@ class TorchPeer {
  public:
   // Throws InputError when the module has no trainable parameter.
   TorchPeer(const torch::nn::Module& module, const ProcessGroup& group, const TorchPeerOptions& options);
-  ~TorchPeer();
   TorchPeer(const TorchPeer&) = delete;
   TorchPeer& operator=(const TorchPeer&) = delete;
 
@@ -54,8 +58,10 @@ class TorchPeer {
   std::vector<int64_t> bucket_bytes() const;
 
  private:
-  struct State;
-  std::unique_ptr<State> state_;
+  ProcessGroup group_;
+  std::vector<at::Tensor> buffers_;  // those that are sent before every step
+  std::shared_ptr<c10d::Reducer> reducer_;
+  std::shared_ptr<c10d::Logger> logger_;  // the Reducer expects one
 };
 
 }  // namespace firkin

@@ -185,14 +185,6 @@ Overlap overlap_of(const std::vector<Span>& spans) {
   return {total_seconds(compute), total_seconds(communication), total_seconds(common_periods(compute, communication))};
 }
 
-std::vector<Span> spans_between(const std::vector<Span>& spans, int64_t start_ns, int64_t end_ns) {
-  std::vector<Span> within;
-  for (const Span& span : spans) {
-    if (span.start_ns >= start_ns && span.start_ns < end_ns) within.push_back(span);
-  }
-  return within;
-}
-
 std::vector<Span> spans_cut_to(const std::vector<Span>& spans, int64_t start_ns, int64_t end_ns) {
   std::vector<Span> within;
   for (const Span& span : spans) {

@@ -42,9 +42,6 @@ struct Overlap {
 
 Overlap overlap_of(const std::vector<Span>& spans);
 
-// The spans that start between start_ns (included) and end_ns (not included).
-std::vector<Span> spans_between(const std::vector<Span>& spans, int64_t start_ns, int64_t end_ns);
-
 // The part of each span between start_ns and end_ns: a collective may begin in one step and end in the next.
 std::vector<Span> spans_cut_to(const std::vector<Span>& spans, int64_t start_ns, int64_t end_ns);
 

@@ -66,12 +66,6 @@ TEST(BusyPeriods, CloseGapsUpToTheLeast) {
   EXPECT_EQ(periods[1].start_ns, 26);
 }
 
-TEST(SpansBetween, HoldsWhatStartsThere) {
-  const std::vector<Span> within = spans_between({compute(0, 100), compute(10, 12), compute(20, 90), compute(30, 31)}, 10, 30);
-  ASSERT_EQ(within.size(), 2u);
-  EXPECT_EQ(within[1].end_ns, 90);
-}
-
 TEST(SpansCutTo, KeepsWhatLiesInsideOfEverySpan) {
   const std::vector<Span> within =
       spans_cut_to({compute(0, 100), compute(5, 10), compute(8, 12), compute(20, 25), compute(30, 31)}, 10, 30);
