@@ -5,16 +5,19 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <limits>
+#include <memory>
 #include <mutex>
+#include <random>
 #include <utility>
 
 #include "comm/across_ranks.h"
 #include "ddp/backward_watch.h"
-#include "ddp/ordered/ordered.h"
+#include "ddp/buckets.h"
+#include "ddp/first_use.h"
 #include "ddp/ready_order.h"
 #include "firkin/base/error.h"
 #include "firkin/comm/device.h"
+#include "firkin/ddp/module_parameters.h"
 #include "firkin/plan/bucket_plan.h"
 #include "firkin/stats/estimates.h"
 
@@ -30,6 +33,34 @@ std::unique_ptr<GradientBuckets> bucket_per_parameter(const std::vector<NamedTen
   constexpr double kAnyScale = 0.5;  // not 1, which would save the multiplication
   return std::make_unique<GradientBuckets>(tensors_of(parameters), one_tensor_per_bucket(parameters.size()), kAnyScale);
 }
+
+enum class ReadyWhen {
+  kAccumulated,  // autograd has finished the gradient
+  kInBucket,     // and it was written into its bucket, as DataParallel does, so that it could be sent
+};
+
+// Hooks on all parameters, for as long as it lives.
+class ReadyRecorder {
+ public:
+  ReadyRecorder(const std::vector<NamedTensor>& parameters, ReadyWhen when)
+      : buckets_(when == ReadyWhen::kInBucket ? bucket_per_parameter(parameters) : nullptr),
+        ready_(parameters.size()),
+        hooks_(parameters, [this, device = parameters.empty() ? c10::Device(c10::kCPU) : parameters[0].tensor.device()](size_t parameter) {
+          if (buckets_) {
+            buckets_->place(static_cast<int64_t>(parameter));
+            buckets_->pack(static_cast<int64_t>(parameter));  // each in a bucket of its own
+          }
+          ready_[parameter] = device_now(device);
+        }) {}
+
+  // Per parameter: when it was ready in the last backward that reached it.
+  const std::vector<DeviceTime>& ready() const { return ready_; }
+
+ private:
+  std::unique_ptr<GradientBuckets> buckets_;  // none for kAccumulated
+  std::vector<DeviceTime> ready_;
+  ParameterHooks hooks_;  // last, so that no hook runs when the rest is gone
+};
 
 // Notes when backward passes that the constructing thread starts begin and end, for as long as it lives. One at a time
 // per thread. Autograd's threads, which work for a device, have that thread's callbacks and debugging information, and
@@ -80,56 +111,56 @@ class BackwardClock {
   at::CallbackHandle callback_;
 };
 
-// Notes when the forward pass first uses each parameter: when a module that has it awaits it
+// Notes when a forward pass first uses each parameter: when a module that has it awaits it
 // (firkin/ddp/await_parameters.h). Listens for as long as it lives.
 class ForwardRecorder {
  public:
-  ForwardRecorder(torch::nn::Module& module, const std::vector<NamedTensor>& parameters)
+  ForwardRecorder(torch::nn::Module& module, const std::vector<NamedTensor>& parameters, c10::Device device)
       : modules_(module, parameters),
         parameter_count_(parameters.size()),
-        listening_(module, [this](const torch::nn::Module& awaiting) { module_awaits(awaiting); }) {}
+        device_(device),
+        listening_(module, [this](const torch::nn::Module& awaiting) {
+          if (modules_.note(awaiting, std::ssize(times_))) times_.push_back(device_now(device_));
+        }) {}
 
-  // Begins a forward pass.
-  void begin(c10::Device device) {
-    awaited_.clear();
-    device_ = device;
-    began_ = device_now(device);
-  }
+  // Call it when the forward pass begins, and the others when it is over.
+  void begin() { times_.push_back(device_now(device_)); }
 
-  // Per parameter, seconds from the last begin(); 0 for one that no module awaits, which must be there before forward
-  // begins.
+  // Whether any module has awaited.
+  bool has_awaiting() const { return times_.size() > 1; }
+  // Per parameter, in seconds; 0 for one that no module awaits, which must be there before forward begins.
   std::vector<double> needed_s() {
-    if (!modules_.has_learned()) modules_.learn();
-    constexpr double kNever = std::numeric_limits<double>::infinity();
-    std::vector<double> needed(parameter_count_, kNever);
-    for (const auto& [module, time] : awaited_) {
-      const double seconds = seconds_between(began_, time);
-      for (const size_t parameter : modules_.parameters_of(*module)) needed[parameter] = std::min(needed[parameter], seconds);
+    modules_.learn();
+    std::vector<double> needed;
+    for (size_t i = 0; i < parameter_count_; ++i) {
+      needed.push_back(seconds_between(times_[0], times_[static_cast<size_t>(modules_.first_use(i))]));
     }
-    std::ranges::replace(needed, kNever, 0.0);
     return needed;
   }
 
-  // Whether any module awaits.
-  bool has_awaiting() const { return has_awaiting_; }
-
  private:
-  void module_awaits(const torch::nn::Module& module) {
-    awaited_.emplace_back(&module, device_now(device_));
-    if (!modules_.has_learned()) modules_.note(module, 0);
-    has_awaiting_ = true;
-  }
-
   AwaitingModules modules_;
-  bool has_awaiting_ = false;
-  c10::Device device_ = c10::kCPU;
-  DeviceTime began_;
-  std::vector<std::pair<const torch::nn::Module*, DeviceTime>> awaited_;  // in this forward
   size_t parameter_count_;
-  ForwardListening listening_;  // last, so that nobody is told of a module when the rest is gone
+  c10::Device device_;
+  std::vector<DeviceTime> times_;  // when forward began, and when modules awaited for the first time
+  ForwardListening listening_;     // last, so that nobody is told of a module when the rest is gone
 };
 
 // ---- Steps
+
+constexpr int kWarmupSteps = 3;
+
+// What a step took on this rank, in seconds.
+struct ProfiledStep {
+  int backward_passes = 1;
+  double forward_s = 0;  // includes reading the batch and the loss
+  double backward_s = 0;
+  double update_s = 0;
+  std::vector<double> ready_s;   // per parameter, from when backward began; empty if not observed
+  std::vector<double> needed_s;  // per parameter, from when forward began; empty if not observed
+
+  double whole_s() const { return forward_s + backward_s + update_s; }
+};
 
 // Times a step whose phases are known. Returns when its backward began.
 DeviceTime step_in_phases(const ProcessGroup& group, Workload& workload, int64_t step, ProfiledStep& times) {
@@ -163,13 +194,14 @@ DeviceTime step_as_a_whole(const ProcessGroup& group, Workload& workload, Profil
   return backward.began();
 }
 
-// Without a recorder its ready and needed times stay empty.
-ProfiledStep profiled_step(const ProcessGroup& group, Workload& workload, int64_t step, const ReadyRecorder* ready,
-                           ForwardRecorder* forward) {
+// Steps the workload, optimiser included, without communicating gradients, with a barrier before backward. Collective.
+// ready, forward: what observes the step, or null.
+ProfiledStep profiled_step(const ProcessGroup& group, Workload& workload, int64_t step, const ReadyRecorder* ready = nullptr,
+                           ForwardRecorder* forward = nullptr) {
   ProfiledStep times;
   forget_gradients(workload);
   synchronize(device_of(workload));
-  if (forward != nullptr) forward->begin(device_of(workload));
+  if (forward != nullptr) forward->begin();
   const DeviceTime started = workload.whole_step ? step_as_a_whole(group, workload, times) : step_in_phases(group, workload, step, times);
   if (ready != nullptr) {
     for (const DeviceTime& time : ready->ready()) times.ready_s.push_back(seconds_between(started, time));
@@ -212,28 +244,13 @@ void add_forward(const std::vector<int64_t>& ready_order, const std::vector<doub
 
 // Throws the first rank's problem, if there is any, on every rank.
 void check_on_all_ranks(const ProcessGroup& group, const std::string& problem) {
-  const std::vector<std::string> problems = gather_texts(group, "-" + problem);
+  const std::vector<std::string> problems = gather_texts(group, problem);
   for (size_t rank = 0; rank < problems.size(); ++rank) {
-    if (problems[rank].size() > 1) throw InputError(fmt::format("rank {}: {}", rank, problems[rank].substr(1)));
+    if (!problems[rank].empty()) throw InputError(fmt::format("rank {}: {}", rank, problems[rank]));
   }
 }
 
 }  // namespace
-
-ReadyRecorder::ReadyRecorder(const std::vector<NamedTensor>& parameters, ReadyWhen when)
-    : buckets_(when == ReadyWhen::kInBucket ? bucket_per_parameter(parameters) : nullptr),
-      ready_(parameters.size()),
-      hooks_(parameters, [this, device = parameters.empty() ? c10::Device(c10::kCPU) : parameters[0].tensor.device()](size_t parameter) {
-        if (buckets_) {
-          buckets_->place(static_cast<int64_t>(parameter));
-          buckets_->pack(static_cast<int64_t>(parameter));  // each in a bucket of its own
-        }
-        ready_[parameter] = device_now(device);
-      }) {}
-
-ProfiledStep profiled_step(const ProcessGroup& group, Workload& workload, int64_t step, const ReadyRecorder* recorder) {
-  return profiled_step(group, workload, step, recorder, nullptr);
-}
 
 ReadyProfile measure_ready_profile(const ProcessGroup& group, Workload& workload, const ReadyProfileOptions& options) {
   const std::vector<NamedTensor> parameters = trainable_parameters(*workload.module);
@@ -241,15 +258,15 @@ ReadyProfile measure_ready_profile(const ProcessGroup& group, Workload& workload
   // what hooks do.
   const ReadyWhen when = device_of(workload).is_cpu() ? ReadyWhen::kInBucket : ReadyWhen::kAccumulated;
   int64_t step = 0;
-  for (int i = 0; i < options.warmup_steps; ++i) profiled_step(group, workload, step++, nullptr);
+  for (int i = 0; i < kWarmupSteps; ++i) profiled_step(group, workload, step++);
   std::vector<double> bare;
   std::vector<double> hooked;
   std::vector<std::vector<double>> rows;  // [step]: flattened()
   bool has_awaiting = false;
   for (int i = 0; i < options.steps; ++i) {
-    bare.push_back(max_over_ranks(group, {profiled_step(group, workload, step++, nullptr).backward_s})[0]);
+    bare.push_back(max_over_ranks(group, {profiled_step(group, workload, step++).backward_s})[0]);
     const ReadyRecorder ready(parameters, when);
-    ForwardRecorder forward(*workload.module, parameters);
+    ForwardRecorder forward(*workload.module, parameters, device_of(workload));
     const ProfiledStep times = profiled_step(group, workload, step++, &ready, &forward);
     if (i == 0) check_on_all_ranks(group, problem_of(parameters, times));
     rows.push_back(max_over_ranks(group, flattened(times)));
@@ -270,6 +287,143 @@ ReadyProfile measure_ready_profile(const ProcessGroup& group, Workload& workload
   if (has_awaiting) add_forward(result.ready_order, {needed, medians.end()}, medians[1], medians[2], tensors);
   add_bare_backward(hooked, bare, result.profile);
   return result;
+}
+
+// ---- Layer by layer
+
+namespace {
+
+// The end of one layer of a forward pass; the first mark, without a name, is the start.
+struct Mark {
+  std::string layer;
+  DeviceTime time;
+};
+
+// Layers by name, and the parameters of each.
+struct LayerMap {
+  std::vector<LayerRow> layers;
+  std::vector<size_t> layer_of_parameter;
+  size_t with_parameters = 0;  // how many layers, the first ones, have some
+
+  explicit LayerMap(const std::vector<NamedTensor>& parameters) {
+    for (const NamedTensor& parameter : parameters) {
+      const size_t layer = index_of(layer_of(parameter.name));
+      layers[layer].parameters += parameter.tensor.numel();
+      layer_of_parameter.push_back(layer);
+    }
+    with_parameters = layers.size();
+  }
+
+  // Adds the layer if it is new.
+  size_t index_of(const std::string& name) {
+    const auto found = std::ranges::find(layers, name, &LayerRow::name);
+    if (found != layers.end()) return static_cast<size_t>(found - layers.begin());
+    layers.push_back({.name = name});
+    return layers.size() - 1;
+  }
+};
+
+// Per layer with parameters, the time from when the layer before it was complete (or backward began) until it is
+// complete itself.
+std::vector<double> backward_by_layer(const std::vector<double>& ready_s, const LayerMap& map) {
+  std::vector<double> complete(map.with_parameters, 0.0);
+  for (size_t i = 0; i < ready_s.size(); ++i) {
+    double& layer = complete[map.layer_of_parameter[i]];
+    layer = std::max(layer, ready_s[i]);
+  }
+  std::vector<double> spent(complete.size());
+  double before = 0;
+  for (const int64_t layer : order_of_times(complete)) {
+    const auto index = static_cast<size_t>(layer);
+    spent[index] = complete[index] - before;
+    before = complete[index];
+  }
+  return spent;
+}
+
+// A watched step as one list that ranks can exchange: the whole step and its parts, the layers' backward, the ready
+// times, the marks.
+constexpr size_t kLayerWholes = 4;
+std::vector<double> layers_flattened(const ProfiledStep& times, const std::vector<Mark>& marks, const LayerMap& map) {
+  std::vector<double> values = {times.whole_s(), times.forward_s, times.backward_s, times.update_s};
+  const std::vector<double> backward = backward_by_layer(times.ready_s, map);
+  values.insert(values.end(), backward.begin(), backward.end());
+  values.insert(values.end(), times.ready_s.begin(), times.ready_s.end());
+  for (size_t i = 1; i < marks.size(); ++i) values.push_back(seconds_between(marks[i - 1].time, marks[i].time));
+  return values;
+}
+
+// The rows of watched steps (see layers_flattened()), as columns of a profile.
+LayerProfile profile_of(const std::vector<std::vector<double>>& rows, const std::vector<std::string>& marks,
+                        const std::vector<NamedTensor>& parameters, LayerMap map) {
+  LayerProfile profile;
+  LayersSection& times = profile.times;
+  std::vector<size_t> marked;
+  for (const std::string& mark : marks) marked.push_back(map.index_of(mark));
+  const size_t ready = kLayerWholes + map.with_parameters;
+  for (const std::vector<double>& row : rows) {
+    times.watched_step_s.push_back(row[0]);
+    times.forward_s.push_back(row[1]);
+    times.backward_s.push_back(row[2]);
+    times.optimizer_s.push_back(row[3]);
+    for (size_t i = 0; i < map.with_parameters; ++i) map.layers[i].backward_s.push_back(row[kLayerWholes + i]);
+    for (size_t i = 0; i < marked.size(); ++i) map.layers[marked[i]].forward_s.push_back(row[ready + parameters.size() + i]);
+  }
+  const std::vector<double> medians = column_medians(rows);
+  const auto first = medians.begin() + static_cast<std::ptrdiff_t>(ready);
+  const std::vector<double> ready_s(first, first + static_cast<std::ptrdiff_t>(parameters.size()));
+  profile.tensors = profile_in_order(parameters, order_of_times(ready_s), ready_s, medians[2]);
+  times.layers = std::move(map.layers);
+  return profile;
+}
+
+}  // namespace
+
+std::string layer_of(const std::string& parameter) {
+  const auto is_number = [](const std::string& part) { return !part.empty() && part.find_first_not_of("0123456789") == std::string::npos; };
+  for (size_t begin = 0; begin < parameter.size();) {
+    const size_t end = std::min(parameter.find('.', begin), parameter.size());
+    if (is_number(parameter.substr(begin, end - begin))) return parameter.substr(0, end);
+    begin = end + 1;
+  }
+  return parameter.substr(0, parameter.find('.'));
+}
+
+LayerProfile measure_layers(const ProcessGroup& group, Workload& workload, const LayerBenchOptions& options) {
+  const std::vector<NamedTensor> parameters = trainable_parameters(*workload.module);
+  if (options.steps < 1) throw InputError("layer benchmark: expected at least one step");
+  if (parameters.empty()) throw InputError("layer benchmark: a model without trainable parameters");
+  const LayerMap map(parameters);
+  std::vector<std::string> marked;        // layers, in the order of forward
+  std::vector<std::vector<double>> rows;  // see layers_flattened()
+  std::vector<double> bare_s;
+  int64_t step = 0;
+  const auto run_bare = [&] { return max_over_ranks(group, {profiled_step(group, workload, step++).whole_s()})[0]; };
+  const auto run_watched = [&] {
+    std::vector<Mark> marks;
+    const auto observe = [&](const std::string& layer) { marks.push_back({layer, device_now(device_of(workload))}); };
+    const ReadyRecorder recorder(parameters, ReadyWhen::kAccumulated);
+    if (options.observe_forward) options.observe_forward(observe);
+    const ProfiledStep times = profiled_step(group, workload, step++, &recorder);
+    if (options.observe_forward) options.observe_forward({});
+    marked.clear();
+    for (size_t i = 1; i < marks.size(); ++i) marked.push_back(marks[i].layer);
+    rows.push_back(max_over_ranks(group, layers_flattened(times, marks, map)));
+  };
+  for (int i = 0; i < kWarmupSteps; ++i) run_bare();
+  std::mt19937_64 random(options.seed);
+  for (int i = 0; i < options.steps; ++i) {
+    const bool watched_first = random() % 2 == 0;
+    if (watched_first) run_watched();
+    bare_s.push_back(run_bare());
+    if (!watched_first) run_watched();
+    if (options.on_progress) options.on_progress(fmt::format("pair {}", i + 1));
+  }
+  workload.optimizer->zero_grad();
+  LayerProfile profile = profile_of(rows, marked, parameters, map);
+  profile.times.bare_step_s = std::move(bare_s);
+  profile.watched_to_bare = paired_ratio(profile.times.watched_step_s, profile.times.bare_step_s);
+  return profile;
 }
 
 }  // namespace firkin

@@ -1,22 +1,26 @@
-// When each gradient becomes ready in the backward pass, and when forward needs its parameter, measured on the real
-// model.
+// Where a step's time goes, measured on the real model: when each gradient becomes ready in the backward pass and when
+// forward needs its parameter; and what each layer takes.
+//
+//   const LayerProfile profile = measure_layers(group, workload, {.steps = 20});
+//   profile.times.layers[3].name;        // "blocks.2"
+//   median(profile.times.layers[3].backward_s);
+//   profile.watched_to_bare.ratio;       // 1.002: looking on costs 0.2 % of a step
 #pragma once
 
+#include <cstdint>
 #include <functional>
-#include <memory>
 #include <string>
 #include <vector>
 
-#include "ddp/buckets.h"
 #include "firkin/comm/process_group.h"
-#include "firkin/ddp/module_parameters.h"
+#include "firkin/plan/measurements.h"
+#include "firkin/stats/estimates.h"
 #include "results/results.h"
 #include "workload/workload.h"
 
 namespace firkin {
 
 struct ReadyProfileOptions {
-  int warmup_steps = 3;
   int steps = 20;                                                 // pairs of steps: a bare backward, and one with hooks
   std::function<void(const std::string& done)> on_progress = {};  // may be empty
   // Asked after each pair whether that many suffice, on every rank; all must answer alike. May be empty.
@@ -39,44 +43,37 @@ struct ReadyProfile {
 // that gets no gradient.
 ReadyProfile measure_ready_profile(const ProcessGroup& group, Workload& workload, const ReadyProfileOptions& options);
 
-// ---- Observers
+// ---- Layer by layer
 
-enum class ReadyWhen {
-  kAccumulated,  // autograd has finished the gradient
-  kInBucket,     // and it was written into its bucket, as DataParallel does, so that it could be sent
+// Called by a model during forward: with "" before the first layer, then after each layer with its name.
+using ForwardObserver = std::function<void(const std::string& layer)>;
+
+struct LayerBenchOptions {
+  int steps = 20;     // for each kind, watched and bare, in pairs whose order is random
+  uint64_t seed = 0;  // for that order; the same on every rank
+  // Makes the model call an observer, until it is given an empty one. If this is empty, forward is measured as a whole
+  // only.
+  std::function<void(ForwardObserver)> observe_forward = {};
+  std::function<void(const std::string& done)> on_progress = {};  // called after each pair; may be empty
 };
 
-// Hooks on all parameters, for as long as it lives.
-class ReadyRecorder {
- public:
-  // Throws what ParameterHooks throws.
-  ReadyRecorder(const std::vector<NamedTensor>& parameters, ReadyWhen when);
-
-  // Per parameter: when it was ready in the last backward that reached it.
-  const std::vector<DeviceTime>& ready() const { return ready_; }
-
- private:
-  std::unique_ptr<GradientBuckets> buckets_;  // none for kAccumulated
-  std::vector<DeviceTime> ready_;
-  ParameterHooks hooks_;  // last, so that no hook runs when the rest is gone
+struct LayerProfile {
+  // Layers in the order in which parameters are registered, then those without parameters. A layer's forward counts
+  // from the end of the layer before; its backward from the last gradient of the layer that was ready before it to its
+  // own last one. The whole forward includes reading the batch and the loss.
+  LayersSection times;
+  // Ready when autograd has finished the gradient; medians over steps, made non-decreasing.
+  TensorProfile tensors;
+  PairedRatio watched_to_bare;  // time of a whole step with hooks and observer over that without
 };
 
-// ---- An observed step
+// The layer that a parameter belongs to, by its name: up to the first part that is a number ("blocks.3" for
+// "blocks.3.attn.q.weight"), else its first part ("lm_head" for "lm_head.weight").
+std::string layer_of(const std::string& parameter);
 
-// What a step took on this rank, in seconds.
-struct ProfiledStep {
-  int backward_passes = 1;
-  double forward_s = 0;  // includes reading the batch and the loss
-  double backward_s = 0;
-  double update_s = 0;
-  std::vector<double> ready_s;   // per parameter, from when backward began; empty without a recorder
-  std::vector<double> needed_s;  // per parameter, from when forward began; only in measure_ready_profile()
-
-  double whole_s() const { return forward_s + backward_s + update_s; }
-};
-
-// Steps the workload, optimiser included, without communicating gradients, with a barrier before backward. Collective.
-// recorder: what observes the step, or null.
-ProfiledStep profiled_step(const ProcessGroup& group, Workload& workload, int64_t step, const ReadyRecorder* recorder);
+// Steps the workload without communicating gradients. Collective: every rank gets the same result. Steps are those of
+// measure_ready_profile(), observed differently. Throws InputError for a model without trainable parameters, and for
+// counts that are not positive.
+LayerProfile measure_layers(const ProcessGroup& group, Workload& workload, const LayerBenchOptions& options);
 
 }  // namespace firkin

@@ -5,7 +5,7 @@
 #include <tuple>
 
 #include "bench/environment.h"
-#include "bench/layer_bench.h"
+#include "bench/ready_profile.h"
 #include "bench/step_trace.h"
 #include "comm/across_ranks.h"
 #include "firkin/base/json_text.h"

@@ -1,4 +1,4 @@
-#include "bench/layer_bench.h"
+#include "bench/ready_profile.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
