@@ -9,14 +9,16 @@
 #include <chrono>
 #include <cmath>
 #include <memory>
-#include <optional>
+#include <numeric>
+#include <random>
 
 #include "comm/across_ranks.h"
+#include "comm/device_time.h"
 #include "comm/timed_visit.h"
 #include "ddp/sharded/slices.h"
 #include "firkin/base/error.h"
 #include "firkin/base/units.h"
-#include "workload/workload.h"
+#include "firkin/stats/estimates.h"
 
 namespace firkin {
 namespace {
@@ -25,7 +27,7 @@ namespace {
 template <typename Body>
 void for_known_sums(const at::Tensor& buffer, int64_t first_index, Body body) {
   constexpr int64_t kPeriod = 127;                 // a prime, so that chunks of a power of two never begin alike
-  constexpr int64_t kPiece = kPeriod * (1 << 14);  // elements
+  constexpr int64_t kPiece = kPeriod * (1 << 11);  // elements; what is computed of a piece stays below 10 MB
   const at::TensorOptions whole = at::TensorOptions(at::kLong).device(buffer.device());
   const at::Tensor period = at::arange(first_index, first_index + kPeriod, whole).remainder(kPeriod).to(at::kFloat) + 1;
   const at::Tensor sums = period.repeat({std::min(kPiece, buffer.numel()) / kPeriod + 1});
@@ -35,13 +37,7 @@ void for_known_sums(const at::Tensor& buffer, int64_t first_index, Body body) {
   }
 }
 
-using Finish = std::function<void()>;
-
-Finish start_summing(const ProcessGroup& group, const at::Tensor& buffer) {
-  return [&group, work = start_all_reduce(group, buffer)] { wait(group, work, "an all-reduce"); };
-}
-
-Finish start_reduce_scatter(const ProcessGroup& group, const at::Tensor& bucket) {
+std::function<void()> start_reduce_scatter(const ProcessGroup& group, const at::Tensor& bucket) {
   const auto slices = std::make_shared<SlicedBucket>();
   return [&group, bucket, slices, reduction = slices->launch(group, bucket)] {
     if (reduction.finish) reduction.finish();
@@ -50,7 +46,7 @@ Finish start_reduce_scatter(const ProcessGroup& group, const at::Tensor& bucket)
   };
 }
 
-Finish start_gather(const ProcessGroup& group, const at::Tensor& bucket) {
+std::function<void()> start_gather(const ProcessGroup& group, const at::Tensor& bucket) {
   const auto slices = std::make_shared<SlicedBucket>();
   slices->gather(group, bucket);
   return [&group, slices] { slices->wait_for_gather(group, [] { return std::string("an all-gather"); }); };
@@ -65,7 +61,7 @@ void fill_own_slice(const ProcessGroup& group, const at::Tensor& bucket) {
 
 struct Operation {
   void (*fill)(const ProcessGroup& group, const at::Tensor& buffer);  // with what has known sums
-  Finish (*start)(const ProcessGroup& group, const at::Tensor& buffer);
+  StartCollective start;
   int64_t (*wrong)(const ProcessGroup& group, const at::Tensor& buffer);
 };
 
@@ -81,97 +77,46 @@ constexpr std::array<Operation, kCollectives.size()> kOperations = {{
     {fill_own_slice, start_gather, [](const ProcessGroup&, const at::Tensor& buffer) { return count_wrong(buffer); }},
 }};
 
-const Operation& operation_of(Collective collective) {
-  return kOperations[static_cast<size_t>(collective)];
+// The number of wrong elements in the results of a whole queue, over all ranks; a queue also shows calls that disturb
+// each other. Leaves zeros.
+int64_t check_queue(const ProcessGroup& group, const Operation& operation, std::span<const at::Tensor> queue) {
+  for (const at::Tensor& buffer : queue) operation.fill(group, buffer);
+  time_queue(group, operation.start, queue);
+  int64_t wrong = 0;
+  for (const at::Tensor& buffer : queue) {
+    wrong += operation.wrong(group, buffer);
+    buffer.zero_();
+  }
+  return std::llround(sum_over_ranks(group, static_cast<double>(wrong)));
 }
 
-constexpr int64_t kQueueBytes = 256 * kMiB;  // the limit for all buffers of a queue together
-constexpr int64_t kBufferAlignment = 4096;   // bytes; no two buffers share a cache line
-
-int64_t buffer_stride(int64_t bytes) {
-  return (bytes + kBufferAlignment - 1) / kBufferAlignment * kBufferAlignment;
-}
-
-std::vector<TimedSize> sizes_of(const AllReduceBenchOptions& options) {
-  std::vector<TimedSize> sizes;
+void check_options(const ProcessGroup& group, const AllReduceBenchOptions& options) {
+  if (options.sizes.empty() || !(options.seconds > 0)) throw InputError("all-reduce benchmark: expected sizes, and seconds above 0");
+  const bool slices = std::ranges::any_of(options.collectives, [](Collective each) { return each != Collective::kAllReduce; });
+  if (slices && group.size < 2) throw InputError("reduce-scatter and all-gather on one rank; expected two or more");
+  const int64_t least_bytes = static_cast<int64_t>(at::elementSize(options.dtype)) * (slices ? group.size : 1);
   for (const int64_t bytes : options.sizes) {
-    for (const Collective collective : options.collectives) sizes.push_back({bytes, collective});
+    check_allreduce_size(bytes);
+    if (bytes % least_bytes != 0) throw InputError(fmt::format("all-reduce size {}: expected a multiple of {} bytes", bytes, least_bytes));
   }
-  return sizes;
 }
 
-AllReduceScheduleOptions schedule_options(const AllReduceBenchOptions& options) {
-  return {.seconds = options.seconds,
-          .seed = options.seed,
-          .queue_bytes = kQueueBytes / (options.collectives.size() == 1 ? 1 : kBuffersOfACollective)};
+// Enough calls that the queue never runs dry, few enough that their handles do not fill the memory.
+constexpr size_t kMostInFlight = 1024;
+
+// Seconds on this rank for all chunks, in order, at most kMostInFlight at a time.
+double time_chunks(const ProcessGroup& group, const std::vector<at::Tensor>& chunks) {
+  std::vector<Work> flying(std::min(chunks.size(), kMostInFlight));
+  barrier(group);
+  const DeviceTime started = device_now(group.device);
+  for (size_t i = 0; i < chunks.size(); ++i) {
+    Work& place = flying[i % flying.size()];
+    if (place) wait(group, place, "the all-reduce of a chunk");
+    place = start_all_reduce(group, chunks[i]);
+  }
+  for (const Work& work : flying) wait(group, work, "the all-reduce of a chunk");
+  return seconds_between(started, device_now(group.device));
 }
-
-// Runs the visits of a schedule.
-class AllReduceBench {
- public:
-  AllReduceBench(const ProcessGroup& group, const AllReduceBenchOptions& options)
-      : group_(group), schedule_(sizes_of(options), schedule_options(options)) {
-    const std::vector<TimedSize> sizes = sizes_of(options);
-    int64_t memory_bytes = 0;
-    for (size_t i = 0; i < sizes.size(); ++i) memory_bytes = std::max(memory_bytes, schedule_.queue(i) * buffer_stride(sizes[i].bytes));
-    const auto element_bytes = static_cast<int64_t>(at::elementSize(options.dtype));
-    const at::Tensor memory = at::zeros({memory_bytes / element_bytes}, at::TensorOptions(options.dtype).device(group.device));
-    for (size_t i = 0; i < sizes.size(); ++i) {
-      const int64_t bytes = sizes[i].bytes;
-      Size& size = sizes_.emplace_back(Size{.collective = sizes[i].collective});
-      const int64_t buffers = schedule_.queue(i);
-      const int64_t apart = memory_bytes / buffers / kBufferAlignment * kBufferAlignment;
-      for (int64_t buffer = 0; buffer < buffers; ++buffer) {
-        size.buffers.push_back(memory.narrow(0, buffer * apart / element_bytes, bytes / element_bytes));
-      }
-    }
-  }
-
-  std::vector<AllReduceSeries> run(const std::function<void(const std::string&)>& on_progress) {
-    while (const std::optional<AllReduceVisit> visit = schedule_.next()) {
-      const int rounds = schedule_.rounds();
-      run(*visit);
-      if (on_progress && schedule_.rounds() > rounds) on_progress(fmt::format("round {}", schedule_.rounds()));
-    }
-    return schedule_.series();
-  }
-
- private:
-  struct Size {
-    Collective collective;
-    std::vector<at::Tensor> buffers = {};  // slices of the one allocation that all sizes share
-  };
-
-  void run(const AllReduceVisit& visit) {
-    const Size& size = sizes_[visit.size];
-    const std::span<const at::Tensor> queue = std::span(size.buffers).first(static_cast<size_t>(visit.queue));
-    const auto isolated = [&] { return time_calls(group_, size.collective, size.buffers[0], visit.calls); };
-    const auto queued = [&] { return time_queue(group_, size.collective, queue); };
-    const int64_t wrong = visit.checks ? check(size.collective, queue) : 0;
-    barrier(group_);
-    if (visit.warms_up) isolated();
-    schedule_.tell(time_visit(group_, visit, isolated, queued, [this] { return seconds_since(started_); }), wrong);
-  }
-
-  // The number of wrong elements in the results of a whole queue, over all ranks; a queue also shows calls that disturb
-  // each other. Leaves zeros, which stay finite however often they are summed.
-  int64_t check(Collective collective, std::span<const at::Tensor> buffers) {
-    const Operation& operation = operation_of(collective);
-    for (const at::Tensor& buffer : buffers) operation.fill(group_, buffer);
-    time_queue(group_, collective, buffers);
-    int64_t wrong = 0;
-    for (const at::Tensor& buffer : buffers) {
-      wrong += operation.wrong(group_, buffer);
-      buffer.zero_();
-    }
-    return std::llround(sum_over_ranks(group_, static_cast<double>(wrong)));
-  }
-
-  const ProcessGroup& group_;
-  std::chrono::steady_clock::time_point started_ = std::chrono::steady_clock::now();
-  AllReduceSchedule schedule_;
-  std::vector<Size> sizes_;
-};
 
 }  // namespace
 
@@ -190,33 +135,26 @@ int64_t count_wrong(const at::Tensor& buffer, int64_t first) {
   return wrong;
 }
 
-double time_calls(const ProcessGroup& group, Collective collective, const at::Tensor& buffer, int calls) {
-  const auto start = operation_of(collective).start;
-  const DeviceTime started = device_now(buffer.device());
-  for (int i = 0; i < calls; ++i) start(group, buffer)();
-  return seconds_between(started, device_now(buffer.device())) / calls;
-}
-
-double time_queue(const ProcessGroup& group, Collective collective, std::span<const at::Tensor> buffers) {
-  barrier(group);
-  const auto start = operation_of(collective).start;
-  std::vector<Finish> queued;
-  const DeviceTime started = device_now(group.device);
-  for (const at::Tensor& buffer : buffers) queued.push_back(start(group, buffer));
-  for (const Finish& finish : queued) finish();
-  return seconds_between(started, device_now(group.device));
-}
-
 std::vector<AllReduceSeries> measure_allreduce(const ProcessGroup& group, const AllReduceBenchOptions& options) {
-  if (options.sizes.empty() || !(options.seconds > 0)) throw InputError("all-reduce benchmark: expected sizes, and seconds above 0");
-  const bool slices = std::ranges::any_of(options.collectives, [](Collective each) { return each != Collective::kAllReduce; });
-  if (slices && group.size < 2) throw InputError("reduce-scatter and all-gather on one rank; expected two or more");
-  const int64_t least_bytes = static_cast<int64_t>(at::elementSize(options.dtype)) * (slices ? group.size : 1);
+  check_options(group, options);
+  std::vector<TimedSize> sizes;
   for (const int64_t bytes : options.sizes) {
-    check_allreduce_size(bytes);
-    if (bytes % least_bytes != 0) throw InputError(fmt::format("all-reduce size {}: expected a multiple of {} bytes", bytes, least_bytes));
+    for (const Collective collective : options.collectives) sizes.push_back({bytes, collective});
   }
-  return AllReduceBench(group, options).run(options.on_progress);
+  AllReduceScheduleOptions schedule_options{.seconds = options.seconds, .seed = options.seed};
+  if (options.collectives.size() > 1) schedule_options.queue_bytes /= kBuffersOfACollective;
+  AllReduceSchedule schedule(sizes, schedule_options);
+  const at::TensorOptions elements = at::TensorOptions(options.dtype).device(group.device);
+  const auto buffers = queue_buffers(schedule, sizes, static_cast<int64_t>(at::elementSize(options.dtype)), elements);
+  while (schedule.next()) {
+    const size_t size = schedule.next()->size;
+    const int rounds = schedule.rounds();
+    const Operation& operation = kOperations[static_cast<size_t>(sizes[size].collective)];
+    run_visit(group, operation.start, buffers[size], schedule,
+              [&](std::span<const at::Tensor> queue) { return check_queue(group, operation, queue); });
+    if (options.on_progress && schedule.rounds() > rounds) options.on_progress(fmt::format("round {}", schedule.rounds()));
+  }
+  return schedule.series();
 }
 
 std::vector<int64_t> sliced_sizes(std::vector<int64_t> sizes, int64_t ranks, at::ScalarType dtype) {
@@ -234,6 +172,86 @@ AllReduceSamples samples_of(const std::vector<AllReduceSeries>& series) {
     samples.gap_s.push_back(size.gap_s);
   }
   return samples;
+}
+
+int64_t chunk_count(int64_t elements, int64_t chunk_bytes) {
+  if (elements < 1) throw InputError(fmt::format("{} elements in chunks: expected at least 1", elements));
+  if (chunk_bytes < kFloatBytes || chunk_bytes % kFloatBytes != 0) {
+    throw InputError(fmt::format("chunks of {} bytes: expected a positive multiple of {}", chunk_bytes, kFloatBytes));
+  }
+  const int64_t chunk_elements = chunk_bytes / kFloatBytes;
+  const int64_t count = elements / chunk_elements + (elements % chunk_elements != 0 ? 1 : 0);
+  if (count > kMostChunks) {
+    throw InputError(fmt::format("{} elements in chunks of {} bytes are {} calls; expected at most {}: take larger chunks", elements,
+                                 chunk_bytes, count, kMostChunks));
+  }
+  return count;
+}
+
+std::vector<int64_t> chunk_sizes(const std::vector<int64_t>& sizes, int64_t elements) {
+  const int64_t all = elements * kFloatBytes;
+  std::vector<int64_t> fitting;
+  for (const int64_t bytes : sizes) fitting.push_back(std::min(bytes, all));
+  fitting.erase(std::unique(fitting.begin(), fitting.end()), fitting.end());
+  return fitting;
+}
+
+std::vector<ChunksPoint> measure_chunks(const ProcessGroup& group, const ChunksBenchOptions& options) {
+  if (options.chunk_bytes.empty() || !(options.seconds > 0)) throw InputError("chunk benchmark: expected sizes, and seconds above 0");
+  for (const int64_t bytes : options.chunk_bytes) chunk_count(options.elements, bytes);
+  const auto started = std::chrono::steady_clock::now();
+  const at::Tensor data = at::zeros({options.elements}, at::TensorOptions(at::kFloat).device(group.device));
+  const auto chunks_of = [&](const ChunksPoint& point) { return data.split(point.chunk_bytes / kFloatBytes); };
+  std::vector<ChunksPoint> points;
+  for (const int64_t bytes : options.chunk_bytes) {
+    ChunksPoint& point = points.emplace_back();
+    point.chunk_bytes = bytes;
+    point.calls = chunk_count(options.elements, bytes);
+    fill_with_known_values(data, group.rank, group.size);
+    time_chunks(group, chunks_of(point));  // also the warm-up
+    point.wrong = std::llround(sum_over_ranks(group, static_cast<double>(count_wrong(data))));
+    data.zero_();  // zeros stay finite when they are summed again and again
+  }
+  // Rounds over all sizes in random order; what no longer fits into the time is left out, and none fits in the end.
+  std::vector<size_t> order(points.size());
+  std::iota(order.begin(), order.end(), 0);
+  std::mt19937_64 random(options.seed);
+  for (bool any_fits = true; any_fits;) {
+    any_fits = false;
+    std::ranges::shuffle(order, random);
+    for (const size_t index : order) {
+      ChunksPoint& point = points[index];
+      // The same on every rank.
+      const auto seconds_left = [&] { return of_rank_0(group, options.seconds - seconds_since(started)); };
+      if (!point.total_s.empty() && median(point.total_s) > seconds_left()) continue;
+      any_fits = true;
+      point.total_s.push_back(max_over_ranks(group, {time_chunks(group, chunks_of(point))})[0]);
+      if (options.on_progress) options.on_progress(format_bytes(point.chunk_bytes), seconds_since(started));
+    }
+  }
+  const auto all_bytes = static_cast<double>(options.elements * kFloatBytes);
+  for (ChunksPoint& point : points) point.gap_s = median(point.total_s) * std::min(1.0, static_cast<double>(point.chunk_bytes) / all_bytes);
+  return points;
+}
+
+std::vector<ChunksRow> chunk_rows(const std::vector<ChunksPoint>& points, int ranks) {
+  std::vector<ChunksRow> rows;
+  for (const ChunksPoint& point : points) {
+    const Summary total = summarize(point.total_s);
+    rows.push_back({.chunk_bytes = point.chunk_bytes,
+                    .world_size = ranks,
+                    .calls = point.calls,
+                    .total_s = total.median,
+                    .total_ci_s = series_interval(point.total_s),
+                    .gap_s = point.gap_s,
+                    .mean_s = total.mean,
+                    .stdev_s = total.stdev,
+                    .min_s = total.min,
+                    .max_s = total.max,
+                    .samples = static_cast<int64_t>(total.count),
+                    .wrong = point.wrong});
+  }
+  return rows;
 }
 
 }  // namespace firkin

@@ -11,7 +11,6 @@
 
 #include <cstdint>
 #include <functional>
-#include <span>
 #include <string>
 #include <vector>
 
@@ -34,8 +33,8 @@ struct AllReduceBenchOptions {
 
 // Runs an AllReduceSchedule. Collective: every rank gets the same result, in the order of options.sizes, and for each
 // size in that of options.collectives. Results are checked element by element, outside of any timing. Memory per rank:
-// the largest size, at least 256 MiB or what 16 buffers of it take; of several collectives kBuffersOfACollective of the
-// largest size, or as much. Throws InputError if there are no sizes, for a size that is no positive multiple of 4 and
+// the largest size, or up to four of it within 256 MiB; of several collectives kBuffersOfACollective of the largest
+// size, or as much. Throws InputError if there are no sizes, for a size that is no positive multiple of 4 and
 // of an element or has other slices, for seconds that are not positive, and for slices on one rank.
 std::vector<AllReduceSeries> measure_allreduce(const ProcessGroup& group, const AllReduceBenchOptions& options);
 
@@ -45,14 +44,50 @@ std::vector<int64_t> sliced_sizes(std::vector<int64_t> sizes, int64_t ranks, at:
 
 inline constexpr int64_t kBuffersOfACollective = 3;  // itself, what is received, and the transport's copy
 
-// Takes an isolated sample: `calls` calls, one after another. Returns the seconds per call on this rank. Collective.
-double time_calls(const ProcessGroup& group, Collective collective, const at::Tensor& buffer, int calls);
-
-// Takes a queued sample: one call for each buffer, queued together after a barrier. Returns the seconds of all calls
-// together on this rank. Collective.
-double time_queue(const ProcessGroup& group, Collective collective, std::span<const at::Tensor> buffers);
-
 AllReduceSamples samples_of(const std::vector<AllReduceSeries>& series);  // for a results.json
+
+// ---- A fixed amount of data in chunks that are all under way together: Figures 2a and 2b of the PyTorch DDP paper (Li
+// et al., VLDB 2020), and the gap curve g(x) of the performance model.
+//
+//   const auto points = measure_chunks(group, {.chunk_bytes = sizes_between(4 * kKiB, 64 * kMiB, 4)});
+//   points[0].gap_s;  // g(x) of 4 KiB
+
+struct ChunksBenchOptions {
+  int64_t elements = 60'000'000;     // float32, of all chunks together
+  std::vector<int64_t> chunk_bytes;  // positive multiples of 4, distinct; a last chunk may be smaller
+  double seconds = 60;               // for everything; more only where checking and measuring each size once take more
+  uint64_t seed = 0;                 // for the order; the same on every rank
+  // Called after every sample; may be empty.
+  std::function<void(const std::string& done, double seconds_spent)> on_progress;
+};
+
+// More calls than this in one sample are refused, so that their handles fit into memory (about 1 KB each).
+inline constexpr int64_t kMostChunks = 1'000'000;
+
+struct ChunksPoint {
+  int64_t chunk_bytes = 0;
+  int64_t calls = 0;
+  // All chunks, from a barrier to the last result on the slowest rank; in the order measured.
+  std::vector<double> total_s;
+  double gap_s = 0;   // median seconds per call of a full chunk: the median total times a chunk's share of the data
+  int64_t wrong = 0;  // elements that were not the exact sum in the checked first run, over all ranks
+};
+
+// How many chunks `elements` float32 make. Throws InputError unless both are positive, chunk_bytes is a multiple of 4,
+// and there are at most kMostChunks.
+int64_t chunk_count(int64_t elements, int64_t chunk_bytes);
+
+// The sizes that can be chunks of `elements`. Those that are not below the whole are replaced by the whole, once, as
+// one call.
+std::vector<int64_t> chunk_sizes(const std::vector<int64_t>& sizes, int64_t elements);  // sizes: ascending
+
+// Randomised rounds over all sizes until the time is spent. A size that no longer fits into the time is left out.
+// Collective: every rank gets the same points, in the order of options.chunk_bytes. Memory per rank: the data once.
+// Throws InputError as chunk_count, and for no sizes or seconds that are not positive.
+std::vector<ChunksPoint> measure_chunks(const ProcessGroup& group, const ChunksBenchOptions& options);
+
+// The rows of chunks.csv.
+std::vector<ChunksRow> chunk_rows(const std::vector<ChunksPoint>& points, int ranks);
 
 // ---- Sums that are known
 

@@ -1,7 +1,6 @@
 // Firkin bench allreduce, bench chunks and bench collectives: a(x) and g(x), and the collectives that replace an
 // all-reduce under `sharded`.
 #include "bench/allreduce_bench.h"
-#include "bench/chunks_bench.h"
 #include "comm/across_ranks.h"
 #include "firkin/base/progress.h"
 #include "firkin/comm/device.h"

@@ -1,27 +1,39 @@
-// Runs a visit that an AllReduceSchedule asks for; the caller times its samples.
+// Runs the visits that an AllReduceSchedule asks for.
 #pragma once
 
-#include <chrono>
+#include <ATen/core/Tensor.h>
+#include <c10/util/FunctionRef.h>
+
+#include <cstdint>
+#include <functional>
+#include <span>
 #include <vector>
 
-#include "comm/across_ranks.h"
+#include "firkin/comm/process_group.h"
 #include "measuring/allreduce_schedule.h"
 
 namespace firkin {
 
-// Returns the times of the visit's samples for AllReduceSchedule::tell(): those of the slowest rank, on every rank.
-// Collective. isolated(), queued(): run one sample and return its seconds on this rank. elapsed(): seconds since the
-// measurement began; called after the samples.
-template <class Isolated, class Queued, class Elapsed>
-std::vector<double> time_visit(const ProcessGroup& group, const AllReduceVisit& visit, Isolated isolated, Queued queued, Elapsed elapsed) {
-  std::vector<double> seconds;
-  const auto started = std::chrono::steady_clock::now();
-  for (int i = 0; i < visit.isolated; ++i) seconds.push_back(isolated());
-  const double isolated_s = seconds_since(started);
-  for (int i = 0; i < visit.queued; ++i) seconds.push_back(queued());
-  const double queued_s = seconds_since(started) - isolated_s;
-  seconds.insert(seconds.end(), {isolated_s, queued_s, elapsed()});
-  return max_over_ranks(group, seconds);
-}
+// Starts a collective on the buffer. What it returns waits for the result.
+using StartCollective = std::function<void()> (*)(const ProcessGroup& group, const at::Tensor& buffer);
+std::function<void()> start_summing(const ProcessGroup& group, const at::Tensor& buffer);
+
+// For each of the schedule's sizes, the buffers of its longest queue: zeros, which stay finite however often they are
+// summed. All sizes share one tensor; the buffers of a size share no cache line. For every element_bytes of a size, a
+// buffer has one element.
+std::vector<std::vector<at::Tensor>> queue_buffers(const AllReduceSchedule& schedule, const std::vector<TimedSize>& sizes,
+                                                   int64_t element_bytes, const at::TensorOptions& options);
+
+// Takes an isolated sample: `calls` calls, one after another. Returns the seconds per call on this rank. Collective.
+double time_calls(const ProcessGroup& group, StartCollective start, const at::Tensor& buffer, int calls);
+
+// Takes a queued sample: one call for each buffer, queued together after a barrier. Returns the seconds of all calls
+// together on this rank. Collective.
+double time_queue(const ProcessGroup& group, StartCollective start, std::span<const at::Tensor> buffers);
+
+// Runs the schedule's next visit, and tells it the slowest rank's times, on every rank. Collective. buffers: those of
+// the visit's size. check: see AllReduceVisit::checks.
+void run_visit(const ProcessGroup& group, StartCollective start, std::span<const at::Tensor> buffers, AllReduceSchedule& schedule,
+               c10::function_ref<int64_t(std::span<const at::Tensor> queue)> check);
 
 }  // namespace firkin

@@ -16,6 +16,8 @@ namespace {
 constexpr double kSampleSeconds = 0.5e-3;  // about what the calls of one sample take together
 constexpr double kLongCall = 0.05;         // in seconds; calls that take longer need no warm-up
 constexpr int kQueueLength = 4;
+constexpr int kMostCalls = 100;     // per sample
+constexpr int kMostSamples = 1000;  // per visit
 // The share of the budget that one queue may take. Each size runs at least four: for the check, in the first visit and
 // in two rounds. If sizes grow by factors of four, all queues together then take half of the budget.
 constexpr double kQueueShare = 0.1;
@@ -35,6 +37,7 @@ AllReduceSchedule::AllReduceSchedule(const std::vector<TimedSize>& sizes, const 
     size.queue = at_most(static_cast<double>(options.queue_bytes) / static_cast<double>(bytes), kQueueLength);
   }
   if (sizes_.empty()) stage_ = Stage::kDone;
+  visit_ = plan_visit();
 }
 
 // The first call of a small size does not tell, because it may have set up connections.
@@ -42,7 +45,7 @@ bool AllReduceSchedule::is_long(const Size& size) const {
   return size.once_s >= kLongCall && size.series.bytes > kMiB;
 }
 
-std::optional<AllReduceVisit> AllReduceSchedule::next() const {
+std::optional<AllReduceVisit> AllReduceSchedule::plan_visit() const {
   if (stage_ == Stage::kDone) return std::nullopt;
   const Size& size = sizes_[current()];
   AllReduceVisit visit{.size = current(), .calls = size.series.calls_per_sample, .queue = size.queue};
@@ -62,7 +65,7 @@ std::optional<AllReduceVisit> AllReduceSchedule::next() const {
       break;
     case Stage::kRounds: {
       const double share_s = time_left() / static_cast<double>((kMostRounds - round_) * order_.size() - position_) / (queues ? 2 : 1);
-      const auto samples = [&](double cost_s) { return at_most(share_s / std::max(cost_s, 1e-6), options_.most_samples); };
+      const auto samples = [&](double cost_s) { return at_most(share_s / std::max(cost_s, 1e-6), options_.delay_s ? 1 : kMostSamples); };
       visit.warms_up = !is_long(size);
       visit.isolated = samples(size.isolated_cost_s);
       visit.queued = queues ? samples(size.queued_cost_s) : 0;
@@ -78,7 +81,7 @@ std::optional<AllReduceVisit> AllReduceSchedule::next() const {
 }
 
 void AllReduceSchedule::plan_samples(Size& size) const {
-  size.series.calls_per_sample = at_most(std::ceil(kSampleSeconds / std::max(size.once_s, 1e-9)), options_.most_calls);
+  size.series.calls_per_sample = at_most(std::ceil(kSampleSeconds / std::max(size.once_s, 1e-9)), kMostCalls);
   const double queue_s = std::min(kQueueShare * options_.seconds, options_.delay_s.value_or(std::numeric_limits<double>::infinity()) / 2);
   size.queue = std::min(size.queue, at_most(queue_s / std::max(size.once_s, 1e-9), kQueueLength));
 }
@@ -101,12 +104,11 @@ void AllReduceSchedule::keep(const AllReduceVisit& visit, std::span<const double
 }
 
 void AllReduceSchedule::tell(std::span<const double> seconds, int64_t wrong) {
-  const std::optional<AllReduceVisit> visit = next();
-  const size_t expected = visit ? static_cast<size_t>(visit->isolated + visit->queued) + kTotals : 0;
-  if (!visit || seconds.size() != expected) {
+  const size_t expected = visit_ ? static_cast<size_t>(visit_->isolated + visit_->queued) + kTotals : 0;
+  if (!visit_ || seconds.size() != expected) {
     throw std::invalid_argument(fmt::format("{} times of a visit; expected {}", seconds.size(), expected));
   }
-  Size& size = sizes_[visit->size];
+  Size& size = sizes_[visit_->size];
   const auto totals = seconds.last(kTotals);
   size.visit_s = totals[2] - elapsed_s_;
   elapsed_s_ = totals[2];
@@ -114,8 +116,9 @@ void AllReduceSchedule::tell(std::span<const double> seconds, int64_t wrong) {
   if (stage_ == Stage::kProbing) size.once_s = seconds[0];
   if (stage_ == Stage::kProbingAgain) size.once_s = std::min(size.once_s, std::ranges::min(seconds.first(seconds.size() - kTotals)));
   if (stage_ == Stage::kFirstVisit && wants_last_check(size)) last_checks_s_ += size.visit_s - totals[0] - totals[1];
-  if (stage_ == Stage::kFirstVisit || stage_ == Stage::kRounds) keep(*visit, seconds, size);
+  if (stage_ == Stage::kFirstVisit || stage_ == Stage::kRounds) keep(*visit_, seconds, size);
   advance();
+  visit_ = plan_visit();
 }
 
 void AllReduceSchedule::advance() {
@@ -186,8 +189,7 @@ double AllReduceSchedule::expected_s() const {
   const Size& size = sizes_[current()];
   if (stage_ == Stage::kRounds || stage_ == Stage::kLastChecks) return size.visit_s;
   if (stage_ != Stage::kProbing) {
-    const AllReduceVisit visit = *next();
-    return size.once_s * ((visit.warms_up ? 1 : 0) + visit.isolated * visit.calls + visit.queued * visit.queue);
+    return size.once_s * ((visit_->warms_up ? 1 : 0) + visit_->isolated * visit_->calls + visit_->queued * visit_->queue);
   }
   if (position_ < 2) return 0;
   const Size& a = sizes_[position_ - 2];

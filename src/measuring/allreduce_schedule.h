@@ -36,10 +36,8 @@ struct AllReduceScheduleOptions {
   uint64_t seed = 0;
   int64_t queue_bytes = 256 * kMiB;  // the limit for all buffers of a queue together
   bool checks = true;                // whether results are to be compared with known sums
-  int most_calls = 100;              // per sample
-  int most_samples = 1000;           // per visit
-  // Set between the steps of a training: sizes whose calls take longer than this are left out, and `seconds` is never
-  // exceeded. Sizes must ascend.
+  // Set between the steps of a training: sizes whose calls take longer than this are left out, a visit takes one sample
+  // of each kind, and `seconds` is never exceeded. Sizes must ascend.
   std::optional<double> delay_s = {};
 };
 
@@ -77,8 +75,8 @@ class AllReduceSchedule {
   // into options.queue_bytes. At least 1.
   int queue(size_t size) const { return sizes_[size].queue; }
 
-  // The visit to run now; nothing if the measurement is complete. Does not change the schedule.
-  std::optional<AllReduceVisit> next() const;
+  // The visit to run now; nothing if the measurement is complete.
+  const std::optional<AllReduceVisit>& next() const { return visit_; }
 
   // Reports the visit's times in seconds, the same on every rank: of each isolated sample (per call), of each queue, of
   // all isolated samples together, of all queues together, and since the measurement began. `wrong`: the number of
@@ -109,6 +107,7 @@ class AllReduceSchedule {
   double time_left() const { return options_.seconds - elapsed_s_ - last_checks_s_; }
   void plan_samples(Size& size) const;
   void keep(const AllReduceVisit& visit, std::span<const double> seconds, Size& size) const;
+  std::optional<AllReduceVisit> plan_visit() const;
   void advance();
   void begin_size();
   void begin_round();
@@ -124,6 +123,7 @@ class AllReduceSchedule {
   double elapsed_s_ = 0;
   double last_checks_s_ = 0;  // the expected time of the checks at the end
   bool is_cut_short_ = false;
+  std::optional<AllReduceVisit> visit_;  // the one that next() returns
 };
 
 // The rows of allreduce.csv and of collectives.csv. In the latter, each size has its all-reduce first, for comparison.

@@ -1,4 +1,4 @@
-#include "bench/chunks_bench.h"
+#include "bench/allreduce_bench.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -6,7 +6,6 @@
 #include <filesystem>
 #include <numeric>
 
-#include "../../src/ddp/automatic/allreduce_sampler.h"
 #include "../../src/ddp/automatic/automatic.h"
 #include "../../src/ddp/automatic/plan_choice.h"
 #include "../../src/ddp/ready_order.h"

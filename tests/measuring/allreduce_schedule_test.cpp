@@ -68,8 +68,8 @@ std::vector<TimedSize> sizes_to(int64_t largest) {
 }
 
 TEST(AllReduceSchedule, SpendsItsBudgetOnTenRoundsWhereCallsAreShort) {
-  for (const double seconds : {1.0, 10.0}) {
-    const Rehearsal run(sizes_to(kMiB), {.seconds = seconds, .most_samples = 1 << 20}, {.check_s = 0.001});
+  for (const double seconds : {1.0, 3.0}) {
+    const Rehearsal run(sizes_to(kMiB), {.seconds = seconds}, {.check_s = 0.001});
     EXPECT_EQ(run.schedule.rounds(), AllReduceSchedule::kMostRounds);
     EXPECT_NEAR(run.now_s, seconds, 0.15 * seconds);
     for (const AllReduceSeries& size : run.schedule.series()) EXPECT_THAT(size.block_s, SizeIs(10));
@@ -96,7 +96,6 @@ TEST(AllReduceSchedule, TimesShortCallsSeveralInARowAndNotByTheOneThatSetsUpConn
   EXPECT_EQ(series[0].calls_per_sample, 25);  // of 20 us
   EXPECT_EQ(series[1].calls_per_sample, 1);
   EXPECT_THAT(series[0].isolated_s, Each(Le(30e-6)));
-  EXPECT_EQ(Rehearsal({{.bytes = 4}}, {.seconds = 1, .most_calls = 1}, {}).schedule.series()[0].calls_per_sample, 1);
 }
 
 TEST(AllReduceSchedule, QueuesAsManyAsMemoryAndTimeAllow) {
@@ -139,7 +138,7 @@ TEST(AllReduceSchedule, TakesSizesInTurnsAndShufflesEveryRound) {
 
 TEST(AllReduceSchedule, BetweenStepsNoVisitTakesMuchLongerThanTheDelayAndTheBudgetIsKept) {
   for (const double byte_s : {1e-9, 10e-9, 100e-9, 1e-6}) {
-    const Rehearsal run(sizes_to(64 * kMiB), {.seconds = 3, .checks = false, .most_samples = 1, .delay_s = 0.25}, {.byte_s = byte_s});
+    const Rehearsal run(sizes_to(64 * kMiB), {.seconds = 3, .checks = false, .delay_s = 0.25}, {.byte_s = byte_s});
     EXPECT_LE(run.now_s, 3);
     EXPECT_LE(run.longest_visit_s, 0.4) << byte_s;
     EXPECT_FALSE(run.schedule.is_cut_short());
@@ -150,7 +149,7 @@ TEST(AllReduceSchedule, BetweenStepsNoVisitTakesMuchLongerThanTheDelayAndTheBudg
 }
 
 TEST(AllReduceSchedule, BetweenStepsABudgetThatEndsBeforeAllSizesHadTheirTurnIsCutShort) {
-  const Rehearsal run(sizes_to(64 * kMiB), {.seconds = 0.2, .checks = false, .most_samples = 1, .delay_s = 0.25}, {.byte_s = 5e-9});
+  const Rehearsal run(sizes_to(64 * kMiB), {.seconds = 0.2, .checks = false, .delay_s = 0.25}, {.byte_s = 5e-9});
   EXPECT_TRUE(run.schedule.is_cut_short());
   EXPECT_LE(run.now_s, 0.25);
   for (const AllReduceSeries& size : run.schedule.series()) EXPECT_THAT(size.isolated_s, SizeIs(1));

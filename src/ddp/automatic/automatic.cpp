@@ -1,5 +1,6 @@
 #include "automatic.h"
 
+#include <ATen/core/grad_mode.h>
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -9,6 +10,7 @@
 #include <utility>
 
 #include "comm/across_ranks.h"
+#include "comm/timed_visit.h"
 #include "firkin/base/error.h"
 #include "firkin/base/units.h"
 #include "firkin/stats/block_fit.h"
@@ -18,8 +20,10 @@ namespace firkin {
 namespace {
 
 constexpr int64_t kWarmUpSteps = 2;
-constexpr double kWorthATrial = 0.005;    // predicted gain, as a share of a step
-constexpr double kShortestPeriod = 1e-9;  // seconds: no clock says less, and ratios need more than 0
+constexpr double kWorthATrial = 0.005;         // predicted gain, as a share of a step
+constexpr double kShortestPeriod = 1e-9;       // seconds: no clock says less, and ratios need more than 0
+constexpr double kLongestDelay = 0.25;         // seconds, for all-reduces between two steps
+constexpr int64_t kLargestMemory = 64 * kMiB;  // for these, on the wire
 
 // One list that ranks can exchange: times of the whole step, then those of parameters.
 constexpr size_t kTimeWholes = 4;
@@ -39,6 +43,17 @@ TrainingTimes median_times(const std::vector<std::vector<double>>& rows) {
           .forward_s = medians[3],
           .launch_s = medians[2],
           .step_s = std::max(medians[0], kShortestPeriod)};
+}
+
+// The sizes of all-reduces to sample, in bytes of whole gradients.
+std::vector<TimedSize> sizes_to_sample(int64_t gradient_bytes, int64_t element_bytes, int64_t wire_bytes) {
+  std::vector<TimedSize> sizes;
+  for (const int64_t bytes : allreduce_sizes(gradient_bytes)) {
+    const int64_t elements = std::max<int64_t>(bytes / element_bytes, 1);
+    const bool is_new = sizes.empty() || sizes.back().bytes < elements * element_bytes;
+    if (is_new && elements * wire_bytes <= kLargestMemory) sizes.push_back({.bytes = elements * element_bytes});
+  }
+  return sizes;
 }
 
 std::string percent(double ratio) {
@@ -68,20 +83,40 @@ void check_automatic(const DataParallelOptions& options, const std::vector<Named
   }
 }
 
+AllReduceSampler::AllReduceSampler(ProcessGroup group, int64_t gradient_bytes, int64_t element_bytes, const at::TensorOptions& wire,
+                                   double budget_s)
+    : group_(std::move(group)),
+      sizes_(sizes_to_sample(gradient_bytes, element_bytes, static_cast<int64_t>(wire.dtype().itemsize()))),
+      schedule_(sizes_, {.seconds = budget_s,
+                         // Gradients and buckets take as much.
+                         .queue_bytes = std::min(2 * gradient_bytes, kLargestMemory),
+                         .checks = false,
+                         .delay_s = kLongestDelay}),
+      buffers_(queue_buffers(schedule_, sizes_, element_bytes, wire)) {}
+
+bool AllReduceSampler::measure_some() {
+  const at::NoGradGuard no_grad;
+  const double before_s = schedule_.elapsed_s();
+  while (schedule_.next()) {
+    const double delay_s = schedule_.elapsed_s() - before_s;
+    if (delay_s > 0 && delay_s + schedule_.expected_s() > kLongestDelay) return false;
+    run_visit(group_, start_summing, buffers_[schedule_.next()->size], schedule_, [](std::span<const at::Tensor> /*queue*/) { return 0; });
+  }
+  return true;
+}
+
 void PlanTrial::step_ended() {
-  const StepCounts steps = rest_.next()->steps;
-  if (++steps_ < steps.warmup_steps + steps.timed_steps) return;
-  steps_ = 0;
-  rest_.tell();
+  if (++done_ < steps_.warmup_steps + steps_.timed_steps) return;
+  done_ = 0;
+  visited_.push_back(schedule_.next()->setting);
+  schedule_.tell();
 }
 
 PlanTrial::Verdict PlanTrial::judge(std::span<const double> period_s) const {
   std::array<std::vector<double>, 2> block_s;  // old, new
-  StepSchedule again = all_;
-  for (size_t first = 0; const std::optional<StepVisit> visit = again.next(); again.tell()) {
-    const auto warmup = static_cast<size_t>(visit->steps.warmup_steps), timed = static_cast<size_t>(visit->steps.timed_steps);
-    block_s[visit->setting].push_back(median(period_s.subspan(first + warmup, timed)));
-    first += warmup + timed;
+  const auto warmup = static_cast<size_t>(steps_.warmup_steps), timed = static_cast<size_t>(steps_.timed_steps);
+  for (size_t i = 0; i < visited_.size(); ++i) {
+    block_s[visited_[i]].push_back(median(period_s.subspan(i * (warmup + timed) + warmup, timed)));
   }
   const BlockFit fit = fit_blocks({block_s[0], block_s[1]});
   return {.new_to_old = paired_ratio(block_s[1], block_s[0]), .old_s = fit[0].median, .new_s = fit[1].median};

@@ -1,4 +1,4 @@
-// Automatic buckets: times steps while they run, and switches to better plans between steps.
+// Automatic buckets: times steps while they run, measures all-reduces between them, and switches to better plans.
 #pragma once
 
 #include <cstdint>
@@ -9,14 +9,39 @@
 #include <utility>
 #include <vector>
 
-#include "allreduce_sampler.h"
 #include "comm/device_time.h"
 #include "ddp/ordered/ordered.h"
 #include "firkin/stats/estimates.h"
+#include "measuring/allreduce_schedule.h"
 #include "measuring/steps.h"
 #include "plan_choice.h"
 
 namespace firkin {
+
+// Measures the curves a(x) and g(x) by an AllReduceSchedule, a few visits at a time, between steps. Sums zeros, in
+// memory of its own, which the destructor frees. Not thread-safe.
+class AllReduceSampler {
+ public:
+  // gradient_bytes: the largest size of interest. For each element of element_bytes, one of `wire`'s dtype travels, on
+  // its device.
+  AllReduceSampler(ProcessGroup group, int64_t gradient_bytes, int64_t element_bytes, const at::TensorOptions& wire, double budget_s);
+
+  // Collective. Delays a step by a quarter of a second; one call, or the first queue of a size, may take it a little
+  // beyond. Returns true if there is nothing left to do.
+  bool measure_some();
+
+  // Bytes are those of the gradients. Sizes that take too long are left out.
+  AllReduceTable table() const { return allreduce_table(schedule_.series(), group_.size); }
+  double spent_s() const { return schedule_.elapsed_s(); }
+  // The budget was spent before all sizes had their turn: what the larger ones take is not known.
+  bool is_cut_short() const { return schedule_.is_cut_short(); }
+
+ private:
+  ProcessGroup group_;
+  std::vector<TimedSize> sizes_;
+  AllReduceSchedule schedule_;
+  std::vector<std::vector<at::Tensor>> buffers_;  // per size
+};
 
 // Finds the faster of two plans by running them in turn, in blocks of training steps: old new, new old, old new, ...
 // The first step with a plan does not count, because it may make buckets.
@@ -27,13 +52,12 @@ namespace firkin {
 class PlanTrial {
  public:
   PlanTrial(int64_t pairs, int64_t steps)
-      : all_({{1, static_cast<int>(steps) - 1}, {1, static_cast<int>(steps) - 1}},
-             {.fewest = static_cast<int>(pairs), .most = static_cast<int>(pairs)}),
-        rest_(all_) {}
+      : steps_{.warmup_steps = 1, .timed_steps = static_cast<int>(steps) - 1},
+        schedule_({steps_, steps_}, {.fewest = static_cast<int>(pairs), .most = static_cast<int>(pairs)}) {}
 
   // For the next step.
-  bool uses_new() const { return rest_.next()->setting == 1; }
-  bool is_over() const { return !rest_.next(); }
+  bool uses_new() const { return schedule_.next()->setting == 1; }
+  bool is_over() const { return !schedule_.next(); }
   void step_ended();
 
   struct Verdict {
@@ -45,8 +69,10 @@ class PlanTrial {
   Verdict judge(std::span<const double> period_s) const;
 
  private:
-  StepSchedule all_, rest_;
-  int steps_ = 0;  // in this visit to a plan
+  StepCounts steps_;  // of a visit to a plan
+  StepSchedule schedule_;
+  std::vector<size_t> visited_;  // 0: the old plan, 1: the new one
+  int done_ = 0;                 // steps of this visit
 };
 
 // What this rank observed in one step. On a device, times are known only when it has come so far: nothing asks for them
