@@ -1,6 +1,7 @@
 // What ranks must agree on, or know of each other.
 #pragma once
 
+#include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
@@ -30,18 +31,43 @@ std::vector<std::vector<Value>> gather_rows(const ProcessGroup& group, const std
 
 // The maximum and the sum over the ranks, the former element by element: for times, those of the slowest rank. Every
 // rank gives as many values and gets the same result. Collective.
-std::vector<double> max_over_ranks(const ProcessGroup& group, const std::vector<double>& values);
-double sum_over_ranks(const ProcessGroup& group, double value);
+inline std::vector<double> max_over_ranks(const ProcessGroup& group, const std::vector<double>& values) {
+  const std::vector<std::vector<double>> ranks = all_gather(group, values);
+  std::vector<double> most = ranks[0];
+  for (const std::vector<double>& rank : ranks) {
+    for (size_t i = 0; i < rank.size(); ++i) most[i] = std::max(most[i], rank[i]);
+  }
+  return most;
+}
+inline double sum_over_ranks(const ProcessGroup& group, double value) {
+  double sum = 0;
+  for (const std::vector<double>& rank : all_gather(group, {value})) sum += rank[0];
+  return sum;
+}
 
 // Rank 0's value, on every rank: what depends on a clock must be decided by one rank. Collective.
-double of_rank_0(const ProcessGroup& group, double value);
+inline double of_rank_0(const ProcessGroup& group, double value) {
+  return all_gather(group, {value})[0][0];
+}
 
 inline std::vector<std::vector<uint64_t>> gather_hashes(const ProcessGroup& group, const std::vector<uint64_t>& hashes) {
   return gather_rows(group, hashes, at::kLong);
 }
 
-// The text of rank `root`, on every rank. Collective.
-std::string text_of_rank(const ProcessGroup& group, const std::string& text, int root);
+// The text of rank `root`, which has `length` bytes, on every rank. Collective.
+inline std::string broadcast_text(const ProcessGroup& group, const std::string& text, double length, int root) {
+  if (length == 0) return "";
+  at::Tensor bytes = at::empty({static_cast<int64_t>(length)}, at::kByte);
+  if (group.rank == root) std::memcpy(bytes.mutable_data_ptr(), text.data(), text.size());
+  broadcast(group, {bytes}, root);
+  return {static_cast<const char*>(bytes.const_data_ptr()), bytes.nbytes()};
+}
+
+// The same if only the root knows the length. Collective.
+inline std::string text_of_rank(const ProcessGroup& group, const std::string& text, int root) {
+  const auto lengths = all_gather(group, {static_cast<double>(text.size())});
+  return broadcast_text(group, text, lengths[static_cast<size_t>(root)][0], root);
+}
 
 // The values of rank `root`, on every rank. Other ranks may give other values, and more or fewer. Collective.
 template <typename Value>
@@ -54,6 +80,13 @@ std::vector<Value> list_of_rank(const ProcessGroup& group, const std::vector<Val
 }
 
 // Every rank's text, by rank, on every rank. Collective.
-std::vector<std::string> gather_texts(const ProcessGroup& group, const std::string& text);
+inline std::vector<std::string> gather_texts(const ProcessGroup& group, const std::string& text) {
+  const auto lengths = all_gather(group, {static_cast<double>(text.size())});
+  std::vector<std::string> texts;
+  for (int rank = 0; rank < group.size; ++rank) {
+    texts.push_back(broadcast_text(group, text, lengths[static_cast<size_t>(rank)][0], rank));
+  }
+  return texts;
+}
 
 }  // namespace firkin

@@ -34,8 +34,7 @@ c10::intrusive_ptr<c10d::Backend> make_nccl_backend(const c10::intrusive_ptr<c10
 // Whether the current stream of this device records a graph; false without CUDA.
 bool is_cuda_capturing(c10::Device device);
 
-// ---- What GroupOptions ask for, as far as one rank can tell: which device it is on, and what shall carry that
-// device's tensors.
+// ---- What GroupOptions ask for, as far as one rank can tell: what shall carry its device's tensors.
 
 // Tensors on the CPU go over Gloo in any case.
 enum class DeviceBackend {
@@ -43,10 +42,6 @@ enum class DeviceBackend {
   kGloo,
   kNccl,
 };
-
-// The device of this rank: options.device, or the GPU of its local rank if there is one. Throws InputError for a GPU
-// that is not here.
-c10::Device choose_device(const GroupOptions& options, int local_rank);
 
 // What options.backend means for a rank on this device: never kBest if NCCL is not available. Throws InputError for an
 // unknown backend, and for nccl without NCCL, without a GPU or with a modelled link.

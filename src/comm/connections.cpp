@@ -84,16 +84,6 @@ std::shared_ptr<ConnectionPlace> first_free(const ProcessGroup& group, const std
 
 }  // namespace
 
-ProcessGroup companion(const ProcessGroup& group, int64_t index) {
-  throw_if_lost(group);
-  auto& parent = dynamic_cast<LosableGroup&>(*group.c10d);
-  auto& set = parent.companions[index];
-  if (!set) set = connect_again(group, fmt::format("companion/{}", index));
-  ProcessGroup result = group;
-  result.c10d = set;
-  return result;
-}
-
 Connections take_connections(const ProcessGroup& group) {
   throw_if_lost(group);
   auto& places = dynamic_cast<LosableGroup&>(*group.c10d).places;
@@ -113,32 +103,16 @@ Connections take_connections(const ProcessGroup& group) {
   return result;
 }
 
-Connections::Connections(Connections&& other) noexcept = default;
-
-Connections& Connections::operator=(Connections&& other) noexcept {
-  if (this == &other) return *this;
-  end();
-  group_ = std::move(other.group_);
-  parent_ = std::move(other.parent_);
-  place_ = std::move(other.place_);
-  number_ = other.number_;
-  return *this;
-}
-
+// The parent goes last: this may be the last handle of all.
 Connections::~Connections() {
-  end();
+  if (place_) place_->is_free = true;
+  place_ = nullptr;
+  group_.c10d = nullptr;
 }
 
 void Connections::abandon() {
   // Not closed: another rank may still have something in flight there.
   if (place_) std::exchange(place_, nullptr)->set->leave();
-}
-
-// The parent goes last: this may be the last handle of all.
-void Connections::end() {
-  if (place_) std::exchange(place_, nullptr)->is_free = true;
-  group_.c10d = nullptr;
-  parent_ = nullptr;
 }
 
 }  // namespace firkin

@@ -4,7 +4,6 @@
 
 #include <atomic>
 #include <chrono>
-#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -63,9 +62,8 @@ class LosableGroup final : public c10d::ProcessGroup {
   // Created by the first call.
   OrRounds& or_rounds();
 
-  bool owns_nccl = false;                                          // whether its NCCL backend is not another group's
-  std::map<int64_t, c10::intrusive_ptr<LosableGroup>> companions;  // made by companion(), kept as long as this group
-  std::vector<std::shared_ptr<ConnectionPlace>> places;            // for take_connections()
+  bool owns_nccl = false;                                // whether its NCCL backend is not another group's
+  std::vector<std::shared_ptr<ConnectionPlace>> places;  // for take_connections()
 
  private:
   void shut_nccl_down();

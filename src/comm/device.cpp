@@ -39,17 +39,6 @@ bool is_capturing(c10::Device device) {
   return device.is_cuda() && is_cuda_capturing(device);
 }
 
-c10::Device choose_device(const GroupOptions& options, int local_rank) {
-  if (!options.device) return device_for_rank("auto", local_rank);
-  if (!options.device->is_cuda()) return *options.device;
-  const c10::Device of_rank = device_for_rank("cuda", local_rank);
-  if (!options.device->has_index()) return of_rank;
-  if (options.device->index() >= device_count()) {
-    throw InputError(fmt::format("device {}: this process sees {} GPUs; expected a lower number", options.device->str(), device_count()));
-  }
-  return *options.device;
-}
-
 DeviceBackend choose_backend(const GroupOptions& options, c10::Device device) {
   const std::string& name = options.backend;
   if (name == "gloo") return DeviceBackend::kGloo;

@@ -199,9 +199,7 @@ class Gatherer {
 
   std::vector<NamedRank> find_absent() {
     std::vector<NamedRank> absent{NamedRank{.rank = 0}};
-    for (int rank = 1; rank < arrival_.size; ++rank) {
-      if (!all_->check({key_of("waiting", rank)})) absent.push_back({rank});
-    }
+    find_missing(*all_, "waiting", {1, arrival_.size}, absent);
     return absent;
   }
 

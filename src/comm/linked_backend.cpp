@@ -94,32 +94,29 @@ class LinkedBackend final : public c10d::Backend {
   uint64_t getSequenceNumberForGroup() override { return inner_->getSequenceNumberForGroup(); }
 
   Work allreduce(std::vector<at::Tensor>& tensors, const c10d::AllreduceOptions& options) override {
-    const auto work = c10::make_intrusive<OwnWork>(rank_, c10d::OpType::ALLREDUCE, "gloo:all_reduce", tensors);
-    return start(work, all_reduce_time(link_, bytes_of(tensors)), options.timeout, [&] { return inner_->allreduce(tensors, options); });
+    return start(c10d::OpType::ALLREDUCE, "gloo:all_reduce", tensors, all_reduce_time(link_, bytes_of(tensors)), options.timeout,
+                 [&] { return inner_->allreduce(tensors, options); });
   }
 
   Work broadcast(std::vector<at::Tensor>& tensors, const c10d::BroadcastOptions& options) override {
-    const auto work = c10::make_intrusive<OwnWork>(rank_, c10d::OpType::BROADCAST, "gloo:broadcast", tensors);
-    return start(work, broadcast_time(link_, bytes_of(tensors)), options.timeout, [&] { return inner_->broadcast(tensors, options); });
+    return start(c10d::OpType::BROADCAST, "gloo:broadcast", tensors, broadcast_time(link_, bytes_of(tensors)), options.timeout,
+                 [&] { return inner_->broadcast(tensors, options); });
   }
 
   Work alltoall_base(at::Tensor& output, at::Tensor& input, std::vector<int64_t>& output_split, std::vector<int64_t>& input_split,
                      const c10d::AllToAllOptions& options) override {
-    const auto work = c10::make_intrusive<OwnWork>(rank_, c10d::OpType::ALLTOALL_BASE, "gloo:all_to_all", std::vector{output, input});
-    return start(work, share_time(link_, bytes_of({output})), options.timeout,
+    return start(c10d::OpType::ALLTOALL_BASE, "gloo:all_to_all", {output, input}, share_time(link_, bytes_of({output})), options.timeout,
                  [&] { return inner_->alltoall_base(output, input, output_split, input_split, options); });
   }
 
   Work _allgather_base(at::Tensor& output, at::Tensor& input, const c10d::AllgatherOptions& options) override {
-    const auto work = c10::make_intrusive<OwnWork>(rank_, c10d::OpType::_ALLGATHER_BASE, "gloo:all_gather", std::vector{output, input});
-    return start(work, share_time(link_, bytes_of({output})), options.timeout,
+    return start(c10d::OpType::_ALLGATHER_BASE, "gloo:all_gather", {output, input}, share_time(link_, bytes_of({output})), options.timeout,
                  [&] { return inner_->_allgather_base(output, input, options); });
   }
 
   Work allgather(std::vector<std::vector<at::Tensor>>& outputs, std::vector<at::Tensor>& inputs,
                  const c10d::AllgatherOptions& options) override {
-    const auto work = c10::make_intrusive<OwnWork>(rank_, c10d::OpType::ALLGATHER, "gloo:all_gather", outputs.at(0));
-    return start(work, share_time(link_, bytes_of(outputs[0])), options.timeout,
+    return start(c10d::OpType::ALLGATHER, "gloo:all_gather", outputs.at(0), share_time(link_, bytes_of(outputs[0])), options.timeout,
                  [&] { return inner_->allgather(outputs, inputs, options); });
   }
 
@@ -131,7 +128,9 @@ class LinkedBackend final : public c10d::Backend {
 
  private:
   template <typename Launch>
-  Work start(const c10::intrusive_ptr<OwnWork>& work, const LinkTime& time, std::chrono::milliseconds timeout, Launch launch) {
+  Work start(c10d::OpType type, const char* name, const std::vector<at::Tensor>& tensors, const LinkTime& time,
+             std::chrono::milliseconds timeout, Launch launch) {
+    const auto work = c10::make_intrusive<OwnWork>(rank_, type, name, tensors);
     auto transfer = std::make_shared<LinkTransfer>(
         LinkTransfer{.time = time, .complete = [work](std::exception_ptr error) { work->complete(std::move(error)); }});
     // The trace shows the link's times, not those of the data's own move.

@@ -6,7 +6,6 @@
 #include <array>
 #include <charconv>
 #include <cstdlib>
-#include <string_view>
 
 #include "firkin/base/error.h"
 

@@ -287,6 +287,19 @@ void check_address(const Meeting& meeting) {
   }
 }
 
+// The device of this rank: options.device, or the GPU of its local rank if there is one. Throws InputError for a GPU
+// that is not here.
+c10::Device choose_device(const GroupOptions& options, int local_rank) {
+  if (!options.device) return device_for_rank("auto", local_rank);
+  if (!options.device->is_cuda()) return *options.device;
+  const c10::Device of_rank = device_for_rank("cuda", local_rank);
+  if (!options.device->has_index()) return of_rank;
+  if (options.device->index() >= device_count()) {
+    throw InputError(fmt::format("device {}: this process sees {} GPUs; expected a lower number", options.device->str(), device_count()));
+  }
+  return *options.device;
+}
+
 // The common beginning of connect() and make_process_group(). Makes this rank's device the current one.
 Meeting begin_meeting(int rank, int size, int local_rank, const GroupOptions& asked, const std::string& place = "") {
   const GroupOptions options = with_checked_timeouts(asked);

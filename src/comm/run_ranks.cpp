@@ -1,15 +1,31 @@
 #include "firkin/comm/run_ranks.h"
 
 #include <ATen/Parallel.h>
+#include <arpa/inet.h>
 #include <c10/util/Logging.h>
 #include <c10/util/ScopeExit.h>
+#include <fcntl.h>
 #include <fmt/format.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
+#include <algorithm>
+#include <array>
+#include <cerrno>
 #include <charconv>
+#include <chrono>
+#include <csignal>
 #include <cstdlib>
+#include <cstring>
 #include <filesystem>
+#include <map>
 #include <optional>
 #include <string_view>
+#include <vector>
 
 #include "backends.h"
 #include "firkin/base/error.h"
@@ -18,10 +34,241 @@
 #include "firkin/comm/rank_info.h"
 
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
+#include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
 namespace firkin {
-
 namespace {
+
+// ---- Ranks that this process starts.
+
+using Clock = std::chrono::steady_clock;
+constexpr int kBadInput = 2;                      // exit code of a rank that has said in one line what is wrong with its input
+constexpr auto kGrace = std::chrono::seconds(3);  // between SIGTERM and SIGKILL
+
+[[noreturn]] void fail(const char* what) {
+  throw RuntimeError(fmt::format("--ranks: {}: {}", what, std::strerror(errno)));
+}
+
+// A socket that listens on 127.0.0.1 at a port that the system chose.
+int listen_on_loopback() {
+  const int listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  if (listener < 0 || bind(listener, reinterpret_cast<sockaddr*>(&address), sizeof address) != 0 || listen(listener, SOMAXCONN) != 0) {
+    fail("cannot listen on loopback");
+  }
+  return listener;
+}
+
+c10::intrusive_ptr<c10d::TCPStore> host_store() {
+  c10d::TCPStoreOptions options;
+  options.port = 0;
+  options.isServer = true;
+  options.waitWorkers = false;
+  options.masterListenFd = listen_on_loopback();
+  return c10::make_intrusive<c10d::TCPStore>("127.0.0.1", options);
+}
+
+// The environment of one rank: ours, with torchrun's variables.
+std::vector<std::string> rank_environment(int rank, int ranks, int port) {
+  const std::map<std::string, std::string> ours = {
+      {"RANK", std::to_string(rank)},
+      {"LOCAL_RANK", std::to_string(rank)},
+      {"WORLD_SIZE", std::to_string(ranks)},
+      {"LOCAL_WORLD_SIZE", std::to_string(ranks)},
+      {"MASTER_ADDR", "127.0.0.1"},
+      {"MASTER_PORT", std::to_string(port)},
+      {"TORCHELASTIC_USE_AGENT_STORE", "True"},  // the store is ours: rank 0 must not listen
+  };
+  std::vector<std::string> result;
+  for (char** entry = environ; *entry != nullptr; ++entry) {
+    const std::string text = *entry;
+    if (!ours.contains(text.substr(0, text.find('=')))) result.push_back(text);
+  }
+  for (const auto& [name, value] : ours) result.push_back(fmt::format("{}={}", name, value));
+  return result;
+}
+
+std::vector<char*> pointers(std::vector<std::string>& texts) {
+  std::vector<char*> result;
+  for (std::string& text : texts) result.push_back(text.data());
+  result.push_back(nullptr);
+  return result;
+}
+
+struct RankProcess {
+  int rank = 0;
+  pid_t pid = -1;
+  int output = -1;      // read end of the pipe with its standard output and error; -1 for rank 0
+  std::string pending;  // an output line that is not complete yet
+  bool running = true;
+};
+
+RankProcess start_rank(int rank, int ranks, int port, std::span<const std::string> arguments) {
+  std::vector<std::string> argv_texts{program_invocation_name};
+  argv_texts.insert(argv_texts.end(), arguments.begin(), arguments.end());
+  std::vector<std::string> environment_texts = rank_environment(rank, ranks, port);
+  std::vector<char*> argv = pointers(argv_texts);
+  std::vector<char*> environment = pointers(environment_texts);
+
+  int ends[2] = {-1, -1};
+  if (rank != 0 && pipe2(ends, O_CLOEXEC) != 0) fail("cannot make a pipe");
+  const pid_t parent = getpid();
+  const pid_t pid = fork();
+  if (pid < 0) fail("cannot start a process");
+  if (pid == 0) {  // only async-signal-safe calls from here: the parent has threads
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (getppid() != parent) _exit(1);
+    if (rank != 0) {
+      dup2(ends[1], STDOUT_FILENO);
+      dup2(ends[1], STDERR_FILENO);
+    }
+    execve("/proc/self/exe", argv.data(), environment.data());
+    _exit(127);
+  }
+  if (rank != 0) {
+    close(ends[1]);
+    fcntl(ends[0], F_SETFL, O_NONBLOCK);
+  }
+  return {rank, pid, ends[0], "", true};
+}
+
+void print_tagged(int rank, std::string_view line) {
+  fmt::print(stderr, "[rank {}] {}\n", rank, line);
+}
+
+void close_output(RankProcess& process) {
+  if (!process.pending.empty()) print_tagged(process.rank, process.pending);
+  close(process.output);
+  process.output = -1;
+}
+
+// Prints the complete lines that have arrived; closes the pipe at its end. Returns whether anything had arrived.
+bool forward_output(RankProcess& process) {
+  char buffer[4096];
+  const ssize_t size = read(process.output, buffer, sizeof buffer);
+  if (size < 0 && errno == EINTR) return true;
+  if (size < 0 && errno == EAGAIN) return false;
+  if (size <= 0) {
+    close_output(process);
+    return false;
+  }
+  process.pending.append(buffer, static_cast<size_t>(size));
+  size_t start = 0;
+  for (size_t end; (end = process.pending.find('\n', start)) != std::string::npos; start = end + 1) {
+    print_tagged(process.rank, std::string_view(process.pending).substr(start, end - start));
+  }
+  process.pending.erase(0, start);
+  return true;
+}
+
+void signal_all(const std::vector<RankProcess>& processes, int signal) {
+  for (const RankProcess& process : processes) {
+    if (process.running) kill(process.pid, signal);
+  }
+}
+
+std::string describe_end(int status) {
+  if (WIFSIGNALED(status)) return fmt::format("was ended by signal {} ({})", WTERMSIG(status), strsignal(WTERMSIG(status)));
+  return fmt::format("failed with exit code {}", WEXITSTATUS(status));
+}
+
+// Signals that end the launch or report a rank's end, as a file descriptor to read them from. It uses handlers, because
+// blocking a signal for a signalfd works per thread, and LibTorch has threads of its own. Only one at a time; the
+// destructor restores the handlers that were there before.
+class LaunchSignals {
+ public:
+  LaunchSignals() {
+    if (pipe2(ends_, O_CLOEXEC | O_NONBLOCK) != 0) fail("cannot make a pipe");
+    write_end_ = ends_[1];
+    struct sigaction action {};
+    action.sa_handler = [](int signal) {
+      const auto byte = static_cast<unsigned char>(signal);
+      const int saved = errno;
+      [[maybe_unused]] const ssize_t written = write(write_end_, &byte, 1);
+      errno = saved;
+    };
+    action.sa_flags = SA_RESTART;
+    for (size_t i = 0; i < kSignals.size(); ++i) sigaction(kSignals[i], &action, &previous_[i]);
+  }
+  ~LaunchSignals() {
+    for (size_t i = 0; i < kSignals.size(); ++i) sigaction(kSignals[i], &previous_[i], nullptr);
+    close(ends_[0]);
+    close(ends_[1]);
+  }
+  LaunchSignals(const LaunchSignals&) = delete;
+  LaunchSignals& operator=(const LaunchSignals&) = delete;
+
+  int descriptor() const { return ends_[0]; }
+
+  // The next signal that asks this launch to end, or 0.
+  int next_request() const {
+    unsigned char signal = 0;
+    while (read(ends_[0], &signal, 1) == 1) {
+      if (signal != SIGCHLD) return signal;
+    }
+    return 0;
+  }
+
+ private:
+  static constexpr std::array kSignals = {SIGINT, SIGTERM, SIGHUP, SIGCHLD};
+  static inline volatile int write_end_ = -1;
+  int ends_[2] = {-1, -1};
+  std::array<struct sigaction, kSignals.size()> previous_{};
+};
+
+// The state of a launch while its ranks run.
+struct Launch {
+  std::vector<RankProcess> processes;
+  int exit_code = 0;
+  bool ending = false;
+  Clock::time_point kill_at = Clock::time_point::max();
+
+  bool any_running() const { return std::ranges::any_of(processes, &RankProcess::running); }
+
+  void end_others(int code) {
+    if (ending) return;
+    ending = true;
+    exit_code = code;
+    kill_at = Clock::now() + kGrace;
+    signal_all(processes, SIGTERM);
+  }
+
+  // Collects the ranks that have ended; the first that failed ends the others.
+  void reap() {
+    for (RankProcess& process : processes) {
+      int status = 0;
+      if (!process.running || waitpid(process.pid, &status, WNOHANG) != process.pid) continue;
+      process.running = false;
+      const bool succeeded = WIFEXITED(status) && WEXITSTATUS(status) == 0;
+      if (succeeded || ending) continue;
+      const int code = WIFEXITED(status) ? WEXITSTATUS(status) : 1;
+      if (code != kBadInput) {
+        const char* consequence = any_running() ? "; ending the other ranks" : "";
+        fmt::print(stderr, "firkin: rank {} {}{}\n", process.rank, describe_end(status), consequence);
+      }
+      end_others(code);
+    }
+  }
+
+  void wait_for_events(const LaunchSignals& signals) {
+    std::vector<pollfd> descriptors{{signals.descriptor(), POLLIN, 0}};
+    std::vector<RankProcess*> readers;
+    for (RankProcess& process : processes) {
+      if (process.output < 0) continue;
+      descriptors.push_back({process.output, POLLIN, 0});
+      readers.push_back(&process);
+    }
+    constexpr int kEndingPollMs = 100;  // while ending, look at the clock as well
+    if (poll(descriptors.data(), descriptors.size(), ending ? kEndingPollMs : -1) < 0 && errno != EINTR) fail("cannot wait");
+    for (size_t i = 0; i < readers.size(); ++i) {
+      if (descriptors[i + 1].revents != 0) forward_output(*readers[i]);
+    }
+  }
+};
+
+// ---- This process as a rank.
 
 std::optional<int> parse_number(const std::string& text) {
   int value = 0;
@@ -60,8 +307,6 @@ RankArguments parse_arguments(int argc, const char* const* argv) {
   }
   return result;
 }
-
-constexpr int kBadInput = 2;  // exit code
 
 // Printed when this rank ends with exit code 2; empty: it has said why. launch_local_ranks() prints nothing for this
 // code, because it is that of an InputError, which the rank reports.
@@ -104,6 +349,33 @@ int run_ranks(int argc, const char* const* argv, const RankBody& body, const Gro
     fmt::print(stderr, "{}: {}\n", program, text.substr(0, text.find('\n')));
     return 1;
   }
+}
+
+int launch_local_ranks(int ranks, std::span<const std::string> arguments) {
+  const auto store = host_store();
+  const LaunchSignals signals;
+  Launch launch;
+  for (int rank = 0; rank < ranks; ++rank) launch.processes.push_back(start_rank(rank, ranks, store->getPort(), arguments));
+  while (launch.any_running()) {
+    launch.wait_for_events(signals);
+    if (const int signal = signals.next_request(); signal != 0) {
+      fmt::print(stderr, "\nfirkin: {}; ending the ranks\n", strsignal(signal));
+      constexpr int kSignalExitBase = 128;  // the shell's convention
+      launch.end_others(kSignalExitBase + signal);
+    }
+    launch.reap();
+    if (Clock::now() >= launch.kill_at) {
+      signal_all(launch.processes, SIGKILL);
+      launch.kill_at = Clock::time_point::max();
+    }
+  }
+  // Prints what the ranks have written, but does not wait until the pipes end: a process that a rank left behind may
+  // hold them open for long.
+  for (RankProcess& process : launch.processes) {
+    while (process.output >= 0 && forward_output(process)) continue;
+    if (process.output >= 0) close_output(process);
+  }
+  return launch.exit_code;
 }
 
 void set_torch_log_level() {

@@ -58,7 +58,8 @@ TEST_P(Agreement, IsTheOrOfAllRanks) {
 
 TEST_P(Agreement, ManyMayBeUnderWayAndAreWaitedForInAnyOrder) {
   run_ranks(GetParam(), [](const ProcessGroup& group) {
-    const ProcessGroup beside = companion(group);
+    const Connections taken = take_connections(group);
+    const ProcessGroup& beside = taken.group();
     constexpr int64_t kCalls = 200;
     std::vector<at::Tensor> bytes;
     std::vector<Work> under_way;
@@ -110,7 +111,8 @@ INSTANTIATE_TEST_SUITE_P(Worlds, Agreement, testing::Range(1, 8));
 
 TEST(AgreementOfRanks, TellsFuturesAndGivesItsTensor) {
   run_ranks(2, [](const ProcessGroup& group) {
-    const ProcessGroup beside = companion(group);
+    const Connections taken = take_connections(group);
+    const ProcessGroup& beside = taken.group();
     const at::Tensor bytes = at::full({4}, 1 << group.rank, at::kByte);
     const Work work = start_or(beside, bytes);
     std::atomic<int> told = 0;
@@ -124,7 +126,8 @@ TEST(AgreementOfRanks, TellsFuturesAndGivesItsTensor) {
 
 TEST(AgreementOfRanks, NamesTheRankThatNeverComes) {
   const auto losses = losses_of(3, 500ms, [](const ProcessGroup& group) {
-    const ProcessGroup beside = companion(group);
+    const Connections taken = take_connections(group);
+    const ProcessGroup& beside = taken.group();
     if (group.rank < 2) agree(beside, 8);
   });
   const std::string missing = "rank 2 (" + host_name() + ") did not reach the agreement of step 17";
@@ -137,7 +140,8 @@ TEST(AgreementOfRanks, NamesTheRankThatHasLeftLongBeforeTheTimeoutAndNobodyWaits
   run_ranks(
       2,
       [](const ProcessGroup& group) {
-        const ProcessGroup beside = companion(group);
+        const Connections taken = take_connections(group);
+        const ProcessGroup& beside = taken.group();
         if (group.rank == 1) return;
         EXPECT_THAT(loss_of([&] { agree(beside, 8); }), HasSubstr("rank 1 (" + host_name() + ") did not reach the agreement"));
         EXPECT_THROW(start_or(beside, at::zeros({8}, at::kByte)), GroupError);
@@ -167,7 +171,8 @@ TEST(AgreementOfRanks, AGroupThatGoesWaitsForNoRank) {
 }
 
 TEST(AgreementOfRanks, LengthsThatDifferAreAnErrorThatNamesBothAndNotTheEndOfTheProcess) {
-  const auto losses = losses_of(2, 60s, [](const ProcessGroup& group) { agree(companion(group), group.rank == 0 ? 40 : 100'000); });
+  const auto losses =
+      losses_of(2, 60s, [](const ProcessGroup& group) { agree(take_connections(group).group(), group.rank == 0 ? 40 : 100'000); });
   EXPECT_THAT(losses[0], HasSubstr("rank 1 sends 100000 bytes in its call 0 of start_or(), rank 0 has 40 bytes in call 0"));
   EXPECT_NE(losses[1], "");
 }
@@ -187,7 +192,8 @@ TEST(AgreementOfRanks, OverAModelledLinkEveryRoundTakesAHop) {
     // 8 ranks: three hops of 30 ms, however few there are here.
     run_ranks_with(size, {.timeout = 60s, .link = ModelledLink{.world = 8, .bits_per_s = 1e9, .latency_s = 30e-3}},
                    [](const ProcessGroup& group) {
-                     const ProcessGroup beside = companion(group);
+                     const Connections taken = take_connections(group);
+                     const ProcessGroup& beside = taken.group();
                      const at::Tensor bytes = bytes_of_rank(group.rank, 0, 100);
                      const auto started = Clock::now();
                      wait(beside, start_or(beside, bytes), "the agreement");

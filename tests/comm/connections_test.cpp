@@ -1,4 +1,4 @@
-// Further connections of one group: companions, and the sets that are lent.
+// Further connections of one group, which are lent.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -18,31 +18,11 @@ bool share_gloo(const ProcessGroup& one, const ProcessGroup& other) {
   return one.c10d->getBackend(c10::kCPU) == other.c10d->getBackend(c10::kCPU);
 }
 
-TEST(Companion, OfEachIndexHasConnectionsOfItsOwnAndIsKept) {
-  run_ranks(3, [](const ProcessGroup& group) {
-    const ProcessGroup first = companion(group, 0), second = companion(group, 1);
-    for (const ProcessGroup& each : {second, group, first}) expect_sum(each);
-    EXPECT_FALSE(share_gloo(first, second));
-    EXPECT_FALSE(share_gloo(first, group));
-    EXPECT_TRUE(share_gloo(companion(group), first));
-    EXPECT_TRUE(share_gloo(companion(group, 1), second));
-  });
-}
-
-TEST(Companion, OfACompanionHasConnectionsOfItsOwn) {
+TEST(Connections, AreLostWithTheGroup) {
   run_ranks(2, [](const ProcessGroup& group) {
-    const ProcessGroup first = companion(group), second = companion(first);
-    EXPECT_FALSE(share_gloo(first, second));
-    for (const ProcessGroup& each : {first, second, group}) expect_sum(each);
-  });
-}
-
-TEST(Companion, IsLostWithTheGroup) {
-  run_ranks(2, [](const ProcessGroup& group) {
-    const ProcessGroup beside = companion(group);
+    const Connections taken = take_connections(group);
     EXPECT_THROW(give_up(group, "a reason of its own"), GroupError);
-    EXPECT_THROW(start_all_reduce(beside, at::ones({3})), GroupError);
-    EXPECT_THROW(companion(group, 1), GroupError);
+    EXPECT_THROW(start_all_reduce(taken.group(), at::ones({3})), GroupError);
     EXPECT_THROW(take_connections(group), GroupError);
   });
 }
@@ -54,7 +34,7 @@ class OtherBackend final : public c10d::Backend {
   const std::string getBackendName() const override { return "other"; }  // NOLINT(readability-const-return-type)
 };
 
-TEST(Companion, SharesTheBackendOfADevice) {
+TEST(Connections, ShareTheBackendOfADevice) {
   using Type = c10d::ProcessGroup::BackendType;
   run_ranks(1, [](const ProcessGroup& made) {
     auto both = c10::make_intrusive<c10d::ProcessGroup>(made.store, made.rank, made.size);
@@ -62,10 +42,8 @@ TEST(Companion, SharesTheBackendOfADevice) {
     both->setBackend(c10::kXPU, Type::CUSTOM, c10::make_intrusive<OtherBackend>());
     const ProcessGroup group = adopt_process_group(both, {});
     const Connections taken = take_connections(group);
-    for (const ProcessGroup& each : {companion(group), taken.group()}) {
-      EXPECT_FALSE(share_gloo(each, group));
-      EXPECT_EQ(each.c10d->getBackend(c10::kXPU), both->getBackend(c10::kXPU));
-    }
+    EXPECT_FALSE(share_gloo(taken.group(), group));
+    EXPECT_EQ(taken.group().c10d->getBackend(c10::kXPU), both->getBackend(c10::kXPU));
   });
 }
 
@@ -73,8 +51,8 @@ TEST(Connections, AreNeverSharedAndHaveNumbers) {
   run_ranks(2, [](const ProcessGroup& group) {
     const Connections first = take_connections(group), second = take_connections(group);
     EXPECT_FALSE(share_gloo(first.group(), second.group()));
-    EXPECT_FALSE(share_gloo(first.group(), companion(group)));
-    for (const Connections* each : {&second, &first}) expect_sum(each->group());
+    EXPECT_FALSE(share_gloo(first.group(), group));
+    for (const ProcessGroup& each : {second.group(), group, first.group()}) expect_sum(each);
     EXPECT_EQ(first.number(), 0);
     EXPECT_EQ(second.number(), 1);
   });
@@ -84,14 +62,14 @@ TEST(Connections, ThatWereGivenBackAreLentAgain) {
   run_ranks(2, [](const ProcessGroup& group) {
     std::optional<Connections> first = take_connections(group);
     const ProcessGroup lent = first->group();
-    Connections second = take_connections(group);
+    std::optional<Connections> second = take_connections(group);
     first.reset();
     const Connections third = take_connections(group);
     EXPECT_TRUE(share_gloo(third.group(), lent));
     EXPECT_EQ(third.number(), 2);
     expect_sum(third.group());
-    second = take_connections(group);  // what it held goes back after another was taken
-    EXPECT_FALSE(share_gloo(second.group(), lent));
+    second.emplace(take_connections(group));  // what it held goes back after another was taken
+    EXPECT_FALSE(share_gloo(second->group(), lent));
   });
 }
 

@@ -43,7 +43,7 @@ TEST_F(OneGpu, ARankAloneIsOnItOverNccl) {
     EXPECT_EQ(group.device, c10::Device(c10::kCUDA, 0));
     EXPECT_EQ(group.backend, kGlooAndNccl);
     expect_collectives(group);
-    expect_collectives(companion(group));
+    expect_collectives(take_connections(group).group());
   });
 }
 
@@ -104,7 +104,7 @@ TEST_F(TwoGpus, EveryRankHasOneOfItsOwnOverNccl) {
     EXPECT_EQ(group.device, c10::Device(c10::kCUDA, static_cast<c10::DeviceIndex>(group.rank)));
     EXPECT_EQ(group.backend, kGlooAndNccl);
     expect_collectives(group);
-    expect_collectives(companion(group));
+    expect_collectives(take_connections(group).group());
   });
 }
 

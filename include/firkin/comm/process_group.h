@@ -4,8 +4,8 @@
 //   at::Tensor t = ...;
 //   all_reduce(group, t);  // t now holds the sum over the ranks
 //
-// Every rank must call the same collectives in the same order. One thread at a time may use a group; its companions and
-// its Connections may each be used by their own thread.
+// Every rank must call the same collectives in the same order. One thread at a time may use a group; its
+// Connections may each be used by their own thread.
 //
 // If a collective fails, the group is lost: GroupError (base/error.h) names the missing ranks on every surviving rank,
 // and later collectives throw the same.
@@ -116,24 +116,20 @@ ProcessGroup make_process_group(const c10::intrusive_ptr<c10d::Store>& store, in
 // connect().
 ProcessGroup adopt_process_group(const c10::intrusive_ptr<c10d::ProcessGroup>& group, const GroupOptions& options);
 
-// The same ranks over separate connections, so that a small message need not wait behind large ones in `group`. The
-// first call with an index forms that set and is collective; the set is kept with the group and must not outlive it.
-// All fail together: if one is lost, so are the group and the others. Over a modelled link each has the link's rate and
-// latency and its own queue. CPU tensors use a separate Gloo; device tensors too, unless the group has another backend
-// for the device, such as NCCL, which is shared because a communicator takes GPU memory. Throws RuntimeError like
-// connect().
-ProcessGroup companion(const ProcessGroup& group, int64_t index = 0);
-
-// A set of connections like companion()'s, lent to one user at a time. Move-only. Destruction waits for nothing, is not
-// collective, and returns the set; nothing may be in flight in it then. If something may be, call abandon() first.
+// The same ranks over separate connections, so that a small message need not wait behind large ones in the group's;
+// lent to one user at a time. All fail together: if one is lost, so are the group and the others. Over a modelled link
+// each has the link's rate and latency and its own queue. CPU tensors use a separate Gloo; device tensors too, unless
+// the group has another backend for the device, such as NCCL, which is shared because a communicator takes GPU memory.
+//
+// Destruction waits for nothing, is not collective, and gives the set back; nothing may be in flight in it then. If
+// something may be, call abandon() first.
 class Connections {
  public:
-  Connections(Connections&& other) noexcept;
-  Connections& operator=(Connections&& other) noexcept;
+  Connections(Connections&& other) = default;
   ~Connections();
 
   const ProcessGroup& group() const { return group_; }
-  // The number of sets taken from this group and its companions before: equal on every rank, and never reused.
+  // The number of sets taken from this group before: equal on every rank, and never reused.
   int64_t number() const { return number_; }
   // Retires this set, because something of a broken step may still be in flight in it. It stays open as long as the
   // group.
@@ -142,7 +138,6 @@ class Connections {
  private:
   friend Connections take_connections(const ProcessGroup& group);
   Connections() = default;
-  void end();
 
   ProcessGroup group_;
   c10::intrusive_ptr<c10d::ProcessGroup> parent_;  // its device backends are shared
@@ -186,8 +181,8 @@ Work start_all_gather_rows(const ProcessGroup& group, const at::Tensor& output, 
 
 // Starts replacing `bytes` (kByte, contiguous, on the CPU, of equal length on every rank) by the bitwise OR over all
 // ranks, in ceil(log2 W) hops: this is how ranks agree. Otherwise like start_all_reduce(). Differing lengths are an
-// error naming both. Only for connections of a companion or of Connections: its messages cannot be told apart from
-// c10d's own send and recv.
+// error naming both. Only over Connections: its messages cannot be told apart from c10d's own send and
+// recv.
 Work start_or(const ProcessGroup& group, at::Tensor bytes);
 
 // Waits for a collective started through `group`. Blocks the calling thread; with NCCL only the device's current
