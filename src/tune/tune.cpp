@@ -107,7 +107,7 @@ std::unique_ptr<OutputFolder> claimed_folder(const ProcessGroup& group, const st
   } catch (const std::exception& error) {
     problem = error.what();
   }
-  problem = gather_texts(group, "-" + problem)[0].substr(1);
+  problem = text_of_rank(group, problem, 0);
   if (!problem.empty()) throw InputError(problem);
   return folder;
 }
