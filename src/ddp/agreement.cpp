@@ -143,28 +143,6 @@ int StepAgreement::ranks_with_data() const {
   return static_cast<int>(std::ranges::count_if(reports_, [](const RankReport& rank) { return rank.state == RankState::kWithData; }));
 }
 
-int StepAgreement::first_in(RankState state) const {
-  const auto found = std::ranges::find_if(reports_, [state](const RankReport& rank) { return rank.state == state; });
-  return static_cast<int>(found - reports_.begin());
-}
-
-int StepAgreement::first_that_suspects() const {
-  const auto found = std::ranges::find_if(reports_, [](const RankReport& rank) { return rank.suspects != 0; });
-  return static_cast<int>(found - reports_.begin());
-}
-
-bool StepAgreement::any_parameters_changed() const {
-  return std::ranges::any_of(reports_, [](const RankReport& rank) { return rank.parameters_changed != 0; });
-}
-
-bool StepAgreement::any_buffers_changed() const {
-  return std::ranges::any_of(reports_, [](const RankReport& rank) { return rank.buffers_changed != 0; });
-}
-
-bool StepAgreement::are_checksums_equal() const {
-  return std::ranges::all_of(reports_, [this](const RankReport& rank) { return rank.checksum == reports_[0].checksum; });
-}
-
 std::string StepAgreement::difference_of_optimizer_steps() const {
   const int first = first_with_data();
   for (int rank = first + 1; rank < group_.size; ++rank) {

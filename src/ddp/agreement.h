@@ -4,6 +4,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -65,18 +66,38 @@ class StepAgreement {
 
   bool has_data(int rank) const { return reports_[static_cast<size_t>(rank)].state == RankState::kWithData; }
   int ranks_with_data() const;
-  int first_with_data() const { return first_in(RankState::kWithData); }  // world size when there is none
-  int first_failed() const { return first_in(RankState::kFailed); }       // world size when there is none
-  int first_that_suspects() const;                                        // world size when there is none
-  bool any_parameters_changed() const;
-  bool any_buffers_changed() const;
-  bool are_checksums_equal() const;
+  // Ranks; the world size if there is none.
+  int first_with_data() const {
+    return first_where([](const RankReport& rank) { return rank.state == RankState::kWithData; });
+  }
+  int first_failed() const {
+    return first_where([](const RankReport& rank) { return rank.state == RankState::kFailed; });
+  }
+  int first_that_suspects() const {
+    return first_where([](const RankReport& rank) { return rank.suspects != 0; });
+  }
+  bool any_parameters_changed() const {
+    return any([](const RankReport& rank) { return rank.parameters_changed != 0; });
+  }
+  bool any_buffers_changed() const {
+    return any([](const RankReport& rank) { return rank.buffers_changed != 0; });
+  }
+  bool are_checksums_equal() const {
+    return !any([this](const RankReport& rank) { return rank.checksum != reports_[0].checksum; });
+  }
   // How often the optimiser has stepped on two ranks with data that differ in this; empty if none do.
   std::string difference_of_optimizer_steps() const;
   bool is_used(size_t parameter) const;
 
  private:
-  int first_in(RankState state) const;
+  template <typename Holds>
+  int first_where(Holds holds) const {
+    return static_cast<int>(std::ranges::find_if(reports_, holds) - reports_.begin());
+  }
+  template <typename Holds>
+  bool any(Holds holds) const {
+    return std::ranges::any_of(reports_, holds);
+  }
 
   const ProcessGroup& group_;
   size_t parameters_;

@@ -2,7 +2,6 @@
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/arange.h>
-#include <ATen/ops/from_blob.h>
 #include <ATen/ops/scalar_tensor.h>
 #include <ATen/ops/stack.h>
 #include <ATen/ops/view_as_real.h>
@@ -13,14 +12,10 @@
 #include <bit>
 #include <cstring>
 #include <map>
-#include <unordered_set>
 
 #include "agreement.h"
 #include "comm/across_ranks.h"
-#include "optimizer_state.h"
 #include "transport.h"
-
-#include <torch/serialize/archive.h>
 
 namespace firkin {
 namespace {
@@ -108,52 +103,6 @@ std::vector<std::optional<int>> differing_ranks(const ProcessGroup& group, const
   for (size_t i = 0; i < tensors.size(); ++i) {
     const auto other = std::ranges::find_if(ranks, [&](const auto& rank) { return rank[i] != ranks[0][i]; });
     if (other != ranks.end()) result[i] = static_cast<int>(other - ranks.begin());
-  }
-  return result;
-}
-
-std::vector<NamedTensor> state_of(const torch::optim::Optimizer& optimizer, const std::vector<NamedTensor>& parameters) {
-  std::vector<NamedTensor> result;
-  for (const auto& [name, parameter] : parameters) {
-    const auto state = optimizer.state().find(parameter.unsafeGetTensorImpl());
-    if (state == optimizer.state().end()) continue;
-    const auto add = [&](const char* field, at::Tensor tensor) {
-      result.push_back({fmt::format("the optimiser's {} of {}", field, name), std::move(tensor)});
-    };
-    const OptimizerStateFields fields = fields_of(*state->second);
-    if (fields.step != nullptr) add("step", at::scalar_tensor(*fields.step, at::kLong));
-    for (const auto& [field, tensor] : fields.tensors) add(field, *tensor);
-  }
-  return result;
-}
-
-std::vector<NamedTensor> outside_of(const torch::nn::Module& module, const torch::optim::Optimizer& optimizer) {
-  std::unordered_set<const void*> inside;
-  for (const NamedTensor& parameter : parameters_in(module)) inside.insert(parameter.tensor.unsafeGetTensorImpl());
-  std::vector<NamedTensor> outside;
-  for (size_t group = 0; group < optimizer.param_groups().size(); ++group) {
-    const std::vector<at::Tensor>& tensors = optimizer.param_groups()[group].params();
-    for (size_t i = 0; i < tensors.size(); ++i) {
-      if (inside.contains(tensors[i].unsafeGetTensorImpl()) || is_hooked(tensors[i])) continue;
-      outside.push_back({fmt::format("tensor {} of the optimiser's group {}", i, group), tensors[i]});
-    }
-  }
-  return outside;
-}
-
-std::vector<NamedTensor> group_options_of(const torch::optim::Optimizer& optimizer) {
-  std::vector<NamedTensor> result;
-  for (size_t group = 0; group < optimizer.param_groups().size(); ++group) {
-    torch::serialize::OutputArchive archive;
-    optimizer.param_groups()[group].options().serialize(archive);
-    std::string bytes;
-    const auto write = [&bytes](const void* data, size_t size) {
-      bytes.append(static_cast<const char*>(data), size);
-      return size;
-    };
-    archive.save_to(write);
-    const at::Tensor view = at::from_blob(bytes.data(), {static_cast<int64_t>(bytes.size())}, at::kByte);
-    result.push_back({fmt::format("the set of options of the optimiser's group {}", group), view.clone()});
   }
   return result;
 }

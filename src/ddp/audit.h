@@ -14,10 +14,6 @@
 #include "firkin/comm/process_group.h"
 #include "firkin/ddp/module_parameters.h"
 
-namespace torch::optim {
-class Optimizer;
-}
-
 namespace firkin {
 
 struct StepSetup;     // transport.h
@@ -37,17 +33,6 @@ Trace trace_of(const at::Tensor& tensor);
 // For each tensor that differs between ranks, the first rank whose checksum is not rank 0's; none for the others.
 // Collective.
 std::vector<std::optional<int>> differing_ranks(const ProcessGroup& group, const std::vector<NamedTensor>& tensors);
-
-// The state that an optimiser of LibTorch keeps for these parameters; empty for other optimisers. What it has not made
-// yet is undefined.
-std::vector<NamedTensor> state_of(const torch::optim::Optimizer& optimizer, const std::vector<NamedTensor>& parameters);
-
-// What the optimiser steps besides the module's parameters, named "tensor 2 of the optimiser's group 0". Parameters of
-// other wrapped modules are left out: they may be in flight, and are audited there.
-std::vector<NamedTensor> outside_of(const torch::nn::Module& module, const torch::optim::Optimizer& optimizer);
-
-// The options of each group of an optimiser of LibTorch, as bytes.
-std::vector<NamedTensor> group_options_of(const torch::optim::Optimizer& optimizer);
 
 // Compares parameters, buffers and other tensors between ranks: every so many steps, and when a rank suspects that it
 // differs from the others.

@@ -1,11 +1,14 @@
 #include "firkin/ddp/data_parallel.h"
 
+#include <ATen/ops/scalar_tensor.h>
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <array>
+#include <unordered_set>
 
 #include "automatic/automatic.h"
+#include "optimizer_state.h"
 #include "ordered/ordered.h"
 #include "sharded/sharded.h"
 #include "synchronizer.h"
@@ -142,7 +145,44 @@ void broadcast_state(const ProcessGroup& group, const torch::nn::Module& module)
   }
 }
 
+// The state that an optimiser of LibTorch keeps for these parameters; empty for other optimisers. What it has not made
+// yet is undefined.
+std::vector<NamedTensor> state_of(const torch::optim::Optimizer& optimizer, const std::vector<NamedTensor>& parameters) {
+  std::vector<NamedTensor> result;
+  for (const auto& [name, parameter] : parameters) {
+    const auto state = optimizer.state().find(parameter.unsafeGetTensorImpl());
+    if (state == optimizer.state().end()) continue;
+    const auto add = [&](const char* field, at::Tensor tensor) {
+      result.push_back({fmt::format("the optimiser's {} of {}", field, name), std::move(tensor)});
+    };
+    const OptimizerStateFields fields = fields_of(*state->second);
+    if (fields.step != nullptr) add("step", at::scalar_tensor(*fields.step, at::kLong));
+    for (const auto& [field, tensor] : fields.tensors) add(field, *tensor);
+  }
+  return result;
+}
+
+// What the optimiser steps besides the module's parameters, named "tensor 2 of the optimiser's group 0". Parameters of
+// other wrapped modules are left out: they may be in flight, and are audited there.
+std::vector<NamedTensor> outside_of(const torch::nn::Module& module, const torch::optim::Optimizer& optimizer) {
+  std::unordered_set<const void*> inside;
+  for (const NamedTensor& parameter : parameters_in(module)) inside.insert(parameter.tensor.unsafeGetTensorImpl());
+  std::vector<NamedTensor> outside;
+  for (size_t group = 0; group < optimizer.param_groups().size(); ++group) {
+    const std::vector<at::Tensor>& tensors = optimizer.param_groups()[group].params();
+    for (size_t i = 0; i < tensors.size(); ++i) {
+      if (inside.contains(tensors[i].unsafeGetTensorImpl()) || is_hooked(tensors[i])) continue;
+      outside.push_back({fmt::format("tensor {} of the optimiser's group {}", i, group), tensors[i]});
+    }
+  }
+  return outside;
+}
+
 }  // namespace
+
+StepError::StepError(StepFailure failure)
+    : RuntimeError(fmt::format("step {} failed on rank {}: {}", failure.step, failure.rank, failure.reason)),
+      failure_(std::move(failure)) {}
 
 // Collective on every path, so a failing rank never leaves its peers waiting.
 DataParallel::DataParallel(torch::nn::Module& module, const ProcessGroup& group, DataParallelOptions options)

@@ -7,7 +7,6 @@
 #include <c10/core/Stream.h>
 #include <c10/util/FunctionRef.h>
 
-#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstdint>

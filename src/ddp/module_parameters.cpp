@@ -66,10 +66,6 @@ std::vector<at::Tensor> tensors_of(const std::vector<NamedTensor>& named) {
   return tensors;
 }
 
-bool is_low_precision(const at::Tensor& parameter) {
-  return parameter.is_floating_point() && static_cast<size_t>(parameter.element_size()) < sizeof(float);
-}
-
 bool is_hooked(const at::Tensor& parameter) {
   if (!parameter.requires_grad()) return false;
   const auto node = torch::autograd::impl::try_get_grad_accumulator(parameter);

@@ -26,10 +26,8 @@ void Synchronizer::look_at_module() {
   if (mirror == nullptr) return;
   try {
     mirror->look();
-  } catch (const std::exception& error) {
-    if (open_->failure) return;
-    open_->error = std::current_exception();
-    open_->failure = message_of(open_->error);
+  } catch (const std::exception&) {
+    if (!open_->failure) open_->fail_with(std::current_exception());
   }
 }
 
@@ -43,12 +41,8 @@ void Synchronizer::send(RankState state) {
     if (state == RankState::kWithData) note_missing_gradients();
     if (state != RankState::kWithData) used_.assign(used_.size(), false);
     for (StepExtension* extension : extensions_) extension->sending();
-    const std::exception_ptr error = transport_->send(open_->failure ? RankState::kFailed : state, [this] { return where(); });
-    if (!open_->error) open_->error = error;
-    for (const StepExtension* extension : extensions_) {
-      if (!open_->error) open_->error = extension->objection();
-    }
-    if (open_->error && !open_->failure) open_->failure = message_of(open_->error);
+    open_->fail_with(transport_->send(open_->failure ? RankState::kFailed : state, [this] { return where(); }));
+    for (const StepExtension* extension : extensions_) open_->fail_with(extension->objection());
     RankReport report;
     report.state = open_->failure ? RankState::kFailed : state;
     report.parameters_changed = open_->parameters_changed;

@@ -155,6 +155,13 @@ class Synchronizer {
     bool suspects = false;               // whether this rank suspects that it differs from others
     std::optional<std::string> failure;  // this rank's
     std::exception_ptr error;            // the same, if the step is to throw it as it is
+
+    // Unless null. The first error counts.
+    void fail_with(const std::exception_ptr& why) {
+      if (why == nullptr || error != nullptr) return;
+      error = why;
+      if (!failure) failure = message_of(why);
+    }
   };
   void look_at_module();
   void on_gradient(size_t parameter);

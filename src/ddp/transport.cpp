@@ -7,23 +7,6 @@
 #include "firkin/base/units.h"
 
 namespace firkin {
-namespace {
-
-BucketReduction start_plain(const ProcessGroup& group, at::Tensor bucket) {
-  return {start_all_reduce(group, std::move(bucket)), {}};
-}
-
-}  // namespace
-
-GradientHook plain_all_reduce() {
-  return {.name = "none", .start = start_plain};
-}
-GradientHook bf16_compression() {
-  return {.name = "bf16", .start = start_plain, .wire_dtype = at::kBFloat16};
-}
-GradientHook fp16_compression() {
-  return {.name = "fp16", .start = start_plain, .wire_dtype = at::kHalf};
-}
 
 BucketTransport::BucketTransport(const StepSetup& setup, const std::vector<StepExtension*>& extensions, AdoptedGradients& adopted)
     : setup_(setup),

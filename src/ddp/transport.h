@@ -15,7 +15,7 @@
 
 #include "agreement.h"
 #include "buckets.h"
-#include "comm_hook.h"
+#include "collective.h"
 #include "flight.h"
 #include "ready_order.h"
 

@@ -33,9 +33,6 @@ std::vector<NamedTensor> trainable_parameters(const torch::nn::Module& module);
 // The tensors alone, in the same order.
 std::vector<at::Tensor> tensors_of(const std::vector<NamedTensor>& named);
 
-// Whether the parameter has a floating-point type shorter than float32.
-bool is_low_precision(const at::Tensor& parameter);
-
 // Whether ParameterHooks watch the parameter.
 bool is_hooked(const at::Tensor& parameter);
 

@@ -43,41 +43,35 @@ std::vector<double> row_of(const TimedStep& step) {
   return row;
 }
 
-std::optional<c10::Stream> timing_stream(const std::vector<NamedTensor>& parameters) {
-  const c10::Device device = parameters[0].tensor.device();
-  const bool is_only = std::ranges::all_of(parameters, [device](const NamedTensor& each) { return each.tensor.device() == device; });
-  if (device.is_cpu() || !is_only) return std::nullopt;
-  return c10::impl::VirtualGuardImpl(device.type()).getStreamFromGlobalPool(device, /*isHighPriority=*/true);
-}
+constexpr int64_t kMostTimed = 8;  // how many of the last steps a choice looks at
 
-}  // namespace
-
-bool LaunchTimes::is_choice_due(int64_t steps) {
+// Whether a launch order is chosen after so many steps: after the second step, then after twice as many each time, and
+// every 64, since ready times move most in the beginning.
+bool is_choice_due(int64_t steps) {
   constexpr int64_t kLongest = 64;
   return steps > 1 && (steps % kLongest == 0 || (steps < kLongest && (steps & (steps - 1)) == 0));
 }
 
-bool LaunchTimes::are_kept(int64_t steps) {
-  for (int64_t later = 2; later <= kMostSteps + 1; ++later) {
+// Whether a later choice looks at the step that so many came before.
+bool is_kept(int64_t steps) {
+  for (int64_t later = 2; later <= kMostTimed + 1; ++later) {
     if (is_choice_due(steps + later)) return true;
   }
   return false;
 }
 
-void LaunchTimes::add(TimedStep step, std::vector<double> bytes_on_wire) {
-  steps_.push_back(std::move(step));
-  if (std::ssize(steps_) > kMostSteps) steps_.erase(steps_.begin());
-  bytes_on_wire_ = std::move(bytes_on_wire);
-}
-
-std::vector<int64_t> LaunchTimes::order(const ProcessGroup& group, int root, std::optional<double> slack) const {
+// The launch order for what these steps have shown, the same on every rank. Collective; every rank must give as many.
+// On a device, waits for the forward behind the last of them. slack: DataParallelOptions::launch_slack.
+std::vector<int64_t> launch_order_of(const std::vector<TimedStep>& steps, const ProcessGroup& group, int root,
+                                     std::optional<double> slack) {
+  const std::vector<double>& bytes_on_wire = steps.back().bytes_on_wire;
   std::vector<double> all;
-  for (const TimedStep& step : steps_) {
+  for (const TimedStep& step : steps) {
     const std::vector<double> row = row_of(step);
     all.insert(all.end(), row.begin(), row.end());
   }
   const std::vector<double> slowest = max_over_ranks(group, all);
-  const size_t buckets = bytes_on_wire_.size();
+  const size_t buckets = bytes_on_wire.size();
   const size_t width = 2 * buckets + 3;
   std::vector<std::vector<double>> rows;
   for (size_t at = 0; at < slowest.size(); at += width)
@@ -87,10 +81,10 @@ std::vector<int64_t> LaunchTimes::order(const ProcessGroup& group, int root, std
   // ranks that launched first.
   double busy_s = std::numeric_limits<double>::infinity();
   for (const std::vector<double>& row : rows) busy_s = std::min(busy_s, -row[width - 1]);
-  const double bytes = std::accumulate(bytes_on_wire_.begin(), bytes_on_wire_.end(), 0.0);
+  const double bytes = std::accumulate(bytes_on_wire.begin(), bytes_on_wire.end(), 0.0);
   ObservedTraining training;
   for (size_t i = 0; i < buckets; ++i) {
-    training.transfer_s.push_back(bytes == 0 ? 0 : busy_s * bytes_on_wire_[i] / bytes);
+    training.transfer_s.push_back(bytes == 0 ? 0 : busy_s * bytes_on_wire[i] / bytes);
     training.needed_s.push_back(usual[buckets + i]);
   }
   training.forward_s = usual[width - 2];
@@ -100,6 +94,15 @@ std::vector<int64_t> LaunchTimes::order(const ProcessGroup& group, int root, std
   const LaunchOrder chosen = slack ? launch_order_with_slack(training, *slack) : robust_launch_order(training);
   return list_of_rank(group, chosen.order, root);  // machines may round differently
 }
+
+std::optional<c10::Stream> timing_stream(const std::vector<NamedTensor>& parameters) {
+  const c10::Device device = parameters[0].tensor.device();
+  const bool is_only = std::ranges::all_of(parameters, [device](const NamedTensor& each) { return each.tensor.device() == device; });
+  if (device.is_cpu() || !is_only) return std::nullopt;
+  return c10::impl::VirtualGuardImpl(device.type()).getStreamFromGlobalPool(device, /*isHighPriority=*/true);
+}
+
+}  // namespace
 
 Ordered::Ordered(Synchronizer& synchronizer) : FirstUse(synchronizer, kUnusedGradients) {
   renewed();
@@ -120,7 +123,7 @@ void Ordered::renewed() {
 }
 
 void Ordered::forget_buckets() {
-  times_ = {};
+  timed_.clear();
   steps_ = 0;
   next_launch_order_.clear();
   is_forward_observed_ = false;
@@ -136,7 +139,7 @@ void Ordered::begun() {
   observe();
   BucketTransport& transport = synchronizer_.transport();
   if (!next_launch_order_.empty()) transport.set_launch_order(std::exchange(next_launch_order_, {}));
-  const bool is_timed = timing_ && chooses_order() && LaunchTimes::are_kept(steps_);
+  const bool is_timed = timing_ && chooses_order() && is_kept(steps_);
   clock_ = is_timed ? timing_->device() : c10::kCPU;
   transport.time_on(is_timed ? timing_ : std::nullopt);
 }
@@ -155,15 +158,17 @@ void Ordered::observe() {
                  .began = transport.started_at(),
                  .backward_ended = backward_ended_,
                  .forward = last_forward_,
-                 .first_use = first_use_of_buckets(last_forward_.first_use)};
+                 .first_use = first_use_of_buckets(last_forward_.first_use),
+                 .bytes_on_wire = {}};
   const std::vector<BucketStats>& stats = transport.finished_stats();
-  std::vector<double> bytes_on_wire(stats.size());
+  step.bytes_on_wire.resize(stats.size());
   for (size_t i = 0; i < stats.size(); ++i) {
     const int64_t bucket = transport.bucket_at(i);
     step.buckets.emplace_back(bucket, transport.times_of(bucket));
-    bytes_on_wire[static_cast<size_t>(bucket)] = static_cast<double>(stats[i].bytes_on_wire);
+    step.bytes_on_wire[static_cast<size_t>(bucket)] = static_cast<double>(stats[i].bytes_on_wire);
   }
-  times_.add(std::move(step), std::move(bytes_on_wire));
+  timed_.push_back(std::move(step));
+  if (std::ssize(timed_) > kMostTimed) timed_.erase(timed_.begin());
 }
 
 void Ordered::sending() {
@@ -178,8 +183,8 @@ void Ordered::received(const StepAgreement& agreement, bool is_first) {
     is_forward_observed_ = true;
     const StepSetup& setup = synchronizer_.setup();
     // For the next step, which begins with it: nothing of this one is under way then.
-    if (LaunchTimes::is_choice_due(++steps_) && chooses_order()) {
-      next_launch_order_ = times_.order(setup.control, agreement.first_with_data(), setup.options.launch_slack);
+    if (is_choice_due(++steps_) && chooses_order()) {
+      next_launch_order_ = launch_order_of(timed_, setup.control, agreement.first_with_data(), setup.options.launch_slack);
     }
   }
   is_late_.assign(is_late_.size(), false);

@@ -51,33 +51,8 @@ struct TimedStep {
   std::vector<std::pair<int64_t, BucketTimes>> buckets;  // with their indices, in launch order
   DeviceTime began, backward_ended;
   ForwardTimes forward;
-  std::vector<int64_t> first_use;  // as forward's, by bucket
-};
-
-// What steps have shown: when buckets are ready, how long they take, and when forward uses them; and the launch order
-// that follows. The times are this rank's own until order() asks the others. Not thread-safe.
-class LaunchTimes {
- public:
-  // Whether the step that so many came before has a part in a later choice.
-  static bool are_kept(int64_t steps);
-  // Due after the second step, then after twice as many each time, and every 64: ready times move most in the
-  // beginning.
-  static bool is_choice_due(int64_t steps);
-
-  // Call it when the step and the forward behind it are over and every bucket has arrived. bytes_on_wire: by bucket.
-  // All steps have the same buckets.
-  void add(TimedStep step, std::vector<double> bytes_on_wire);
-
-  // The launch order for what the last steps have shown, the same on every rank. Collective; every rank must have added
-  // the same number of steps. On a device, waits for the forward behind the last of them. slack:
-  // DataParallelOptions::launch_slack.
-  std::vector<int64_t> order(const ProcessGroup& group, int root, std::optional<double> slack) const;
-
- private:
-  static constexpr int64_t kMostSteps = 8;
-
-  std::vector<TimedStep> steps_;
-  std::vector<double> bytes_on_wire_;
+  std::vector<int64_t> first_use;     // as forward's, by bucket
+  std::vector<double> bytes_on_wire;  // by bucket
 };
 
 // The first step is as with `bucketed` and shows which modules await. In the next two steps buckets are launched as
@@ -124,7 +99,7 @@ class Ordered final : public FirstUse {
   bool chooses_order() const;
   const at::Tensor& tensor_of(size_t parameter) const { return synchronizer_.setup().parameters[parameter].tensor; }
 
-  LaunchTimes times_;
+  std::vector<TimedStep> timed_;       // the last ones, with these buckets
   std::optional<c10::Stream> timing_;  // if all parameters are on one device: of that one
   DeviceTime backward_ended_;
   int64_t steps_ = 0;                       // finished with these buckets

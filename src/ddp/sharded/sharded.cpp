@@ -36,7 +36,8 @@ at::Tensor first_run(const ParameterPart& part, const ShardedOptions& options) {
   } else if (part.count == 0 && parameter.numel() > 0) {
     run = (parameter.dim() == 0 ? parameter.view(1) : parameter).narrow(0, 0, 0).variable_data();
   }
-  return options.master_weights && is_low_precision(parameter) ? run.to(at::kFloat) : run;
+  const bool is_short = parameter.is_floating_point() && static_cast<size_t>(parameter.element_size()) < sizeof(float);
+  return options.master_weights && is_short ? run.to(at::kFloat) : run;
 }
 
 }  // namespace

@@ -2,6 +2,7 @@
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty_strided.h>
+#include <ATen/ops/from_blob.h>
 #include <ATen/ops/zeros.h>
 #include <c10/util/Exception.h>
 #include <fmt/format.h>
@@ -17,6 +18,8 @@
 #include "ddp/agreement.h"
 #include "firkin/base/error.h"
 #include "sharded.h"
+
+#include <torch/serialize/archive.h>
 
 namespace firkin {
 namespace {
@@ -83,6 +86,24 @@ void for_each_pair(Optimizer& optimizer, Whole& whole, const std::vector<Paramet
       if (is_checked) use(i, *here, *there);
     }
   }
+}
+
+// The options of each group of an optimiser of LibTorch, as bytes.
+std::vector<NamedTensor> group_options_of(const torch::optim::Optimizer& optimizer) {
+  std::vector<NamedTensor> result;
+  for (size_t group = 0; group < optimizer.param_groups().size(); ++group) {
+    torch::serialize::OutputArchive archive;
+    optimizer.param_groups()[group].options().serialize(archive);
+    std::string bytes;
+    const auto write = [&bytes](const void* data, size_t size) {
+      bytes.append(static_cast<const char*>(data), size);
+      return size;
+    };
+    archive.save_to(write);
+    const at::Tensor view = at::from_blob(bytes.data(), {static_cast<int64_t>(bytes.size())}, at::kByte);
+    result.push_back({fmt::format("the set of options of the optimiser's group {}", group), view.clone()});
+  }
+  return result;
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-#include "comm_hook.h"
+#include "collective.h"
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/core/jit_type.h>
@@ -27,8 +27,21 @@ class HookWork final : public c10d::Work {
   c10::intrusive_ptr<Future> done_ = c10::make_intrusive<Future>(c10::NoneType::get());
 };
 
+BucketReduction start_plain(const ProcessGroup& group, at::Tensor bucket) {
+  return {start_all_reduce(group, std::move(bucket)), {}};
+}
+
 }  // namespace
 
+GradientHook plain_all_reduce() {
+  return {.name = "none", .start = start_plain};
+}
+GradientHook bf16_compression() {
+  return {.name = "bf16", .start = start_plain, .wire_dtype = at::kBFloat16};
+}
+GradientHook fp16_compression() {
+  return {.name = "fp16", .start = start_plain, .wire_dtype = at::kHalf};
+}
 GradientHook comm_hook(std::string name, std::shared_ptr<c10d::CommHookInterface> hook) {
   return {.name = std::move(name), .start = nullptr, .comm_hook = std::move(hook)};
 }
