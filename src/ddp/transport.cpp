@@ -7,6 +7,15 @@
 #include "firkin/base/units.h"
 
 namespace firkin {
+namespace {
+
+// What LibTorch's Module::zero_grad(false) keeps: it puts another tensor over the memory in the gradient's place.
+const void* memory_of(const at::Tensor& gradient) {
+  if (!gradient.has_storage()) return gradient.unsafeGetTensorImpl();
+  return gradient.storage().unsafeGetStorageImpl();
+}
+
+}  // namespace
 
 BucketTransport::BucketTransport(const StepSetup& setup, const std::vector<StepExtension*>& extensions, AdoptedGradients& adopted)
     : setup_(setup),
@@ -216,14 +225,14 @@ void BucketTransport::adopt(const std::vector<size_t>& parameters) {
   for (const size_t parameter : parameters) {
     buckets_->adopt(position_of(parameter));
     const at::Tensor& tensor = setup_.parameters[parameter].tensor;
-    adopted_[tensor.unsafeGetTensorImpl()] = tensor.grad().unsafeGetTensorImpl();
+    adopted_[tensor.unsafeGetTensorImpl()] = memory_of(tensor.grad());
   }
 }
 
 bool BucketTransport::is_adopted(size_t parameter) const {
   const at::Tensor& tensor = setup_.parameters[parameter].tensor;
   const auto known = adopted_.find(tensor.unsafeGetTensorImpl());
-  return known != adopted_.end() && known->second == tensor.grad().unsafeGetTensorImpl();
+  return known != adopted_.end() && known->second == memory_of(tensor.grad());
 }
 
 std::span<const int64_t> BucketTransport::parameters_in(int64_t bucket) const {

@@ -58,7 +58,7 @@ class StepExtension {
   virtual void renewed() {}  // the setup has other parameters, and the buckets are new; before the next step
 };
 
-// Parameter -> the gradient that a step has left there. Identities alone, which keep nothing alive.
+// Parameter -> the memory of the gradient that a step has left there. Identities alone, which keep nothing alive.
 using AdoptedGradients = std::unordered_map<const void*, const void*>;
 
 // What differs between the strategies is data: the plan, and whether a full bucket is sent at once. The first step

@@ -176,11 +176,7 @@ TEST(StepFailure, AParameterWithoutGradientOnOneRankIsTheSameErrorOnAllRanksAndN
     TwoParameters net;
     DataParallel ddp(net, group, options);
     for (int step = 0; step < 6; ++step) {
-      if (step == 2) {
-        for (at::Tensor& parameter : net.all) parameter.mutable_grad().zero_();  // which hides nothing
-      } else {
-        net.zero_grad();
-      }
+      net.zero_grad(/*set_to_none=*/step != 2);  // zeros that are left over hide nothing
       if (step % 2 == 1) {
         synchronise(ddp, net.loss(rank_value(group)));
         net.expect_gradients(kMean);
