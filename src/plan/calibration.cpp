@@ -293,6 +293,8 @@ Calibration calibrate(const TensorProfile& profile, const CommCosts& costs, cons
   return result;
 }
 
+// Four: as many runs as parameters always fit, and with three, predicted steps of 3 to 5 buckets were 6 to 15 % too
+// short.
 std::vector<BucketPlan> calibration_plans(std::span<const int64_t> sizes, const CapOptions& rule, const std::vector<BucketPlan>& verified) {
   const int64_t total = std::accumulate(sizes.begin(), sizes.end(), int64_t{0});
   std::vector<BucketPlan> plans;

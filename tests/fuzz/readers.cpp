@@ -14,6 +14,7 @@
 #include "firkin/base/file.h"
 #include "firkin/plan/bucket_plan.h"
 #include "firkin/plan/measurements.h"
+#include "firkin/plan/sharded_plan.h"
 #include "firkin/plan/timeline.h"
 #include "import/import.h"
 #include "model/transformer_config.h"
@@ -38,15 +39,19 @@ void read_tensors(std::string_view text) {
   require(std::isfinite(simulate(profile, plan, {curve, curve}).end_s), "its simulation ends");
 }
 
+void check_costs(const CommCosts& costs) {
+  for (const double bytes : {0.0, 1.0, 1e3, 1e6, 1e9, 1e12}) {
+    for (const double seconds : {costs.isolated(bytes), costs.gap(bytes)}) {
+      require(std::isfinite(seconds) && seconds >= 0, "every size has a time");
+    }
+  }
+}
+
 void check_table(const AllReduceTable& table) {
   require(!table.empty(), "it holds measurements");
   for (const int64_t world : world_sizes(table)) {
     const CommCosts costs = comm_costs(table, world);
-    for (const double bytes : {0.0, 1.0, 1e3, 1e6, 1e9, 1e12}) {
-      for (const double seconds : {costs.isolated(bytes), costs.gap(bytes)}) {
-        require(std::isfinite(seconds) && seconds >= 0, "every size has a time");
-      }
-    }
+    check_costs(costs);
     const AlphaBeta fit = fit_alpha_beta(costs.isolated.points());
     require(std::isfinite(fit.alpha_s) && std::isfinite(fit.beta_s_per_byte), "a line can be fitted");
   }
@@ -54,6 +59,12 @@ void check_table(const AllReduceTable& table) {
 
 void read_allreduce(std::string_view text) {
   check_table(parse_allreduce_csv(text, kFile));
+}
+
+void read_collectives(std::string_view text) {
+  const ShardedCosts costs = parse_collectives_csv(text, kFile, 8);
+  check_costs(costs.reduce_scatter);
+  check_costs(costs.all_gather);
 }
 
 // The other of the two files, well formed.
@@ -114,6 +125,7 @@ std::span<const Reader> readers() {
   static constexpr std::array kReaders = {
       Reader{"tensors", read_tensors},
       Reader{"allreduce", read_allreduce},
+      Reader{"collectives", read_collectives},
       Reader{"cmsc828g_sizes", read_cmsc828g_sizes},
       Reader{"cmsc828g_times", read_cmsc828g_times},
       Reader{"allreduce_times", read_allreduce_times},
