@@ -64,6 +64,7 @@ def add_help(app, page: str, source: list[str]) -> None:
     """The help of every command behind docs/command_line.md, where FIRKIN names a program."""
     firkin = pathlib.Path(os.environ.get("FIRKIN", ""))
     if page == "docs/command_line" and firkin.is_file():
+        source[0] += "\n## Help\n"
         for command in COMMANDS:
             text = subprocess.run([firkin, *command.split(), "--help-all"], check=True, text=True, capture_output=True).stdout.strip()
             source[0] += f"\n### firkin {command}\n\n```text\n{text}\n```\n"
