@@ -1,6 +1,6 @@
 # `cmake --install build --prefix DIR`: the program firkin, and the data-parallel library for other projects.
 #
-# The program with its data, licences and shell completions; DIR may be moved afterwards. Headers, libfirkin.a and a package file:
+# The program with its data and licences; DIR may be moved afterwards. Headers, libfirkin.a and a package file:
 #   find_package(firkin CONFIG REQUIRED)
 #   target_link_libraries(app PRIVATE firkin::ddp)      # or firkin::tune, or firkin::plan, without LibTorch
 
@@ -61,17 +61,6 @@ if(FIRKIN_WITH_TORCH)
   install(PROGRAMS ${PROJECT_BINARY_DIR}/with-libtorch DESTINATION ${CMAKE_INSTALL_LIBEXECDIR}/firkin)
 endif()
 install(DIRECTORY data/ DESTINATION ${CMAKE_INSTALL_DATADIR}/firkin)
-
-# Completions: the built program prints them.
-set(completions ${PROJECT_BINARY_DIR}/completions)
-install(CODE "
-  file(MAKE_DIRECTORY \"${completions}\")
-  foreach(shell bash zsh fish)
-    execute_process(COMMAND \"$<TARGET_FILE:firkin>\" completions \${shell} OUTPUT_FILE \"${completions}/\${shell}\" COMMAND_ERROR_IS_FATAL ANY)
-  endforeach()")
-install(FILES ${completions}/bash DESTINATION ${CMAKE_INSTALL_DATADIR}/bash-completion/completions RENAME firkin)
-install(FILES ${completions}/zsh DESTINATION ${CMAKE_INSTALL_DATADIR}/zsh/site-functions RENAME _firkin)
-install(FILES ${completions}/fish DESTINATION ${CMAKE_INSTALL_DATADIR}/fish/vendor_completions.d RENAME firkin.fish)
 
 # cpack makes a tarball of the same; tools/package calls it.
 if(FIRKIN_WITH_TORCH AND PROJECT_IS_TOP_LEVEL)

@@ -171,7 +171,7 @@ CapOptions cap_options(const RuleFlags& flags) {
 }
 
 void add_model_flags(CLI::App& app, ModelFlags& flags) {
-  add_value(app, "--model", flags.model, "a named model (firkin buckets lists them) or a\n.json file")->type_name(kModelType);
+  add_value(app, "--model", flags.model, "a named model (firkin buckets lists them) or a\n.json file")->type_name("MODEL");
   add_model_detail_flags(app, flags);
 }
 

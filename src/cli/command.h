@@ -46,16 +46,8 @@ Run add_commands(CLI::App& app, std::span<const Command> commands);
 // Makes --help explain the options in the group "Options", and list the names of the others; --help-all explains all.
 void shorten_help(CLI::App& app);
 
-// What the last of the words after the program's name can be completed to, as `firkin __complete` prints it
-// (completions.cpp).
-std::string completions_of(const CLI::App& program, std::vector<std::string> words);
-
 // The words that this process was started with after the program's name.
 const std::vector<std::string>& command_line();
-
-// The type, for CLI11, of a value that is a model's name or file.
-inline constexpr const char* kModelType = "MODEL";
-inline constexpr const char* kClusterType = "CLUSTER";
 
 // The group of --help that is always explained.
 inline constexpr const char* kMainGroup = "Options";

@@ -24,7 +24,6 @@ Run declare_predict(CLI::App& app);
 Run declare_import(CLI::App& app);
 Run declare_compare(CLI::App& app);
 Run declare_report(CLI::App& app);
-Run declare_completions(CLI::App& app);
 
 namespace {
 
@@ -47,7 +46,6 @@ constexpr std::array kCommands = {
     Command{"import", "convert others' measurements to Firkin's CSV files", declare_import},
     Command{"compare", "compare two results: which differences are real", declare_compare},
     Command{"report", "turn results.json into a page", declare_report},
-    Command{"completions", "print the completion script for bash, zsh or fish", declare_completions},
 };
 
 bool measures(const Command& command) {
@@ -108,8 +106,7 @@ std::string with_config_file(const CLI::App& app, std::string message) {
 }
 
 int run(int argc, char** argv) {
-  const bool completes = !command_line().empty() && command_line()[0] == "__complete";
-  if (!completes) check_subcommand(command_line());
+  check_subcommand(command_line());
   CLI::App app(fmt::format("Finds and predicts the fastest gradient bucket size for data-parallel training.\nStart with: firkin {}",
                            can_measure() ? "tune --ranks 2" : "predict --help (this build is without LibTorch)"));
   app.name("firkin");
@@ -125,10 +122,6 @@ int run(int argc, char** argv) {
   const Run chosen = add_commands(app, kCommands);
   for (const Command& command : kCommands) {
     if (measures(command) && !can_measure()) app.get_subcommand(command.name)->group("");  // known to --config only
-  }
-  if (completes) {
-    fmt::print("{}", completions_of(app, {command_line().begin() + 1, command_line().end()}));
-    return 0;
   }
   if (command_line().empty()) {
     fmt::print("{}", app.help());

@@ -93,7 +93,7 @@ void add_strategy_flags(CLI::App& app, std::vector<std::string>& strategies, std
 void add_matrix_flags(CLI::App& app, StepFlags& flags) {
   add_value(app, "--model", flags.models, "named models (firkin buckets lists them) or .json\nfiles")
       ->delimiter(',')
-      ->type_name(kModelType);
+      ->type_name("MODEL");
   add_value(app, "--batch", flags.batch_sizes, "sequences per rank and step")->delimiter(',');
   add_value(app, "--sequence", flags.sequence_lengths, "tokens per sequence")->delimiter(',');
   add_strategy_flags(app, flags.strategies, flags.caps);

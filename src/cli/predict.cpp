@@ -128,9 +128,9 @@ void add_assumption_flags(CLI::App& app, PredictFlags& flags) {
   CLI::Option* tensors = app.get_option("--tensors");
   CLI::Option* allreduce = app.get_option("--allreduce");
   CLI::Option* model = app.add_option("--model", flags.model, "in place of --tensors: a named model, or a .json file");
-  model->type_name(kModelType)->excludes(tensors);
+  model->type_name("MODEL")->excludes(tensors);
   app.add_option("--cluster", flags.cluster, "in place of --allreduce: one of data/README.md, with\nits ranks or without: aws-p4de-16")
-      ->type_name(kClusterType)
+      ->type_name("CLUSTER")
       ->excludes(allreduce);
   const CLI::Range sizes(int64_t{1}, int64_t{1} << 20);
   add_value(app, "--batch", flags.local.batch, "with --model: sequences per rank")->check(sizes)->needs(model);

@@ -139,10 +139,4 @@ PublishedTimes read_cluster(const std::string& name, const std::filesystem::path
                                name, fmt::join(kClusters | std::views::transform(&Cluster::name), ", ")));
 }
 
-std::vector<std::string> cluster_names() {
-  std::vector<std::string> names;
-  for (const Cluster& cluster : kClusters) names.emplace_back(cluster.name);
-  return names;
-}
-
 }  // namespace firkin

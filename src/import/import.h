@@ -101,7 +101,4 @@ struct PublishedTimes {
 // names, for any other, and whatever import_files() throws.
 PublishedTimes read_cluster(const std::string& name, const std::filesystem::path& data_folder);
 
-// The names, without ranks.
-std::vector<std::string> cluster_names();
-
 }  // namespace firkin

@@ -26,7 +26,7 @@ class Start(InFolder):
     def test_libtorch_is_loaded_only_to_measure(self):
         loads = {}
         for words in ([], ["--version"], ["frobnicate"], ["tune", "--help"], ["bench", "step", "--help-all"], ["trace", "--steps", "0"],
-                      ["tune", "--ranks", "0"], ["completions", "bash"], ["__complete", "tune", "--model", ""], ["buckets"],
+                      ["tune", "--ranks", "0"], ["buckets"],
                       ["predict", "--tensors", "none.csv", "--allreduce", "none.csv"], ["import", "none.csv"], ["report", "none.json"],
                       ["compare", "none.json", "none.json"], ["tune", "--data", "none.txt"]):  # fmt: skip
             result = firkin(*words, env=os.environ | {"LD_DEBUG": "files"})
@@ -45,7 +45,7 @@ class Start(InFolder):
 
     def test_an_output_that_cannot_be_written_is_an_error(self):
         with open("/dev/full", "w") as full:
-            for words in (["--help"], ["--version"], ["buckets", "--list"], ["completions", "bash"]):
+            for words in (["--help"], ["--version"], ["buckets", "--list"]):
                 result = subprocess.run([FIRKIN, *words], stdout=full, stderr=subprocess.PIPE, text=True, timeout=DEADLINE_S)
                 self.assertEqual((result.returncode, result.stderr), (1, "firkin: standard output cannot be written\n"), words)
             self.assertEqual(subprocess.run([FIRKIN, "frobnicate"], stderr=full, timeout=DEADLINE_S).returncode, 2)
@@ -114,7 +114,7 @@ class Usage(InFolder):
 
     def test_help_fits_into_80_columns(self):
         experiments = [["bench", name] for name in ("step", "allreduce", "chunks", "collectives", "layers")]
-        commands = [[name] for name in ("tune", "bench", "trace", "buckets", "predict", "import", "compare", "report", "completions")]
+        commands = [[name] for name in ("tune", "bench", "trace", "buckets", "predict", "import", "compare", "report")]
         for words in [["--help"], *([*command, how] for command in commands + experiments for how in ("--help", "--help-all"))]:
             for line in firkin(*words).stdout.splitlines():
                 self.assertLessEqual(len(line), 80, (words, line))

@@ -1,10 +1,8 @@
-"""The installed program: it runs from anywhere, finds LibTorch, and its data after its folder was moved; shells complete its commands and
-flags.
+"""The installed program: it runs from anywhere, finds LibTorch, and its data after its folder was moved.
 
 FIRKIN_BINARY_DIR is the build to install, CMAKE_COMMAND its CMake.
 """
 
-import json
 import os
 import pathlib
 import re
@@ -152,85 +150,6 @@ class InstalledProgram(unittest.TestCase):
             with self.subTest(libtorch=libtorch, command=command[0]):
                 result = run(self.firkin, *command, FIRKIN_LIBTORCH=libtorch)
                 self.assertEqual(result.returncode, code, result.stderr)
-
-    # --- shells complete it
-
-    def path(self) -> str:
-        return f"{self.prefix}/bin:{os.environ['PATH']}"
-
-    def completed(self, *words, folder="/") -> list[str]:
-        """What bash offers for the last of the words."""
-        script = 'source "$0"; COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); _firkin; printf "%s\\n" "${COMPREPLY[@]}"'
-        file = self.prefix / "share/bash-completion/completions/firkin"
-        result = subprocess.run(["bash", "-c", script, file, *words], capture_output=True, text=True, timeout=RUN_DEADLINE_S, cwd=folder,
-                                env=environment(PATH=self.path()))  # fmt: skip
-        self.assertEqual((result.returncode, result.stderr), (0, ""))
-        return result.stdout.split()
-
-    def commands(self, *words) -> list[str]:
-        """The subcommands that --help lists."""
-        _, _, listed = self.answer(*words, "--help").partition("Subcommands:\n")
-        return re.findall(r"^  ([a-z0-9-]+)", listed.partition("\n\n")[0], re.MULTILINE)
-
-    def test_bash_is_told_of_the_completions(self):
-        file = self.prefix / "share/bash-completion/completions/firkin"
-        result = run("bash", "-c", 'source "$0"; complete -p firkin', file)
-        self.assertEqual(result.stdout, "complete -F _firkin firkin\n", result)
-
-    def test_bash_offers_the_subcommands_that_help_lists(self):
-        self.assertGreater(len(self.commands()), 3)
-        self.assertEqual(self.completed("firkin", ""), self.commands())
-        self.assertEqual(self.completed("firkin", "bench", ""), self.commands("bench"))
-        self.assertEqual(self.completed("firkin", "pre"), ["predict"])
-        self.assertEqual(self.completed("firkin", "--config", "some.toml", "bench", "st"), ["step"])
-
-    def test_bash_offers_every_flag_that_help_lists(self):
-        leaves = [[name, *below] for name in self.commands() for below in ([[sub] for sub in self.commands(name)] or [[]])]
-        self.assertIn(["bench", "step"], leaves)
-        for words in leaves:
-            with self.subTest(words=words):
-                flags = re.findall(r"^  (?:-\w,)?(--[a-z0-9-]+)", self.answer(*words, "--help-all"), re.MULTILINE)
-                offered = self.completed("firkin", *words, "--")
-                self.assertEqual(set(flags) - set(offered), set())
-                self.assertLess(set(offered) - set(flags), {"--config", "--version", "--help-all", "--licenses"})  # of the program itself
-
-    def test_bash_offers_listed_values_files_and_nothing_for_numbers(self):
-        (self.folder / "words.txt").touch()
-        self.assertEqual(self.completed("firkin", "completions", ""), ["bash", "zsh", "fish"])
-        self.assertEqual(self.completed("firkin", "tune", "--data", "wor", folder=self.folder), ["words.txt"])
-        self.assertEqual(self.completed("firkin", "tune", "--data", "=", "wor", folder=self.folder), ["words.txt"])
-        self.assertEqual(self.completed("firkin", "report", "wor", folder=self.folder), ["words.txt"])
-        self.assertEqual(self.completed("firkin", "tune", "--blocks", ""), [])
-
-    def test_bash_offers_the_models_that_firkin_lists_and_files(self):
-        (self.folder / "gpt2-mine.json").touch()
-        listed = [model["name"] for model in json.loads(self.answer("buckets", "--json"))["models"]]
-        for command in ["tune"], ["trace"], ["buckets"], ["bench", "step"], ["bench", "layers"]:
-            with self.subTest(command=command):
-                offered = self.completed("firkin", *command, "--model", "", folder=self.folder)
-                self.assertEqual(offered[: len(listed)], listed)
-                self.assertEqual(set(offered[len(listed) :]), {file.name for file in self.folder.iterdir()})
-        offered = self.completed("firkin", "tune", "--model", "gpt2-", folder=self.folder)
-        self.assertEqual(offered, ["gpt2-medium", "gpt2-large", "gpt2-xl", "gpt2-mine.json"])
-
-    def test_zsh_loads_the_completions(self):
-        if not shutil.which("zsh"):
-            self.skipTest("no zsh on this machine")
-        functions = self.prefix / "share/zsh/site-functions"
-        self.assertEqual(run("zsh", "-fn", functions / "_firkin").stderr, "")
-        loaded = run("zsh", "-fc", 'fpath=($0 $fpath); autoload -Uz compinit; compinit -u -D; print $_comps[firkin]', functions)
-        self.assertEqual(loaded.stdout, "_firkin\n", loaded)
-
-    def test_fish_offers_subcommands_flags_and_values(self):
-        if not shutil.which("fish"):
-            self.skipTest("no fish on this machine")
-        file = self.prefix / "share/fish/vendor_completions.d/firkin.fish"
-        for line, expected in [("firkin pre", ["predict"]), ("firkin bench st", ["step"]), ("firkin bench step --warm", ["--warmup"]),
-                               ("firkin tune --blocks ", []), ("firkin completions z", ["zsh"]),
-                               ("firkin tune --model gpt2-", ["gpt2-large", "gpt2-medium", "gpt2-xl"])]:  # fmt: skip
-            with self.subTest(line=line):
-                result = run("fish", "--no-config", "-c", 'source $argv[1]; complete -C "$argv[2]"', file, line, HOME=str(self.folder), PATH=self.path())
-                self.assertEqual([offer.split("\t")[0] for offer in result.stdout.splitlines()], expected, result)
 
 
 if __name__ == "__main__":
