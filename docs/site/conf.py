@@ -57,7 +57,7 @@ def read_docstring(app, what, name, obj, options, lines: list[str]) -> None:
 
 
 COMMANDS = ["tune", "predict", "bench step", "bench allreduce", "bench chunks", "bench collectives", "bench layers",
-            "trace", "import", "buckets", "compare", "report"]  # fmt: skip
+            "trace", "import", "buckets", "report"]  # fmt: skip
 
 
 def add_help(app, page: str, source: list[str]) -> None:

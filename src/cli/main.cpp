@@ -22,7 +22,6 @@ Run declare_trace(CLI::App& app);
 Run declare_tune(CLI::App& app);
 Run declare_predict(CLI::App& app);
 Run declare_import(CLI::App& app);
-Run declare_compare(CLI::App& app);
 Run declare_report(CLI::App& app);
 
 namespace {
@@ -44,7 +43,6 @@ constexpr std::array kCommands = {
     Command{"buckets", "list named models; show one's buckets, or a file's", declare_buckets},
     Command{"predict", "predict backward, best cap and plan from two CSV files", declare_predict},
     Command{"import", "convert others' measurements to Firkin's CSV files", declare_import},
-    Command{"compare", "compare two results: which differences are real", declare_compare},
     Command{"report", "turn results.json into a page", declare_report},
 };
 

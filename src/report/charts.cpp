@@ -4,9 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <array>
 #include <cmath>
-#include <ranges>
 
 #include "firkin/base/units.h"
 #include "firkin/stats/estimates.h"
@@ -219,66 +217,6 @@ std::optional<Chart> step_matrix_chart(const Results& results) {
   return chart;
 }
 
-// ---- Two runs compared: the time of B over that of A, setting by setting.
-
-// In the order of Verdict.
-constexpr std::array kVerdictWords = {"B is faster", "B is slower", "cannot be told apart", "unknown"};
-
-using NameParts = std::vector<std::string>;
-
-// "demo, batch 1, fp32" -> demo; batch 1; fp32
-NameParts parts_of(const std::string& configuration) {
-  NameParts parts;
-  for (const auto part : std::views::split(configuration, std::string_view(", "))) parts.emplace_back(part.begin(), part.end());
-  return parts;
-}
-
-// What tells a setting from the others: its name without the parts that all configurations share.
-std::string label_of(const ComparedSetting& setting, const NameParts& in_all) {
-  NameParts parts = parts_of(setting.configuration);
-  std::erase_if(parts, [&in_all](const std::string& part) { return std::ranges::count(in_all, part) > 0; });
-  return parts.empty() ? setting.name : fmt::format("{}: {}", fmt::join(parts, ", "), setting.name);
-}
-
-NameParts parts_of_all(const std::vector<ComparedSetting>& settings) {
-  NameParts common = parts_of(settings[0].configuration);
-  for (const ComparedSetting& setting : settings) {
-    const NameParts parts = parts_of(setting.configuration);
-    std::erase_if(common, [&parts](const std::string& part) { return std::ranges::count(parts, part) == 0; });
-  }
-  return common;
-}
-
-json ratio_mark(const ComparedSetting& setting, const NameParts& in_all) {
-  json mark = {{"setting", label_of(setting, in_all)},
-               {"ratio", setting.ratio},
-               {"end", setting.ratio},
-               {"change", display_percent(setting.ratio - 1, true)},
-               {"verdict", kVerdictWords[static_cast<size_t>(setting.verdict)]},
-               {"interval", "–"},
-               {"a", display_seconds(setting.a_s)},
-               {"b", display_seconds(setting.b_s)}};
-  if (!setting.ratio_interval) return mark;
-  const Interval& interval = *setting.ratio_interval;
-  mark.update({{"low", interval.low},
-               {"high", interval.high},
-               {"end", std::max(setting.ratio, interval.high)},
-               {"interval", fmt::format("{:.3f} to {:.3f}", interval.low, interval.high)}});
-  return mark;
-}
-
-std::optional<Chart> ratios_chart(const Results& results) {
-  if (!results.comparison || results.comparison->settings.empty()) return std::nullopt;
-  const std::vector<ComparedSetting>& settings = results.comparison->settings;
-  json marks = json::array();
-  const NameParts in_all = parts_of_all(settings);
-  for (const ComparedSetting& setting : settings) marks.push_back(ratio_mark(setting, in_all));
-  const auto count = [&settings](Verdict verdict) { return std::ranges::count(settings, verdict, &ComparedSetting::verdict); };
-  return chart_of("ratios", {{"settings", marks}},
-                  fmt::format("Of {} settings B is faster in {}, slower in {}; {} cannot be told apart.", settings.size(),
-                              count(Verdict::kFaster), count(Verdict::kSlower), count(Verdict::kSame)));
-}
-
 // ---- When a step computed and when it communicated, setting by setting: as measured, and as predicted.
 
 void add_periods(json& rows, const std::string& setting, const std::vector<BusyPeriod>& periods, const std::string& prefix) {
@@ -330,7 +268,7 @@ std::vector<StrategyRow> compared_strategies(const Results& results) {
 std::vector<Chart> charts_for(const Results& results) {
   if (results.prediction) return prediction_charts(*results.prediction);
   std::vector<Chart> charts;
-  for (const auto& build : {curve_chart, step_matrix_chart, ratios_chart, allreduce_chart, chunks_chart, layers_chart, ready_chart,
+  for (const auto& build : {curve_chart, step_matrix_chart, allreduce_chart, chunks_chart, layers_chart, ready_chart,
                             timeline_chart, strategy_chart}) {
     if (auto chart = build(results)) charts.push_back(std::move(*chart));
   }

@@ -191,10 +191,6 @@ std::string tables_html(const Results& results) {
   const auto add = [&html](const std::vector<Table>& tables) {
     for (const Table& table : tables) html += html_table(table);
   };
-  if (results.comparison) {
-    add({difference_table(*results.comparison)});
-    for (const Comparison& part : by_configuration(*results.comparison)) add({comparison_table(part, kPage)});
-  }
   if (results.prediction) add(prediction_tables(*results.prediction, kPage));
   if (!results.curve.empty()) html += html_table(remarked_curve(results));
   if (!results.strategies.empty()) html += html_table(strategy_table(compared_strategies(results), kPage));

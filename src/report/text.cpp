@@ -93,13 +93,6 @@ std::string allreduce_heading(const std::vector<AllReduceRow>& sizes) {
                      display_seconds(last.median_s), format_bytes(last.bytes));
 }
 
-std::string comparison_heading(const Comparison& comparison) {
-  const auto count = [&comparison](Verdict verdict) { return std::ranges::count(comparison.settings, verdict, &ComparedSetting::verdict); };
-  return fmt::format("Of {} settings in both runs, B is faster in {}, slower in {}, and indistinguishable from A in {}.",
-                     comparison.settings.size(), count(Verdict::kFaster), count(Verdict::kSlower),
-                     count(Verdict::kSame) + count(Verdict::kUnknown));
-}
-
 std::string heading_of(const Results& results) {
   const auto predicts = [](const CurveRow& row) { return row.predicted_s.has_value(); };
   const auto& rows = results.dense_curve.empty() ? results.curve : results.dense_curve;
@@ -108,7 +101,6 @@ std::string heading_of(const Results& results) {
     return fmt::format("The best cap is predicted to be {} MiB, at {} per step.", display_cap(best->cap_mib),
                        display_seconds(*best->predicted_s));
   }
-  if (results.comparison) return comparison_heading(*results.comparison);
   if (!results.configurations.empty()) return steps_heading(results);
   if (!results.strategies.empty()) return fmt::format("Step times of {} strategies.", results.strategies.size());
   if (results.run.command == "watch" && !results.notes.empty()) return results.notes.front();
@@ -146,7 +138,6 @@ Wording summarize(const Results& results) {
   if (results.calibration && !results.calibration->fit.warning.empty())
     answer.warnings.push_back(fmt::format("Calibration: {}.", results.calibration->fit.warning));
   answer.notes = results.notes;
-  if (results.comparison) answer.lead = reading_aid(*results.comparison);
   if (results.decision || results.prediction) {
     recommend(results, answer);
   } else {
@@ -196,29 +187,6 @@ std::string advice_on(const std::vector<StrategyRow>& rows) {
   return wrapped("", fmt::format("{} of {} intervals are wider than a quarter of the step: more --blocks, or a machine with less other "
                                  "load, make them narrower.",
                                  wide, rows.size()));
-}
-
-std::string comparison_in_text(const Comparison& comparison) {
-  std::string same;
-  for (const auto& [name, value] : comparison.same_facts) same += (same.empty() ? "" : "; ") + name + " " + value;
-  std::string text = fmt::format("A  {}\nB  {}\n\n", comparison.a_file, comparison.b_file);
-  text += wrapped("In both: ", same.empty() ? "nothing" : same);
-  text += comparison.different_facts.empty() ? "No recorded setting differs between the runs.\n" : "Different:\n";
-  for (const DifferentFact& fact : comparison.different_facts) {
-    text += wrapped("  ", fact.name);
-    text += wrapped("    A  ", fact.a.empty() ? "not stated" : fact.a);
-    text += wrapped("    B  ", fact.b.empty() ? "not stated" : fact.b);
-  }
-  if (comparison.settings.empty()) text += "\nThe runs share no setting.\n";
-  for (const Comparison& part : by_configuration(comparison)) {
-    const std::string& configuration = part.settings[0].configuration;
-    text += '\n';
-    if (!configuration.empty()) text += wrapped("", configuration);
-    text += terminal_table(comparison_table(part, kFirstTable));
-  }
-  for (const std::string& name : comparison.only_a) text += wrapped("Only in A: ", name);
-  for (const std::string& name : comparison.only_b) text += wrapped("Only in B: ", name);
-  return text;
 }
 
 }  // namespace
@@ -275,7 +243,6 @@ std::string results_in_text(const Results& results, bool with_settings) {
   for (const StepConfiguration& configuration : results.configurations) add(configuration_in_text(configuration));
   for (const Table& table : section_tables(results, kFirstTable)) add(terminal_table(table));
   if (!results.allreduce.empty() && text.empty()) add(terminal_table(allreduce_table(results.allreduce, kFirstTable)));
-  if (results.comparison) add(comparison_in_text(*results.comparison));
   const bool has_tables = !text.empty();
   add(answer_in_text(results, with_settings));
   return has_tables ? heading + "\n" + text : text;

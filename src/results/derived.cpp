@@ -158,10 +158,6 @@ std::string setting_name(const StrategyRow& row) {
   return row.cap_mib ? fmt::format("{} {} MiB", row.strategy, display_cap(*row.cap_mib)) : row.strategy;
 }
 
-std::string exact_setting_name(const StrategyRow& row) {
-  return row.cap_mib ? fmt::format("{} {:.6g} MiB", row.strategy, *row.cap_mib) : row.strategy;
-}
-
 // The files of CMSC 828G's assignment.
 
 namespace {

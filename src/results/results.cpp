@@ -348,7 +348,7 @@ constexpr auto kFields<Results> = std::tuple(
     Field("sharded", &Results::sharded), Field("sharded_over_best_cap", &Results::sharded_over_best_cap),
     Field("chunks", &Results::chunks, kIfAny), Field("collectives", &Results::collectives, kIfAny),
     Field("configurations", &Results::configurations, kIfAny), Field("traces", &Results::traces, kIfAny),
-    Field("comparison", &Results::comparison), Field("samples.total_s", &Results::chunk_totals_s, kIfAny),
+    Field("samples.total_s", &Results::chunk_totals_s, kIfAny),
     Field("samples.seconds", &Results::collective_samples_s, kIfAny));
 
 namespace {

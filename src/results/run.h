@@ -99,7 +99,7 @@ inline constexpr std::string_view kPredictCommand = "predict";
 // "demo, batch 4, sequence 128, float32"
 std::string name_of(const ModelDescription& model);
 
-// For a page and for comparing runs.
+// For a page.
 Facts facts_of(const Environment& environment);
 Facts facts_of(const ModelDescription& model);
 

@@ -97,21 +97,6 @@ size_t means_outside(size_t n, double confidence) {
   return outside;
 }
 
-// A median, and the distances to the ends of its interval as logarithms. An interval that reaches down to 0 has no lower
-// end, and then the distance is infinite.
-struct MedianWithin {
-  double median, below, above;
-};
-
-MedianWithin median_within(std::span<const double> samples) {
-  if (std::ranges::any_of(samples, [](double sample) { return !(sample > 0); })) {
-    throw std::invalid_argument("a ratio of a value that is not positive");
-  }
-  const double middle = median(samples);
-  const Interval interval = series_interval(samples);
-  return {middle, std::log(middle / interval.low), std::log(interval.high / middle)};
-}
-
 }  // namespace
 
 double median(std::span<const double> values) {
@@ -223,13 +208,6 @@ PairedRatio paired_ratio(std::span<const double> a, std::span<const double> refe
   const double middle = std::exp(median(means));
   if (outside == 0) return {middle, {0, std::numeric_limits<double>::infinity()}};
   return {middle, {std::exp(means[outside - 1]), std::exp(means[means.size() - outside])}};
-}
-
-PairedRatio unpaired_ratio(std::span<const double> a, std::span<const double> reference) {
-  const MedianWithin of_a = median_within(a), of_reference = median_within(reference);
-  const double ratio = of_a.median / of_reference.median;
-  return {ratio,
-          {ratio * std::exp(-std::hypot(of_a.below, of_reference.above)), ratio * std::exp(std::hypot(of_a.above, of_reference.below))}};
 }
 
 }  // namespace firkin

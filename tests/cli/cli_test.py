@@ -28,7 +28,7 @@ class Start(InFolder):
         for words in ([], ["--version"], ["frobnicate"], ["tune", "--help"], ["bench", "step", "--help-all"], ["trace", "--steps", "0"],
                       ["tune", "--ranks", "0"], ["buckets"],
                       ["predict", "--tensors", "none.csv", "--allreduce", "none.csv"], ["import", "none.csv"], ["report", "none.json"],
-                      ["compare", "none.json", "none.json"], ["tune", "--data", "none.txt"]):  # fmt: skip
+                      ["tune", "--data", "none.txt"]):  # fmt: skip
             result = firkin(*words, env=os.environ | {"LD_DEBUG": "files"})
             loads[" ".join(words)] = "libtorch_cpu.so" in result.stderr
         self.assertEqual({words for words, loaded in loads.items() if loaded}, {"tune --data none.txt"})
@@ -114,7 +114,7 @@ class Usage(InFolder):
 
     def test_help_fits_into_80_columns(self):
         experiments = [["bench", name] for name in ("step", "allreduce", "chunks", "collectives", "layers")]
-        commands = [[name] for name in ("tune", "bench", "trace", "buckets", "predict", "import", "compare", "report")]
+        commands = [[name] for name in ("tune", "bench", "trace", "buckets", "predict", "import", "report")]
         for words in [["--help"], *([*command, how] for command in commands + experiments for how in ("--help", "--help-all"))]:
             for line in firkin(*words).stdout.splitlines():
                 self.assertLessEqual(len(line), 80, (words, line))

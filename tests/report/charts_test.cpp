@@ -60,12 +60,6 @@ json rows_of(const Results& results, const std::string& id, const std::string& d
   return chart_of(results, id).spec["datasets"][dataset];
 }
 
-Results compared(std::vector<ComparedSetting> settings) {
-  Results results;
-  results.comparison = Comparison{.command = "tune", .a_file = "a", .b_file = "b", .settings = std::move(settings)};
-  return results;
-}
-
 TEST(Charts, EveryTemplateHasExampleRows) {
   for (const auto& [name, spec] : chart_templates().items()) {
     if (name == "config") continue;
@@ -257,28 +251,6 @@ TEST(Charts, AConfigurationOutOfMemoryIsNamed) {
   EXPECT_EQ(chart.spec["datasets"]["steps"][1]["problem"], "out of memory");
   results.configurations = {large};
   EXPECT_FALSE(find_chart(results, "steps"));
-}
-
-TEST(Charts, ARatioSaysWhichRunIsFaster) {
-  ComparedSetting faster;
-  faster.name = "none";
-  faster.ratio = 0.5;
-  faster.ratio_interval = Interval{0.4, 0.6};
-  faster.verdict = Verdict::kFaster;
-  const json row = rows_of(compared({faster}), "ratios", "settings")[0];
-  EXPECT_EQ(row["verdict"], "B is faster");
-  EXPECT_EQ(row["change"], "−50.0 %");
-  EXPECT_EQ(row["high"], 0.6);
-}
-
-TEST(Charts, RatiosAreNamedByWhatTellsThemApart) {
-  ComparedSetting first, second;
-  first.configuration = "demo, batch 1, sequence 32, fp32";
-  second.configuration = "demo, batch 2, sequence 32, fp32";
-  first.name = second.name = "naive";
-  const auto name_of_first = [](const Results& results) { return rows_of(results, "ratios", "settings")[0]["setting"]; };
-  EXPECT_EQ(name_of_first(compared({first, second})), "batch 1: naive");
-  EXPECT_EQ(name_of_first(compared({first})), "naive");
 }
 
 }  // namespace

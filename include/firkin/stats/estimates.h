@@ -115,10 +115,4 @@ PairedRatio paired_ratio(std::span<const double> a, std::span<const double> refe
 // (1963) of the centre.
 std::vector<double> pairwise_means(std::span<const double> values);
 
-// The ratio of the medians of two series in the order measured. Their lengths may differ. They count as independent: the
-// distances of the ends of each series_interval() from its median, as logarithms, add up as squares (method of variance
-// estimates recovery, Zou and Donner 2008).
-// Throws std::invalid_argument when one is empty or holds a value that is not positive and finite.
-PairedRatio unpaired_ratio(std::span<const double> a, std::span<const double> reference);
-
 }  // namespace firkin
