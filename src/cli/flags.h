@@ -110,7 +110,6 @@ struct TuneFlags : RunFlags {
   BlockFlags steps;
   std::optional<double> seconds;  // in all
   std::vector<int64_t> caps;
-  std::vector<std::string> hooks;
   bool sharded = false;
   bool compare = false;
   int race_blocks = 10;

@@ -91,9 +91,7 @@ void add_strategy_flags(CLI::App& app, std::vector<std::string>& strategies, std
 }
 
 void add_matrix_flags(CLI::App& app, StepFlags& flags) {
-  add_value(app, "--model", flags.models, "named models (firkin buckets lists them) or .json\nfiles")
-      ->delimiter(',')
-      ->type_name("MODEL");
+  add_value(app, "--model", flags.models, "named models (firkin buckets lists them) or .json\nfiles")->delimiter(',')->type_name("MODEL");
   add_value(app, "--batch", flags.batch_sizes, "sequences per rank and step")->delimiter(',');
   add_value(app, "--sequence", flags.sequence_lengths, "tokens per sequence")->delimiter(',');
   add_strategy_flags(app, flags.strategies, flags.caps);
@@ -225,7 +223,6 @@ Run declare_tune(CLI::App& app) {
   app.add_flag("--sharded", flags->sharded, "consider the strategy sharded too: time and memory")->group("Measuring");
   app.add_flag("--compare", flags->compare, "also measure naive, flat, overlap and more caps")->group("Measuring");
   add_sizes(app, "--cap", flags->caps, "also race these: 1MiB,25MiB; with --compare, the\ncaps to compare")->group("Buckets");
-  app.add_option("--hooks", flags->hooks, "compare these wire formats: none,bf16")->delimiter(',')->group("Buckets");
   const char* const measuring = "Measuring";
   add_value(app, "--race-blocks", flags->race_blocks, "at most this many blocks in the race", measuring)->check(CLI::Range(1, 100000));
   add_block_flags(app, flags->steps, "blocks that measure the gain; each runs all settings");

@@ -22,11 +22,9 @@ struct PredictFlags {
   int64_t nodes = 0;  // 0: not given
   RuleFlags rule;
   std::optional<int64_t> largest_bucket_bytes;
-  double forward_s = 0;  // 0: not given
-  std::vector<std::string> hooks;
+  double forward_s = 0;   // 0: not given
   ImportOptions reading;  // for --allreduce
-  double conversion_s_per_gib = 0;
-  CommonFlags common;  // an empty --out writes nothing
+  CommonFlags common;     // an empty --out writes nothing
 };
 
 // The sources of the prediction's inputs, as errors name them.
@@ -99,9 +97,6 @@ PredictionInputs read_inputs(const PredictFlags& flags, std::vector<std::string>
   if (!flags.cluster.empty()) published = read_cluster(flags.cluster, data_folder());
   inputs.profile = flags.model.empty() ? read_tensors_csv(flags.tensors) : assume_profile(flags, published.gpu, notes);
   set_forward(flags, inputs.profile);
-  for (const std::string& hook : flags.hooks) {
-    inputs.hooks.push_back(find_compression(hook, flags.conversion_s_per_gib / static_cast<double>(kGiB)));
-  }
   if (flags.cluster.empty()) {
     inputs.table = read_allreduce(flags, notes);
     inputs.world_size = world_size(flags, inputs.table);
@@ -210,8 +205,6 @@ Run declare_predict(CLI::App& app) {
       ->group(group);
   add_size(app, "--max-bucket", flags->largest_bucket_bytes, "largest bucket of several tensors")->group(group);
   add_time(app, "--forward", flags->forward_s, "end of forward: 30ms (0: the largest needed_s)")->group(group);
-  app.add_option("--hooks", flags->hooks, "wire formats to predict: none,bf16")->delimiter(',')->group(group);
-  add_time(app, "--conversion-time", flags->conversion_s_per_gib, "to bf16 and back, per GiB of gradients: 300ms")->group(group);
   app.add_flag("--sensitivity", inputs.sensitivity, "multiply each input by 1/8 to 8; heat maps with --out");
   CLI::Option* sharded =
       app.add_flag("--sharded", inputs.sharded,

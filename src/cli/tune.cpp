@@ -19,10 +19,6 @@ TuneOptions checked_options(const TuneFlags& flags) {
       .seed = flags.common.seed};
   constexpr double kSeconds = 120;
   options.seconds = flags.seconds.value_or(options.compare ? options.seconds : kSeconds);
-  for (const std::string& hook : flags.hooks) {
-    find_compression(hook, 0);
-    if (hook != kNoHook && std::ranges::find(options.hooks, hook) == options.hooks.end()) options.hooks.push_back(hook);
-  }
   return options;
 }
 

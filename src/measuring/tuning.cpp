@@ -74,18 +74,11 @@ std::optional<double> predicted_step_s(const Tuning& tuning, const SettingSteps&
   if (setting.name == kTorchDefaultName) return predict_step(model_of(tuning), default_plan(tuning));
   if (setting.name == kOrderedName) return predict_ordered_step(model_of(tuning), *tuning.ordered);
   if (setting.name == kShardedName) return tuning.sharded->period_s;
-  for (const HookTuning& hook : tuning.hooks) {
-    if (setting.name == hook_setting_name(hook)) return hook.predicted.time_s;
-  }
   return std::nullopt;
 }
 
 std::string cap_setting_name(int64_t cap_bytes) {
   return fmt::format("bucketed {}", format_bytes(cap_bytes));
-}
-
-std::string hook_setting_name(const HookTuning& hook) {
-  return fmt::format("{}, {}", cap_setting_name(hook.predicted.cap_bytes), hook.hook);
 }
 
 std::vector<BucketPlan> plans_to_calibrate_on(const TensorProfile& profile, const CapOptions& rule) {
@@ -134,15 +127,6 @@ bool is_clear(Tuning& tuning) {
 
 const PredictedCap& choice_of(const Tuning& tuning) {
   return tuning.raced.at(tuning.standing.choice);
-}
-
-HookTuning tune_hook(const Tuning& tuning, const std::string& hook, double conversion_s_per_byte) {
-  const CommCosts costs = compressed(*tuning.costs, find_compression(hook, conversion_s_per_byte));
-  const StepModel plain = model_of(tuning);
-  const StepModel hooked{plain.profile, costs, plain.simulation, plain.none_step_s, plain.bare_backward_s, plain.residual};
-  const std::vector<PredictedCap> caps =
-      caps_to_race(hooked, tuning.rule, {.most_buckets = most_calibrated_buckets(tuning.calibration_plans)});
-  return {.hook = hook, .predicted = caps[weigh(caps).choice]};
 }
 
 void tune_sharded(Tuning& tuning, const TrainedMemory& trained) {

@@ -35,12 +35,6 @@ inline constexpr const char* kOrderedName = "ordered";
 inline constexpr const char* kShardedName = "sharded";
 inline constexpr const char* kChosenCapName = "chosen cap";
 
-// A cap for gradients that travel in another type.
-struct HookTuning {
-  std::string hook;        // "bf16"
-  PredictedCap predicted;  // its cap in bytes of the gradients, like all caps
-};
-
 // Members that are not measured yet are empty.
 struct Tuning {
   // The input.
@@ -56,7 +50,7 @@ struct Tuning {
   std::vector<BucketPlan> calibration_plans;
   std::vector<SettingSteps> calibration;  // none, then one per plan
   std::vector<SettingSteps> race;         // one per raced cap
-  // In this order: none; what is compared, by name; PyTorch's default, if it can be measured; ordered; sharded; hooks;
+  // In this order: none; what is compared, by name; PyTorch's default, if it can be measured; ordered; sharded;
   // then the chosen cap or, if caps are compared, these.
   std::vector<SettingSteps> gain;
 
@@ -68,7 +62,6 @@ struct Tuning {
   std::vector<PredictedCap> raced, compared;  // ascending
   std::optional<BucketPlan> ordered;          // buckets of the strategy; none if it is not measured
   std::optional<PredictedSharded> sharded;    // if asked for; its periods are whole steps
-  std::vector<HookTuning> hooks;              // those asked for
   Standing standing;                          // among the caps in `raced`
   Decision decision;                          // its gain is from `gain`, which had no part in the choice
   std::vector<std::string> notes;             // what was left out or could not be told apart, one sentence each
@@ -80,7 +73,6 @@ std::vector<BucketPlan> plans_to_calibrate_on(const TensorProfile& profile, cons
 
 // The names of further settings in `gain`.
 std::string cap_setting_name(int64_t cap_bytes);
-std::string hook_setting_name(const HookTuning& hook);
 
 // Fits the model to `calibration`. Throws InputError as calibrate() of plan/, and std::invalid_argument unless there is
 // one setting more than plans.
@@ -99,9 +91,6 @@ bool is_clear(Tuning& tuning);
 
 // The leading cap, after is_clear().
 const PredictedCap& choice_of(const Tuning& tuning);
-
-// Predicts the step with the hook, and chooses its cap. conversion_s_per_byte: for the conversion to its type and back.
-HookTuning tune_hook(const Tuning& tuning, const std::string& hook, double conversion_s_per_byte);
 
 // After is_clear(): sets `sharded`, from `collectives`, calibrated like the all-reduce. `trained`: as for
 // predict_sharded().

@@ -48,15 +48,6 @@ std::vector<CostPoint> merge_repeated_sizes(std::vector<CostPoint> points) {
   return merged;
 }
 
-CostCurve compressed_curve(const CostCurve& curve, const Compression& compression) {
-  std::vector<CostPoint> points;
-  for (const CostPoint& point : curve.points()) {
-    const double bytes = std::round(static_cast<double>(point.bytes) / compression.wire_fraction);
-    points.push_back({static_cast<int64_t>(bytes), point.seconds + bytes * compression.conversion_s_per_byte});
-  }
-  return CostCurve(std::move(points));
-}
-
 }  // namespace
 
 CostCurve::CostCurve(std::vector<CostPoint> points) {
@@ -142,19 +133,6 @@ AlphaBeta fit_alpha_beta(const std::vector<CostPoint>& points) {
   }
   fit.median_relative_error = median(errors);
   return fit;
-}
-
-Compression find_compression(const std::string& name, double conversion_s_per_byte) {
-  if (!std::isfinite(conversion_s_per_byte) || conversion_s_per_byte < 0) {
-    throw InputError(fmt::format("the time to convert a byte is {}; expected at least 0", conversion_s_per_byte));
-  }
-  if (name == kNoHook) return {.name = name};
-  if (name == kBf16Hook) return {.name = name, .wire_fraction = 0.5, .conversion_s_per_byte = conversion_s_per_byte};
-  throw InputError(fmt::format("unknown hook '{}'; expected one of {}, {}", name, kNoHook, kBf16Hook));
-}
-
-CommCosts compressed(const CommCosts& costs, const Compression& compression) {
-  return {compressed_curve(costs.isolated, compression), compressed_curve(costs.gap, compression)};
 }
 
 }  // namespace firkin

@@ -169,23 +169,6 @@ PredictedSharded predicted_sharded(const PredictionModel& model, const Predictio
   return sharded;
 }
 
-PredictedHook predicted_hook(PredictionModel model, const Compression& compression) {
-  model.costs = compressed(model.costs, compression);
-  for (InputDraw& draw : model.draws) draw.costs = compressed(draw.costs, compression);
-  model.weigh_caps();
-  const PredictedCap best = least_regret(model);
-  PredictedHook hook{.name = compression.name,
-                     .cap_bytes = best.cap_bytes,
-                     .buckets = best.buckets,
-                     .backward_s = best.time_s,
-                     .exposed_s = best.exposed_s};
-  if (!model.profile.knows_forward()) return hook;
-  const PredictedOrdered ordered = predict_ordered(model.profile, model.costs, best.time_s, model.search, model.all_draws());
-  hook.bucketed_period_s = ordered.bucketed_period_s;
-  hook.ordered_period_s = ordered.period_s;
-  return hook;
-}
-
 Extrapolation extrapolate(const ScalingModel& scaling, const PredictionModel& model, int64_t world) {
   Extrapolation extrapolation{.fitted_worlds = scaling.fitted_worlds(), .forms = {}};
   for (const FormFit& fit : scaling.fits()) {
@@ -241,7 +224,6 @@ Prediction predict(PredictionInputs inputs) {
   result.baselines = predicted_baselines(model, result.best_plan.backward_s);
   if (model.profile.knows_forward()) result.ordered = predicted_ordered(model, result.best_uniform.time_s);
   if (inputs.sharded) result.sharded = predicted_sharded(model, inputs, result.best_uniform, result.ordered->period_s);
-  for (const Compression& hook : inputs.hooks) result.hooks.push_back(predicted_hook(model, hook));
   if (scaling) result.extrapolation = extrapolate(*scaling, model, world);
   if (inputs.sensitivity) result.sensitivity = {sensitivity_table(model.profile, model.costs, model.rule, model.search)};
   return result;

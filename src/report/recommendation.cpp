@@ -82,14 +82,6 @@ std::string sharded_sentence(const PredictedSharded& sharded, const std::optiona
       sharded.halves ? std::string(" ") + kHalves : "");
 }
 
-std::string hook_sentence(const HookGain& hook) {
-  const PairedRatio gain{hook.ratio, hook.ratio_ci.value_or(Interval{0, HUGE_VAL})};
-  return fmt::format(
-      "With gradients as {} on the wire, {} MiB is predicted to be best ({}), and a step takes {}. It rounds gradients to 8 "
-      "significant bits: compare the loss before you keep it.",
-      hook.hook, display_cap(hook.cap_mib), display_seconds(hook.predicted_s), against(gain, "without"));
-}
-
 std::string bounds_sentence(const Decision& decision) {
   if (!decision.lowest_cap_mib) return "";
   if (!decision.highest_cap_mib)
@@ -173,7 +165,6 @@ std::vector<std::string> tune_lead(const Results& results) {
   }
   std::vector<std::string> lead = {sure + bounds_sentence(decision)};
   if (results.sharded) lead.push_back(sharded_sentence(*results.sharded, results.sharded_over_best_cap));
-  for (const HookGain& hook : results.hooks) lead.push_back(hook_sentence(hook));
   if (results.profile && results.alpha_beta) {
     const TensorProfile& profile = results.profile->tensors;
     lead.push_back(place_on_the_map(profile.total_bytes(), profile.backward_s, *results.alpha_beta));

@@ -84,23 +84,12 @@ void add_best(const Tuning& tuning, Results& results) {
 void add_answer(const Tuning& tuning, const BlockFit& fit, Results& results) {
   add_best(tuning, results);
   const SettingSteps& chosen = chosen_setting(tuning);
-  const auto measured_s = [&](const SettingSteps& setting) { return fit[static_cast<size_t>(&setting - tuning.gain.data())].median; };
   results.decision = tuning.decision;
-  results.decision->measured_s = measured_s(chosen);
+  results.decision->measured_s = fit[static_cast<size_t>(&chosen - tuning.gain.data())].median;
   results.over_default = tuning.decision.over_default;
   if (const SettingSteps* ordered = find_setting(tuning.gain, kOrderedName)) results.ordered_over_best_cap = gain_over(*ordered, chosen);
   results.sharded = tuning.sharded;
   if (const SettingSteps* sharded = find_setting(tuning.gain, kShardedName)) results.sharded_over_best_cap = gain_over(*sharded, chosen);
-  for (const HookTuning& hook : tuning.hooks) {
-    const SettingSteps& hooked = *find_setting(tuning.gain, hook_setting_name(hook));
-    const PairedRatio gain = gain_over(hooked, chosen);
-    results.hooks.push_back({.hook = hook.hook,
-                             .cap_mib = mib(hook.predicted.cap_bytes),
-                             .predicted_s = hook.predicted.time_s,
-                             .measured_s = measured_s(hooked),
-                             .ratio = gain.ratio,
-                             .ratio_ci = gain.interval});
-  }
 }
 
 }  // namespace

@@ -134,7 +134,7 @@ static void read_object(const JsonFields& fields, SensitivityPoint& point) {
 template <>
 constexpr auto kFields<SensitivityPrediction> = std::tuple(Field("points", &SensitivityPrediction::points, kRequired));
 
-// ---- The strategy `ordered`, and gradients in a smaller type.
+// ---- The strategy `ordered`.
 
 namespace {
 
@@ -168,14 +168,6 @@ constexpr auto kFields<PredictedOrdered> = std::tuple(
     Field("agreement_s", &PredictedOrdered::agreement_s), Field("low_s", &PredictedOrdered::low_s, Unit::kSeconds),
     Field("high_s", &PredictedOrdered::high_s, Unit::kSeconds), Field("buckets", &PredictedOrdered::buckets, kRequired));
 
-template <>
-constexpr auto kFields<PredictedHook> =
-    std::tuple(Field("hook", &PredictedHook::name), Field(kCapKey, &PredictedHook::cap_bytes, Unit::kBytesAsMib, "cap MiB"),
-               Field("buckets", &PredictedHook::buckets), Field(kBackwardKey, &PredictedHook::backward_s, Unit::kSeconds),
-               Field("exposed_s", &PredictedHook::exposed_s, Unit::kDifference),
-               Field("bucketed_period_s", &PredictedHook::bucketed_period_s, Unit::kDifference, "step, bucketed"),
-               Field("ordered_period_s", &PredictedHook::ordered_period_s, Unit::kDifference, "step, ordered"));
-
 // ---- All of it.
 
 template <>
@@ -185,7 +177,7 @@ constexpr auto kFields<Prediction> = std::tuple(Field("model", &Prediction::work
                                                 Field("best_plan", &Prediction::best_plan), Field("baselines", &Prediction::baselines),
                                                 Field("extrapolation", &Prediction::extrapolation),
                                                 Field("sensitivity", &Prediction::sensitivity), Field("ordered", &Prediction::ordered),
-                                                Field("hooks", &Prediction::hooks, kIfAny), Field("sharded", &Prediction::sharded));
+                                                Field("sharded", &Prediction::sharded));
 
 void write_object(const Prediction& prediction, json& document) {
   write_object<>(prediction, document);
@@ -279,10 +271,6 @@ std::vector<Table> prediction_tables(const Prediction& prediction, unsigned show
   if (!prediction.curve.empty()) tables.push_back(predicted_curve_table(prediction, shown));
   tables.push_back(plan_table(prediction.best_plan, shown));
   if (prediction.ordered) tables.push_back(ordered_table(*prediction.ordered, shown));
-  if (!prediction.hooks.empty())
-    tables.push_back(
-        table_of(prediction.hooks, kFirstTable,
-                 "Gradients as they are on the wire (none) or in a smaller type, which rounds them: compare the loss as well"));
   if (prediction.extrapolation) {
     tables.push_back(table_of(prediction.extrapolation->forms, shown, "How all-reduces may grow with the number of ranks"));
   }

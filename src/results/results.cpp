@@ -98,13 +98,6 @@ constexpr auto kFields<Decision> = std::tuple(
     Field("expected_regret", &Decision::expected_regret), Field("tied_mib", &Decision::tied_mib, Unit::kMib),
     Field("level", &Decision::level, Unit::kRatio), Field("options", &Decision::options));
 
-template <>
-constexpr auto kFields<HookGain> = std::tuple(Field("hook", &HookGain::hook), Field(kCapKey, &HookGain::cap_mib, Unit::kMib),
-                                              Field("predicted_s", &HookGain::predicted_s, Unit::kSeconds),
-                                              Field("measured_s", &HookGain::measured_s, Unit::kSeconds),
-                                              Field("ratio", &HookGain::ratio, Unit::kRatio),
-                                              Field("ratio_ci", &HookGain::ratio_ci, Unit::kRatio));
-
 namespace {
 
 // Throws FieldError unless the row has the times that an answer needs.
@@ -344,11 +337,10 @@ constexpr auto kFields<Results> = std::tuple(
     Field("decision", &Results::decision), Field("best_predicted", &Results::best_predicted),
     Field("best_measured", &Results::best_measured), Field("indifference_set", &Results::indifference_set, Unit::kMib, kIfAny),
     Field("regret", &Results::regret), Field("over_default", &Results::over_default),
-    Field("ordered_over_best_cap", &Results::ordered_over_best_cap), Field("hooks", &Results::hooks, kIfAny),
-    Field("sharded", &Results::sharded), Field("sharded_over_best_cap", &Results::sharded_over_best_cap),
-    Field("chunks", &Results::chunks, kIfAny), Field("collectives", &Results::collectives, kIfAny),
-    Field("configurations", &Results::configurations, kIfAny), Field("traces", &Results::traces, kIfAny),
-    Field("samples.total_s", &Results::chunk_totals_s, kIfAny),
+    Field("ordered_over_best_cap", &Results::ordered_over_best_cap), Field("sharded", &Results::sharded),
+    Field("sharded_over_best_cap", &Results::sharded_over_best_cap), Field("chunks", &Results::chunks, kIfAny),
+    Field("collectives", &Results::collectives, kIfAny), Field("configurations", &Results::configurations, kIfAny),
+    Field("traces", &Results::traces, kIfAny), Field("samples.total_s", &Results::chunk_totals_s, kIfAny),
     Field("samples.seconds", &Results::collective_samples_s, kIfAny));
 
 namespace {

@@ -87,16 +87,6 @@ std::string steps_csv(const std::vector<StepConfiguration>& configurations);
 
 // ---- The answer of `firkin tune`.
 
-// The best cap for gradients that travel in another type, compared with the chosen cap.
-struct HookGain {
-  std::string hook;
-  double cap_mib = 0;  // in bytes of the gradients themselves, like all caps
-  double predicted_s = 0;
-  double measured_s = 0;
-  double ratio = 1;  // between measured steps
-  std::optional<Interval> ratio_ci = {};
-};
-
 // A run that the model was calibrated on.
 struct CalibrationRun {
   std::string name;
@@ -216,7 +206,6 @@ struct Results {
   std::optional<double> regret = {};                      // step at best_predicted over step at best_measured, minus 1
   std::optional<PairedRatio> over_default = {};           // step with the chosen cap over PyTorch's default, as in the decision
   std::optional<PairedRatio> ordered_over_best_cap = {};  // the best cap is the chosen one
-  std::vector<HookGain> hooks = {};
   std::optional<PredictedSharded> sharded = {};           // its periods are whole steps
   std::optional<PairedRatio> sharded_over_best_cap = {};  // if it was measured
   std::optional<StepSamples> step_samples = {};
@@ -295,7 +284,7 @@ Table allreduce_table(const AllReduceTable& table, unsigned shown);
 // (then the whole model), chunks, collectives.
 std::vector<Table> section_tables(const Results& results, unsigned shown);
 
-// T(b), the best plan's buckets (in the terminal the first and the last of many), the ordered plan's, hooks, what the
+// T(b), the best plan's buckets (in the terminal the first and the last of many), the ordered plan's, what the
 // extrapolations disagree on, baselines, sensitivity: those that the prediction has. The cap to use has a row of T(b),
 // the only one highlighted.
 std::vector<Table> prediction_tables(const Prediction& prediction, unsigned shown);

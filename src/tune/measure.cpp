@@ -1,7 +1,5 @@
 #include "tune/measure.h"
 
-#include <ATen/ops/empty.h>
-#include <ATen/ops/ones.h>
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -41,7 +39,6 @@ void check_input(const Workload& workload, const TuneOptions& options) {
   for (const int64_t cap : options.caps) {
     if (cap < 1) throw InputError(fmt::format("tune: cap of {} bytes; expected at least 1", cap));
   }
-  for (const std::string& hook : options.hooks) find_compression(hook, 0);
   const std::vector<NamedTensor> parameters = trainable_parameters(*workload.module);
   for (const NamedTensor& parameter : parameters) {
     if (parameter.tensor.scalar_type() == parameters[0].tensor.scalar_type()) continue;
@@ -53,21 +50,6 @@ void check_input(const Workload& workload, const TuneOptions& options) {
 // Rank 0's plan: a rank whose library rounds differently must not choose another.
 BucketPlan plan_of_rank_0(const ProcessGroup& group, const BucketPlan& plan) {
   return {list_of_rank(group, plan.buckets, 0), list_of_rank(group, plan.launch_order, 0)};
-}
-
-// Seconds per byte of float32 for the conversion to bfloat16 and back, on the slowest rank's device.
-double conversion_s_per_byte(const ProcessGroup& group) {
-  constexpr int64_t kElements = 1 << 20;
-  const at::Tensor gradient = at::ones({kElements}, at::TensorOptions(at::kFloat).device(group.device));
-  const at::Tensor wire = at::empty({kElements}, at::TensorOptions(at::kBFloat16).device(group.device));
-  std::vector<double> times;
-  for (int i = 0; i < 9; ++i) {
-    const DeviceTime started = device_now(group.device);
-    wire.copy_(gradient);
-    gradient.copy_(wire);
-    times.push_back(seconds_between(started, device_now(group.device)));
-  }
-  return max_over_ranks(group, {median(times)})[0] / static_cast<double>(gradient.nbytes());
 }
 
 // The share of the time that may have passed when a part of the measurement ends.
@@ -88,7 +70,6 @@ class TuneRun {
     compare_caps();
     race_ordered();
     choose_sharded();
-    choose_hooks();
     measure_gain();
     decide(tuning_);
     return std::move(tuning_);
@@ -219,15 +200,6 @@ class TuneRun {
 
   bool measures_sharded() const { return tuning_.sharded && !workload_.whole_step; }
 
-  void choose_hooks() {
-    if (options_.hooks.empty()) return;
-    const double conversion_s = conversion_s_per_byte(group_);
-    for (const std::string& name : options_.hooks) {
-      HookTuning& hook = tuning_.hooks.emplace_back(tune_hook(tuning_, name, conversion_s));
-      hook.predicted.cap_bytes = list_of_rank<int64_t>(group_, {hook.predicted.cap_bytes}, 0)[0];
-    }
-  }
-
   std::vector<StepSetting> gain_settings() const {
     std::vector<StepSetting> settings = {setting("none", "none")};  // first: others are compared with it
     for (const char* name : {"naive", "flat", "overlap"}) {
@@ -240,11 +212,6 @@ class TuneRun {
       settings.push_back(cap_setting(tuning_.sharded->cap_bytes));
       settings.back().name = kShardedName;
       settings.back().options.strategy = find_strategy(kShardedName);
-    }
-    for (const HookTuning& hook : tuning_.hooks) {
-      settings.push_back(cap_setting(hook.predicted.cap_bytes));
-      settings.back().name = hook_setting_name(hook);
-      if (hook.hook == kBf16Hook) settings.back().options.gradient_hook = bf16_compression();
     }
     for (const PredictedCap& cap : tuning_.compared) settings.push_back(cap_setting(cap.cap_bytes));
     if (tuning_.compared.empty()) {

@@ -23,12 +23,11 @@ struct TuneOptions {
   double seconds = std::numeric_limits<double>::infinity();
   // Bytes, to be raced with the best predicted; with `compare` the caps of the comparison.
   std::vector<int64_t> caps = {};
-  bool sharded = false;                 // consider the strategy sharded
-  bool compare = false;                 // measure naive, flat, overlap and default_caps() too
-  int race_blocks = 10;                 // at most, like those below
-  CapOptions rule = {};                 // how buckets are filled; its cap is not used
-  std::vector<std::string> hooks = {};  // names of find_compression(), to compare with gradients as they are
-  int calibration_blocks = 8;           // for the steps that calibrate the model
+  bool sharded = false;        // consider the strategy sharded
+  bool compare = false;        // measure naive, flat, overlap and default_caps() too
+  int race_blocks = 10;        // at most, like those below
+  CapOptions rule = {};        // how buckets are filled; its cap is not used
+  int calibration_blocks = 8;  // for the steps that calibrate the model
   int profile_steps = 20;
   double allreduce_seconds = 10;  // for the whole table
   StepBenchOptions steps = {};
@@ -46,8 +45,8 @@ void show_progress(TuneOptions& options, bool enabled);
 
 // Collective: every rank gets the same result. The few best predicted caps race, in blocks, until the choice is clear
 // (decision.h). Then, in other blocks: none, PyTorch's default, the chosen cap, the strategy ordered if modules await
-// their parameters, sharded, hooks, and what is to be compared. Throws InputError for caps that are not positive, for
-// unknown hooks, and for a module whose trainable parameters are of several dtypes.
+// their parameters, sharded, and what is to be compared. Throws InputError for caps that are not positive, and for a
+// module whose trainable parameters are of several dtypes.
 Tuning tune(const ProcessGroup& group, Workload& workload, const TuneOptions& options);
 
 // tensors.csv and allreduce.csv, as far as they are known.

@@ -359,17 +359,6 @@ class Predict(OfGpt2Large):
         self.add_forward()
         self.assert_refused("predict", *self.inputs(), "--forward", "3ms", mentions="expected at least the largest needed_s")
 
-    def test_hooks_are_compared(self):
-        self.slow_table()
-        none, bf16 = self.predict("--hooks", "none,bf16")["hooks"]
-        self.assertEqual((none["hook"], bf16["hook"]), ("none", "bf16"))
-        self.assertLess(bf16["backward_s"], 0.75 * none["backward_s"])
-        slow = self.predict("--hooks", "bf16", "--conversion-time", "10s")["hooks"][0]
-        self.assertGreater(slow["backward_s"], none["backward_s"])
-        self.assertAlmostEqual(none["backward_s"], self.predict()["best_uniform"]["backward_s"])
-        self.assertIn("which rounds them: compare the loss", " ".join(self.text("--hooks", "none,bf16").split()))
-        self.assert_refused("predict", *self.inputs(), "--hooks", "fp8", mentions="unknown hook 'fp8'; expected one of none, bf16")
-
     def test_it_writes_only_when_asked_also_where_it_reads(self):
         self.predict()
         self.assertFalse((self.out / "results.json").exists())

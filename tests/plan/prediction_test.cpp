@@ -110,17 +110,6 @@ TEST(Prediction, AnExtrapolatedOrderedPeriodHasARange) {
   EXPECT_GE(*prediction.ordered->high_s, prediction.ordered->period_s);
 }
 
-TEST(Prediction, ComparesHooks) {
-  const Prediction prediction = predict({.profile = even_profile_with_forward(),
-                                         .table = measured_on({4}),
-                                         .world_size = 4,
-                                         .hooks = {find_compression("none", 0), find_compression("bf16", 1e-12)}});
-  ASSERT_EQ(prediction.hooks.size(), 2U);
-  EXPECT_DOUBLE_EQ(prediction.hooks[0].backward_s, prediction.best_uniform.time_s);
-  EXPECT_DOUBLE_EQ(*prediction.hooks[0].ordered_period_s, prediction.ordered->period_s);
-  EXPECT_LT(prediction.hooks[1].backward_s, prediction.hooks[0].backward_s);
-}
-
 TEST(Prediction, SamplesOfAllReducesWidenTheInterval) {
   AllReduceTable table = measured_on({4});
   for (AllReduceRow& row : table) {

@@ -282,7 +282,6 @@ TEST(Report, APredictionIsFourParagraphsBesideItsTables) {
   prediction.best_uniform.cap_bytes = prediction.curve.emplace_back().cap_bytes = 1 << 20;
   prediction.best_uniform.near_best = prediction.best_uniform.expected_regret = 0.01;
   prediction.ordered.emplace();
-  prediction.hooks = {{.name = "none"}, {.name = "bf16"}};
   Results results;
   results.prediction = prediction;
   const Wording answer = summarize(results);

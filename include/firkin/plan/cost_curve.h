@@ -71,21 +71,4 @@ struct AlphaBeta {
 // (alpha = 0). Throws InputError as CostCurve's constructor.
 AlphaBeta fit_alpha_beta(const std::vector<CostPoint>& points);
 
-inline constexpr const char* kNoHook = "none";
-inline constexpr const char* kBf16Hook = "bf16";
-
-struct Compression {
-  std::string name;
-  double wire_fraction = 1;          // bytes on the wire per byte of gradient (float32)
-  double conversion_s_per_byte = 0;  // per byte of gradient, both conversions together
-};
-
-// "none" or "bf16". Throws InputError, which lists the names, for any other, and when the time is negative or not
-// finite.
-Compression find_compression(const std::string& name, double conversion_s_per_byte);
-
-// Both curves as functions of the gradient's bytes: a(x) becomes a(x * wire_fraction) + x * conversion_s_per_byte, as
-// if the conversion occupied the link. That is right if it delays its own bucket and those behind it.
-CommCosts compressed(const CommCosts& costs, const Compression& compression);
-
 }  // namespace firkin

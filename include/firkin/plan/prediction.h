@@ -79,17 +79,6 @@ struct SensitivityPrediction {
   std::vector<SensitivityPoint> points;
 };
 
-// The same workload with another gradient type on the wire.
-struct PredictedHook {
-  std::string name;
-  int64_t cap_bytes = 0;  // the best uniform cap, in bytes of the gradient like all caps
-  int64_t buckets = 0;
-  double backward_s = 0;
-  double exposed_s = 0;
-  // Only for a profile that knows its forward pass.
-  std::optional<double> bucketed_period_s = {}, ordered_period_s = {};
-};
-
 struct PredictionInputs {
   TensorProfile profile;
   AllReduceTable table;
@@ -101,8 +90,7 @@ struct PredictionInputs {
   double latency_factor = 1;  // from a calibration (calibration.h)
   // How well the model fits, by the same calibration; none if it was not calibrated.
   std::optional<double> residual = std::nullopt;
-  std::vector<int64_t> caps = {};       // the curve's, in bytes; empty: powers of two
-  std::vector<Compression> hooks = {};  // to compare
+  std::vector<int64_t> caps = {};  // the curve's, in bytes; empty: powers of two
   bool sensitivity = false;
   bool sharded = false;                          // only for a profile that knows its forward pass
   std::optional<ShardedCosts> collectives = {};  // measured, at world_size; none: halves_of() the all-reduce
@@ -119,7 +107,6 @@ struct Prediction {
   std::optional<Extrapolation> extrapolation;
   std::optional<SensitivityPrediction> sensitivity;
   std::optional<PredictedOrdered> ordered;  // only for a profile that knows its forward pass
-  std::vector<PredictedHook> hooks;         // those asked for
   std::optional<PredictedSharded> sharded;  // if asked for
   // What the table and the profile cannot say, or may have in another unit, one line each.
   std::vector<std::string> notes;
