@@ -169,19 +169,6 @@ PredictedSharded predicted_sharded(const PredictionModel& model, const Predictio
   return sharded;
 }
 
-Extrapolation extrapolate(const ScalingModel& scaling, const PredictionModel& model, int64_t world) {
-  Extrapolation extrapolation{.fitted_worlds = scaling.fitted_worlds(), .forms = {}};
-  for (const FormFit& fit : scaling.fits()) {
-    const CommCosts costs = scaled(scaling.costs(fit.form, world), model.latency_factor);
-    const BestUniformCap best = find_best_uniform_cap(model.profile, costs, model.rule, model.search);
-    PredictedCap row = bucketing(best.plan, best.timeline);
-    set_caps(best.caps, best.exhaustive, row);
-    extrapolation.forms.push_back(
-        {name_of(fit.form), row, simulate(model.profile, model.odds->least_regret().plan, costs, model.search.simulation).end_s});
-  }
-  return extrapolation;
-}
-
 }  // namespace
 
 Prediction predict(PredictionInputs inputs) {
@@ -224,7 +211,7 @@ Prediction predict(PredictionInputs inputs) {
   result.baselines = predicted_baselines(model, result.best_plan.backward_s);
   if (model.profile.knows_forward()) result.ordered = predicted_ordered(model, result.best_uniform.time_s);
   if (inputs.sharded) result.sharded = predicted_sharded(model, inputs, result.best_uniform, result.ordered->period_s);
-  if (scaling) result.extrapolation = extrapolate(*scaling, model, world);
+  if (scaling) result.fitted_worlds = scaling->fitted_worlds();
   if (inputs.sensitivity) result.sensitivity = {sensitivity_table(model.profile, model.costs, model.rule, model.search)};
   return result;
 }

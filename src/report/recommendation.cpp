@@ -207,17 +207,6 @@ std::string buckets_text(auto count) {
 
 constexpr double kLeastGainShown = 5e-4;
 
-// Says what was extrapolated.
-void add_extrapolated(const Prediction& prediction, std::vector<std::string>& lead) {
-  if (!prediction.workload.extrapolated) return;
-  if (const auto& extrapolation = prediction.extrapolation) {
-    std::vector<std::string> forms;
-    for (const FormPrediction& form : extrapolation->forms) forms.push_back(form.form);
-    lead.push_back(fmt::format("EXTRAPOLATED: {} ranks were not measured. Fitted to {} ranks; forms of growth: {}.",
-                               prediction.workload.world_size, fmt::join(extrapolation->fitted_worlds, ", "), fmt::join(forms, ", ")));
-  }
-}
-
 // What the cap achieves, its interval, what it may cost if model and inputs are off, and which caps are the same.
 std::string prediction_certainty(const Prediction& prediction) {
   const PredictedCap& best = prediction.best_uniform;
@@ -228,7 +217,7 @@ std::string prediction_certainty(const Prediction& prediction) {
                                                     gain < kLeastGainShown ? "gains nothing" : "gains " + display_percent(gain))};
   sentences.push_back(fmt::format("Most measured times should lie between {} and {}, given the errors of the model and of {}.",
                                   display_seconds(best.low_s), display_seconds(best.high_s),
-                                  prediction.extrapolation ? "the forms of growth" : "the measurements"));
+                                  prediction.workload.extrapolated ? "the forms of growth" : "the measurements"));
   sentences.push_back(
       fmt::format("This cap is the safest choice: expected to cost {} over the best, and within 1 % of it in {} of the cases considered.",
                   display_percent(best.expected_regret.value()), display_percent(best.near_best.value())));
@@ -331,7 +320,10 @@ void recommend(const Results& results, Wording& answer) {
     if (prediction.ordered) answer.lead.push_back(ordered_text(*prediction.ordered));
     if (prediction.sharded) answer.lead.push_back(sharded_text(*prediction.sharded));
     answer.settings = prediction_settings(prediction);
-    add_extrapolated(prediction, answer.warnings);
+    if (prediction.workload.extrapolated) {
+      answer.warnings.push_back(fmt::format("EXTRAPOLATED: {} ranks were not measured. Four forms of growth are fitted to {} ranks.",
+                                            prediction.workload.world_size, fmt::join(prediction.fitted_worlds, ", ")));
+    }
   }
 }
 

@@ -83,17 +83,6 @@ constexpr auto kFields<PredictedPlan> = std::tuple(Field(kBackwardKey, &Predicte
                                                    Field("", &PredictedPlan::pytorch),
                                                    Field("buckets", &PredictedPlan::buckets, kRequired));
 
-template <>
-constexpr auto kFields<FormPrediction> = std::tuple(
-    Field("form", &FormPrediction::form, "model"),
-    Field("safest_backward_s", &FormPrediction::safest_backward_s, Unit::kSeconds, "the cap"), Field("best_uniform", &FormPrediction::best),
-    of_cap<&FormPrediction::best, &PredictedCap::cap_bytes>(Unit::kBytesAsMib, "its best MiB"),
-    of_cap<&FormPrediction::best, &PredictedCap::time_s>(Unit::kSeconds, "with that"));
-
-template <>
-constexpr auto kFields<Extrapolation> = std::tuple(Field("fitted_worlds", &Extrapolation::fitted_worlds),
-                                                   Field("forms", &Extrapolation::forms, kRequired));
-
 // ---- Sensitivity.
 
 namespace {
@@ -175,7 +164,7 @@ constexpr auto kFields<Prediction> = std::tuple(Field("model", &Prediction::work
                                                 Field("curve", &Prediction::curve, kRequired),
                                                 Field("best_uniform", &Prediction::best_uniform),
                                                 Field("best_plan", &Prediction::best_plan), Field("baselines", &Prediction::baselines),
-                                                Field("extrapolation", &Prediction::extrapolation),
+                                                Field("extrapolation.fitted_worlds", &Prediction::fitted_worlds, kIfAny),
                                                 Field("sensitivity", &Prediction::sensitivity), Field("ordered", &Prediction::ordered),
                                                 Field("sharded", &Prediction::sharded));
 
@@ -194,8 +183,6 @@ void read_object(const JsonFields& document, Prediction& prediction) {
   require_cap(best);
   for (const char* said : {"low_s", "high_s"}) best.get<double>(said, Unit::kSeconds);
   for (const char* said : {"near_best", "expected_regret"}) best.get<double>(said);
-  if (!prediction.extrapolation) return;
-  for (const JsonFields& form : document.objects("extrapolation.forms")) require_cap(form.object("best_uniform"));
 }
 
 double cost_of_keeping(const SensitivityPoint& point) {
@@ -271,9 +258,6 @@ std::vector<Table> prediction_tables(const Prediction& prediction, unsigned show
   if (!prediction.curve.empty()) tables.push_back(predicted_curve_table(prediction, shown));
   tables.push_back(plan_table(prediction.best_plan, shown));
   if (prediction.ordered) tables.push_back(ordered_table(*prediction.ordered, shown));
-  if (prediction.extrapolation) {
-    tables.push_back(table_of(prediction.extrapolation->forms, shown, "How all-reduces may grow with the number of ranks"));
-  }
   if (!prediction.baselines.empty()) tables.push_back(table_of(prediction.baselines, shown, "Baselines (regret: over the best plan)"));
   if (prediction.sensitivity) tables.push_back(influences_table(prediction.sensitivity->points, shown));
   return tables;

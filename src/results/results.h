@@ -284,8 +284,8 @@ Table allreduce_table(const AllReduceTable& table, unsigned shown);
 // (then the whole model), chunks, collectives.
 std::vector<Table> section_tables(const Results& results, unsigned shown);
 
-// T(b), the best plan's buckets (in the terminal the first and the last of many), the ordered plan's, what the
-// extrapolations disagree on, baselines, sensitivity: those that the prediction has. The cap to use has a row of T(b),
+// T(b), the best plan's buckets (in the terminal the first and the last of many), the ordered plan's,
+// baselines, sensitivity: those that the prediction has. The cap to use has a row of T(b),
 // the only one highlighted.
 std::vector<Table> prediction_tables(const Prediction& prediction, unsigned shown);
 

@@ -68,8 +68,8 @@ TEST(Prediction, TheCapIsNotTheLastBeforeTheCliff) {
 
 TEST(Prediction, AWorldThatWasNotMeasuredHasRangesAroundItsTimes) {
   const Prediction prediction = predict({.profile = kEven, .table = measured_on({4, 8, 16}), .world_size = 256});
-  ASSERT_TRUE(prediction.extrapolation && prediction.best_plan.low_s && prediction.curve[0].low_s > 0);
-  EXPECT_EQ(prediction.extrapolation->fitted_worlds, (std::vector<int64_t>{4, 8, 16}));
+  ASSERT_TRUE(prediction.best_plan.low_s && prediction.curve[0].low_s > 0);
+  EXPECT_EQ(prediction.fitted_worlds, (std::vector<int64_t>{4, 8, 16}));
   EXPECT_LE(*prediction.best_plan.low_s, prediction.best_plan.backward_s);
   EXPECT_GE(*prediction.best_plan.high_s, prediction.best_plan.backward_s);
 }
@@ -117,7 +117,7 @@ TEST(Prediction, SamplesOfAllReducesWidenTheInterval) {
     row.samples = 10;
   }
   const Prediction prediction = predict({.profile = kEven, .table = table, .world_size = 4});
-  EXPECT_FALSE(prediction.workload.extrapolated || prediction.extrapolation);
+  EXPECT_FALSE(prediction.workload.extrapolated);
   const Prediction exact = predict({.profile = kEven, .table = measured_on({4}), .world_size = 4});
   for (size_t i = 0; i < prediction.curve.size(); ++i) {
     const PredictedCap& point = prediction.curve[i];

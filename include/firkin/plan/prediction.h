@@ -62,19 +62,6 @@ struct PredictedPlan {
   PyTorchCaps pytorch;
 };
 
-// One form in which a(x) may grow with the world, and the best cap if that form is right.
-struct FormPrediction {
-  std::string form;
-  PredictedCap best;
-  double safest_backward_s = 0;  // with the cap predicted for all forms together
-};
-
-// Extrapolation to a world size that was not measured.
-struct Extrapolation {
-  std::vector<int64_t> fitted_worlds;
-  std::vector<FormPrediction> forms;
-};
-
 struct SensitivityPrediction {
   std::vector<SensitivityPoint> points;
 };
@@ -103,8 +90,8 @@ struct Prediction {
   PredictedCap best_uniform;  // the cap to use: of least expected regret
   PredictedPlan best_plan;
   std::vector<PredictedBaseline> baselines;
-  // None at a measured world; else costs are the geometric mean of its forms.
-  std::optional<Extrapolation> extrapolation;
+  // What was extrapolated from; costs are then the geometric mean of the forms of growth. Empty at a measured world.
+  std::vector<int64_t> fitted_worlds;
   std::optional<SensitivityPrediction> sensitivity;
   std::optional<PredictedOrdered> ordered;  // only for a profile that knows its forward pass
   std::optional<PredictedSharded> sharded;  // if asked for
