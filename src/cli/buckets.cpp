@@ -16,8 +16,6 @@ struct BucketsFlags {
   bool json = false;
   bool list = false;
   bool memory = false;
-  std::string optimizer = "adamw";
-  bool no_master_weights = false;
 };
 
 const std::string& source_of(const BucketsFlags& flags) {
@@ -123,10 +121,7 @@ constexpr int64_t kMostRanks = 1024;
 // What training `elements` parameters keeps on one rank: without sharding, and for each power of two of ranks with it.
 nlohmann::json memory_of(const BucketsFlags& flags, const std::string& source, int64_t elements) {
   const int64_t bytes = element_bytes(flags.model);
-  const TrainedMemory trained = {.elements = elements,
-                                 .element_bytes = bytes,
-                                 .states = optimizer_states(flags.optimizer),
-                                 .masters = bytes < kFloatBytes && !flags.no_master_weights};
+  const TrainedMemory trained = {.elements = elements, .element_bytes = bytes, .masters = bytes < kFloatBytes};
   nlohmann::json json = {{"source", source}, {"parameters", elements}, {"plain", json_of(plain_memory(trained))}};
   for (int64_t ranks = 1; ranks <= kMostRanks; ranks *= 2) {
     json["sharded"].push_back(json_of(sharded_memory(trained, ranks)));
@@ -175,11 +170,10 @@ int show_memory(const BucketsFlags& flags, bool all_models) {
     models.push_back(memory_of(flags, source_of(flags), gradients_of(flags).total_bytes() / element_bytes(flags.model)));
   }
   if (flags.json) {
-    print_json({{"optimizer", flags.optimizer}, {"dtype", flags.model.dtype}, {"models", models}});
+    print_json({{"dtype", flags.model.dtype}, {"models", models}});
     return 0;
   }
-  fmt::print("Memory of a rank in a step, activations aside: {}, {}; plain, or sharded among so many ranks\n\n", flags.model.dtype,
-             flags.optimizer);
+  fmt::print("Memory of a rank in a step, activations aside: {}, AdamW; plain, or sharded among so many ranks\n\n", flags.model.dtype);
   if (all_models) {
     print_memories(models);
   } else {
@@ -209,18 +203,13 @@ Run declare_buckets(CLI::App& app) {
                  "a tensors.csv (name,bytes,ready_s) instead of a model;\nwith --memory, --dtype says what its bytes are");
   add_sizes(app, "--cap", flags->caps, "bucket caps: 1MiB,25MiB");
   app.add_flag("--list", flags->list, "list the tensors of every bucket");
-  CLI::Option* memory = app.add_flag("--memory", flags->memory, "memory of a rank, plain and sharded, for 1 to 1024\nranks");
-  add_value(app, "--optimizer", flags->optimizer, "with --memory: adamw, adam, sgd-momentum, rmsprop,\nadagrad or sgd")->needs(memory);
-  app.add_flag("--no-master-weights", flags->no_master_weights, "with --memory and bf16: no float32 copies")->needs(memory);
+  app.add_flag("--memory", flags->memory, "memory of a rank with AdamW, plain and sharded, for 1\nto 1024 ranks");
   add_json_flag(app, flags->json);
   return [flags, &app] {
     std::vector<std::string> replaced = model_flag_names();
     if (flags->memory) std::erase(replaced, "--dtype");  // --dtype then says what the file's bytes are
     check_alone(app, "--tensors", replaced);
     check_alone(app, "--memory", {"--cap", "--list", "--rule", "--first-cap"}, "which is the same for all buckets");
-    if (flags->no_master_weights && element_bytes(flags->model) == kFloatBytes) {
-      throw InputError(fmt::format("--no-master-weights: expected --dtype bf16; {} has no other copies", flags->model.dtype));
-    }
     const bool all_models = app.count("--model") + app.count("--tensors") == 0;
     if (flags->memory) return show_memory(*flags, all_models);
     return all_models ? list_models(*flags) : run(*flags);

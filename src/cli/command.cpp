@@ -75,7 +75,7 @@ std::map<std::string, std::string> settings_of(const CLI::App& app) {
   std::map<std::string, std::string> settings;
   for (const CLI::Option* option : app.get_options()) {
     const std::string name = option->get_single_name();
-    constexpr std::array kNotOfTheRun = {"help", "help-all", "json", "quiet", "settings", "out", "resume", "config"};
+    constexpr std::array kNotOfTheRun = {"help", "help-all", "json", "quiet", "out", "resume", "config"};
     if (option->get_group().empty() || std::ranges::find(kNotOfTheRun, name) != kNotOfTheRun.end()) continue;
     const Words values = option->count() > 0 ? option->results() : Words{option->get_default_str()};
     settings[name] = fmt::format("{}", fmt::join(values, ","));
@@ -237,10 +237,6 @@ void add_json_flag(CLI::App& app, bool& json) {
   app.add_flag("--json", json, "print the result as JSON on standard output");
 }
 
-void add_settings_flag(CLI::App& app, CommonFlags& flags) {
-  app.add_flag("--settings", flags.settings, "also print the setting for every framework")->group("Output");
-}
-
 void add_output_flags(CLI::App& app, CommonFlags& flags, const std::string& command) {
   flags.app = &app;
   flags.out = "firkin-out/" + command;
@@ -315,7 +311,7 @@ void finish_run(const CommonFlags& common, const Results& results, const std::ve
   if (common.json) {
     fmt::print("{}", results_text(written));
   } else {
-    fmt::print("{}", text ? *text : common.quiet ? answer_in_text(written, common.settings) : results_in_text(written, common.settings));
+    fmt::print("{}", text ? *text : common.quiet ? answer_in_text(written) : results_in_text(written));
     if (!not_written) fmt::print("\n{}", wrapped("wrote ", fmt::format("{}/: {}", common.out, fmt::join(written.run.files, ", "))));
     if (written.decision && !not_written) fmt::print("open  {}\n", (std::filesystem::path(common.out) / "report.html").string());
   }

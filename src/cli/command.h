@@ -110,7 +110,6 @@ void add_import_flags(CLI::App& app, ImportOptions& options, const std::string& 
 struct CommonFlags {
   bool json = false;
   bool quiet = false;
-  bool settings = false;  // whether to print what to paste into other frameworks
   std::string out;
   uint64_t seed = 0;                     // for whatever is random
   const CLI::App* app = nullptr;         // the command that they were added to
@@ -119,9 +118,6 @@ struct CommonFlags {
 };
 // --json, --quiet and --out, whose default is firkin-out/COMMAND.
 void add_output_flags(CLI::App& app, CommonFlags& flags, const std::string& command);
-
-// --settings: prints those of every framework.
-void add_settings_flag(CLI::App& app, CommonFlags& flags);
 
 // --json alone.
 void add_json_flag(CLI::App& app, bool& json);

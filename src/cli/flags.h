@@ -32,10 +32,9 @@ struct RunFlags {
 
 struct JobFlags {
   ModelFlags model;
-  int64_t batch_size = 4;         // sequences per rank
-  int64_t sequence_length = 128;  // tokens
-  std::string data;               // file; empty: the text that Firkin ships
-  double learning_rate = 0.01;
+  int64_t batch_size = 4;                     // sequences per rank
+  int64_t sequence_length = 128;              // tokens
+  std::string data;                           // file; empty: the text that Firkin ships
   std::optional<int64_t> memory_limit_bytes;  // per rank; default: what is available
   std::string replay;                         // a tensors.csv instead of the model
   double scale_bytes = 1;                     // factor for the replay's gradient sizes
@@ -112,7 +111,6 @@ struct TuneFlags : RunFlags {
   std::vector<int64_t> caps;
   bool sharded = false;
   bool compare = false;
-  int race_blocks = 10;
   int profile_steps = 20;
   double allreduce_seconds = 10;
 };

@@ -1,6 +1,4 @@
 // The flags of the commands that measure, the checks of these, and --help. measure() then runs the commands.
-#include <cmath>
-
 #include "firkin/comm/rank_info.h"
 #include "firkin/plan/bucket_plan.h"
 #include "flags.h"
@@ -39,7 +37,6 @@ void add_memory_flag(CLI::App& app, std::optional<int64_t>& limit_bytes) {
 
 void add_training_flags(CLI::App& app, JobFlags& flags) {
   app.add_option("--data", flags.data, "text file to train on, byte by byte (default: a text\nthat comes with Firkin)");
-  add_value(app, "--learning-rate", flags.learning_rate, "learning rate of plain SGD", "Model");
   add_memory_flag(app, flags.memory_limit_bytes);
 }
 
@@ -62,7 +59,7 @@ void add_replay_flags(CLI::App& app, JobFlags& flags) {
 
 void check_replay_alone(const CLI::App& app) {
   check_alone(app, "--replay", model_flag_names());
-  check_alone(app, "--replay", {"--batch", "--sequence", "--data", "--learning-rate"});
+  check_alone(app, "--replay", {"--batch", "--sequence", "--data"});
 }
 
 constexpr const char* kStrategiesInHelp =
@@ -155,9 +152,6 @@ void check_model(const JobFlags& flags) {
     throw InputError(
         fmt::format("--sequence {}: expected at most the model's context_length {}", flags.sequence_length, config.context_length));
   }
-  if (!(flags.learning_rate > 0) || !std::isfinite(flags.learning_rate)) {
-    throw InputError(fmt::format("--learning-rate {}: expected a positive number", flags.learning_rate));
-  }
 }
 
 // Throws InputError if a list's flag has no value, or has one twice.
@@ -216,7 +210,6 @@ Run declare_tune(CLI::App& app) {
       "--rule at-most: a tensor that would exceed the cap starts a new bucket;\n"
       "close-when-full: a bucket closes once it reaches the cap, as PyTorch's do.\n");
   add_run_flags(app, *flags, "tune");
-  add_settings_flag(app, flags->common);
   add_job_flags(app, flags->job);
   add_replay_flags(app, flags->job);
   add_rule_flags(app, flags->rule);
@@ -224,7 +217,6 @@ Run declare_tune(CLI::App& app) {
   app.add_flag("--compare", flags->compare, "also measure naive, flat, overlap and more caps")->group("Measuring");
   add_sizes(app, "--cap", flags->caps, "also race these: 1MiB,25MiB; with --compare, the\ncaps to compare")->group("Buckets");
   const char* const measuring = "Measuring";
-  add_value(app, "--race-blocks", flags->race_blocks, "at most this many blocks in the race", measuring)->check(CLI::Range(1, 100000));
   add_block_flags(app, flags->steps, "blocks that measure the gain; each runs all settings");
   add_time(app, "--time", flags->seconds, "budget for the whole run; slow steps run fewer times\n(default: 2m; with --compare no limit)")
       ->group(measuring);
@@ -263,7 +255,7 @@ Run declare_bench_step(CLI::App& app) {
     check_ranks(flags->ranks);
     check_replay_alone(app);
     check_alone(app, "--synthetic-tensors", model_flag_names());
-    check_alone(app, "--synthetic-tensors", {"--batch", "--sequence", "--data", "--learning-rate", "--replay"});
+    check_alone(app, "--synthetic-tensors", {"--batch", "--sequence", "--data", "--replay"});
     check_list("--model", flags->models);
     check_list("--batch", flags->batch_sizes);
     check_list("--sequence", flags->sequence_lengths);

@@ -153,7 +153,7 @@ int run(PredictFlags& flags) {
   results.notes = results.prediction->notes;
   results.notes.insert(results.notes.begin(), notes.begin(), notes.end());
   if (flags.common.out.empty()) {
-    fmt::print("{}", flags.common.json ? results_text(results) : results_in_text(results, flags.common.settings));
+    fmt::print("{}", flags.common.json ? results_text(results) : results_in_text(results));
     return 0;
   }
   finish_run(flags.common, results);
@@ -214,7 +214,6 @@ Run declare_predict(CLI::App& app) {
                  "all-reduce each")
       ->needs(sharded);
   app.add_option("--out", flags->common.out, "folder for results.json, report.html (default: none)");
-  add_settings_flag(app, flags->common);
   add_json_flag(app, flags->common.json);
   return [flags] { return run(*flags); };
 }

@@ -10,7 +10,6 @@ TuneOptions checked_options(const TuneFlags& flags) {
       .caps = flags.caps,
       .sharded = flags.sharded,
       .compare = flags.compare,
-      .race_blocks = flags.race_blocks,
       .rule = cap_options(flags.rule),
       .calibration_blocks = std::max(4, flags.steps.blocks / 2),
       .profile_steps = flags.profile_steps,

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <map>
 #include <string>
 #include <utility>
 #include <vector>
@@ -42,14 +41,6 @@ ShardedCosts calibrated(const ShardedCosts& measured, const CommCosts& all_reduc
     return scaled({costs.isolated, CostCurve(std::move(gaps))}, latency_factor);
   };
   return {with_gaps(measured.reduce_scatter), with_gaps(measured.all_gather)};
-}
-
-int64_t optimizer_states(std::string_view optimizer) {
-  static const std::map<std::string_view, int64_t> kStates = {{"adam", 2},    {"adamw", 2},   {"sgd-momentum", 1},
-                                                              {"rmsprop", 1}, {"adagrad", 1}, {"sgd", 0}};
-  const auto found = kStates.find(optimizer);
-  if (found != kStates.end()) return found->second;
-  throw InputError(fmt::format("optimizer {}: expected adamw, adam, sgd-momentum, rmsprop, adagrad or sgd", optimizer));
 }
 
 RankMemory plain_memory(const TrainedMemory& trained) {

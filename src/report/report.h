@@ -36,13 +36,12 @@ Wording summarize(const Results& results);
 void recommend(const Results& results, Wording& answer);
 
 // Results for a terminal: the tables of all that was measured, and the answer in words, the same as on the page. For a
-// tuning only what helps to act: its card, and one table, or two if caps were to be compared. with_settings: also what
-// to paste into every framework.
-std::string results_in_text(const Results& results, bool with_settings = false);
+// tuning only what helps to act: its card, and one table, or two if caps were to be compared.
+std::string results_in_text(const Results& results);
 
 // The answer alone. For a tuning it is a card: what to set, how certain that is, what to paste, and Firkin's own engine
 // if that is faster.
-std::string answer_in_text(const Results& results, bool with_settings = false);
+std::string answer_in_text(const Results& results);
 
 // One configuration of `firkin bench step`: two tables, or one line when it did not fit into memory.
 std::string configuration_in_text(const StepConfiguration& configuration);

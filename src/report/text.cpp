@@ -191,7 +191,7 @@ std::string advice_on(const std::vector<StrategyRow>& rows) {
 
 }  // namespace
 
-std::string answer_in_text(const Results& results, bool with_settings) {
+std::string answer_in_text(const Results& results) {
   const Wording answer = summarize(results);
   std::string text = wrapped("", answer.heading);
   if (!answer.certainty.empty()) text += wrapped("", answer.certainty);
@@ -202,10 +202,6 @@ std::string answer_in_text(const Results& results, bool with_settings) {
   if (!results.decision) {  // the reasons of a tuning are on its page only
     for (const std::string& paragraph : answer.lead) text += wrapped("", paragraph);
     for (const std::string& note : answer.notes) text += wrapped("Note: ", note);
-  }
-  if (!with_settings) return text;
-  for (const PasteSetting& setting : answer.settings) {
-    text += fmt::format("\n{}{}", wrapped("", fmt::format("{}: {}", setting.tool, setting.setting)), wrapped("  ", setting.note));
   }
   return text;
 }
@@ -223,13 +219,13 @@ std::string configuration_in_text(const StepConfiguration& configuration) {
                      terminal_table(strategy_table(rows, kSecondTable)), advice_on(rows));
 }
 
-std::string results_in_text(const Results& results, bool with_settings) {
+std::string results_in_text(const Results& results) {
   // Printed first and last, since either may have scrolled off the screen.
   const std::string heading = wrapped("", summarize(results).heading);
   std::string text;
   const auto add = [&text](const std::string& part) { text += (text.empty() ? "" : "\n") + part; };
   if (results.decision) {
-    add(answer_in_text(results, with_settings));
+    add(answer_in_text(results));
     const bool compared = std::ranges::find(results.strategies, "naive", &StrategyRow::strategy) != results.strategies.end();
     if (compared || results.strategies.empty()) add(curve_in_text(results));
     if (!results.strategies.empty()) add(terminal_table(strategy_table(results.strategies, kFirstTable)));
@@ -244,7 +240,7 @@ std::string results_in_text(const Results& results, bool with_settings) {
   for (const Table& table : section_tables(results, kFirstTable)) add(terminal_table(table));
   if (!results.allreduce.empty() && text.empty()) add(terminal_table(allreduce_table(results.allreduce, kFirstTable)));
   const bool has_tables = !text.empty();
-  add(answer_in_text(results, with_settings));
+  add(answer_in_text(results));
   return has_tables ? heading + "\n" + text : text;
 }
 

@@ -84,7 +84,6 @@ class Usage(InFolder):
             (["buckets", "--cap", "0MiB", "--model", "xl"], "--cap 0MiB: expected a size"),
             (["buckets", "--model", "huge"], "expected demo, small"),
             (["buckets", "--tensors", "missing.csv"], "missing.csv"),
-            (["buckets", "--memory", "--optimizer", "lamb"], "optimizer lamb: expected adamw"),
             (["buckets", "--memory", "--list"], "--list: cannot be combined with --memory"),
             (["buckets", "--tensors", "tensors.csv", "--model", "xl"], "--model: cannot be combined with --tensors"),
             (["buckets", "--tensors", "tensors.csv", "--dtype", "bf16"], "--dtype: cannot be combined with --tensors"),
@@ -168,15 +167,14 @@ class Buckets(InFolder):
         self.assertEqual(len(bf16), 4 + 11 + 2)
         file = self.folder / "tensors.csv"
         file.write_text("name,bytes,ready_s\na,400,0.1\n")
-        rows = json.loads(firkin("buckets", "--tensors", file, "--memory", "--optimizer", "sgd", "--json").stdout)["models"][0]
+        rows = json.loads(firkin("buckets", "--tensors", file, "--memory", "--json").stdout)["models"][0]
         halves = json.loads(firkin("buckets", "--tensors", file, "--memory", "--dtype", "bf16", "--json").stdout)["models"][0]
-        self.assertEqual((rows["parameters"], rows["plain"]["total_bytes"]), (100, 800))
+        self.assertEqual((rows["parameters"], rows["plain"]["total_bytes"]), (100, 1600))
         self.assertEqual((halves["parameters"], halves["plain"]["total_bytes"]), (200, 400 + 400 + 3 * 800))
 
     def test_memory_refuses_what_it_would_ignore(self):
-        for words, expected in [(["--cap", "1MiB"], "--cap: cannot be combined with --memory, which is the same for all buckets"),
-                                (["--no-master-weights"], "--no-master-weights: expected --dtype bf16; fp32 has no other copies")]:
-            self.assert_refused("buckets", "--memory", *words, mentions=expected)
+        expected = "--cap: cannot be combined with --memory, which is the same for all buckets"
+        self.assert_refused("buckets", "--memory", "--cap", "1MiB", mentions=expected)
 
     def test_a_tensors_file_is_taken_in_its_own_order(self):
         file = self.folder / "tensors.csv"
@@ -224,19 +222,18 @@ class Tune(Tuning):
         self.assertEqual(sorted(answer["files"]), written)
 
     def test_everything_that_can_be_asked_for_in_text_fits_into_80_columns(self):
-        process = self.start(*TINY_RUN, "--compare", "--sharded", "--settings", "--quiet")
+        process = self.start(*TINY_RUN, "--compare", "--sharded", "--quiet")
         stdout, stderr = process.communicate(timeout=DEADLINE_S)
         self.assertEqual(process.returncode, 0, stderr)
         self.assertNotIn("measuring", stderr)
         self.assertIn("\n  paste   DistributedDataParallel(model", stdout)
         self.assertEqual(stdout.splitlines()[-1], f"open  {self.out}/report.html")
+        page = (self.out / "report.html").read_text()
         settings = ["reduce_bucket_size", "--ddp-bucket-size", "HOROVOD_FUSION_THRESHOLD=", "--overlap-param-gather"]
         if "Keep PyTorch's default" not in stdout:
             settings += ["bucket_cap_mb=", "ddp_bucket_cap_mb="]
-        for setting in [*settings, "PyTorch's default"]:
-            self.assertIn(setting, " ".join(stdout.split()))
-        page = (self.out / "report.html").read_text()
-        self.assertIn("With AdamW a rank then keeps", page)
+        for setting in [*settings, "With AdamW a rank then keeps"]:
+            self.assertIn(setting, page)
         self.assertNotIn("half an all-reduce", page)  # reduce-scatters and all-gathers were measured
         self.assertRegex(page, "own engine is (ordered|sharded)")  # the faster of the two
         for line in stdout.splitlines():

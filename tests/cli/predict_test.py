@@ -272,8 +272,9 @@ class Predict(OfGpt2Large):
 
     def test_the_best_plan_is_shown_and_can_be_pasted_into_pytorch(self):
         plan = self.predict()["best_plan"]
-        text = firkin("predict", *self.inputs(), "--settings").stdout  # a line to paste may be long
-        shown = text[text.index("bucket_cap_mb_list=["):]
+        text = self.text("--out", self.out / "run")
+        page = (self.out / "run/report.html").read_text()
+        shown = page[page.index("bucket_cap_mb_list=["):]
         shown = shown[:shown.index("]") + 1].removeprefix("bucket_cap_mb_list=")
         self.assertEqual(json.loads(shown), plan["bucket_cap_mb_list"])
         rows = [line.split() for line in text.splitlines()]
@@ -338,11 +339,12 @@ class Predict(OfGpt2Large):
         measured = self.predict("--sharded", "--collectives", collectives)["sharded"]
         self.assertFalse(measured["halves"])
         self.assertLess(measured["communication_s"], halves["communication_s"])
-        text = " ".join(firkin("predict", *self.inputs(), "--sharded", "--settings").stdout.split())
-        for said in ("With the strategy sharded and buckets of", "With AdamW a rank then keeps", "taken as half an all-reduce each",
-                     f"--overlap-param-gather --ddp-bucket-size {halves['ddp_bucket_size']}",
-                     f'"allgather_bucket_size": {4 * 774_030_080 // 4}'):
+        text = " ".join(self.text("--sharded", "--out", self.out / "run").split())
+        for said in ("With the strategy sharded and buckets of", "With AdamW a rank then keeps", "taken as half an all-reduce each"):
             self.assertIn(said, text)
+        page = (self.out / "run/report.html").read_text()
+        self.assertIn(f"--overlap-param-gather --ddp-bucket-size {halves['ddp_bucket_size']}", page)
+        self.assertIn(f"&quot;allgather_bucket_size&quot;: {4 * 774_030_080 // 4}", page)
 
     def test_sharded_needs_the_forward_pass_and_a_measured_world(self):
         self.assertNotIn("sharded", self.predict())

@@ -200,12 +200,6 @@ TEST(ShardedMemory, MastersAndTheirStateAreInFloat32) {
   EXPECT_EQ(sharded_memory(bf16, 2).total(), 200 + 200 + 200 + 400 + 200);
 }
 
-TEST(OptimizerStates, AreNumbersAParameter) {
-  EXPECT_EQ(optimizer_states("adamw"), 2);
-  EXPECT_EQ(optimizer_states("sgd"), 0);
-  EXPECT_EQ(error_of([] { optimizer_states("lamb"); }), "optimizer lamb: expected adamw, adam, sgd-momentum, rmsprop, adagrad or sgd");
-}
-
 TEST(CollectivesCsv, HasACurveForEach) {
   const ShardedCosts costs = parse_collectives_csv(
       "collective,bytes,seconds,samples\nall_reduce,8,9,1\nreduce_scatter,8,2,1\nreduce_scatter,16,4,1\nall_gather,8,3,1\n", "c.csv", 2);

@@ -83,7 +83,7 @@ class FrontEnds(unittest.TestCase):
             self.skipTest("this program was built without LibTorch")
         with tempfile.TemporaryDirectory() as folder:
             words = ["tune", "--ranks", "2", "--out", folder, "--json", "--d-model", "32", "--d-ff", "64", "--num-layers", "3", "--batch", "1"]
-            words += ["--sequence", "16", "--profile-steps", "6", "--allreduce-time", "0.2", "--race-blocks", "4", "--blocks", "6"]
+            words += ["--sequence", "16", "--profile-steps", "6", "--allreduce-time", "0.2", "--blocks", "6"]
             words += ["--rule", "close-when-full"]
             ran = subprocess.run([sys.executable, "-m", "firkin", *words], capture_output=True, text=True)
             self.assertEqual(ran.returncode, 0, ran.stderr)

@@ -31,14 +31,10 @@ ShardedCosts calibrated(const ShardedCosts& measured, const CommCosts& all_reduc
 
 // ---- Memory.
 
-// The optimiser's numbers for each parameter: 2 for adam and adamw, 1 for sgd-momentum, rmsprop and adagrad, 0 for sgd.
-// Throws InputError, which lists the names, for any other.
-int64_t optimizer_states(std::string_view optimizer);
-
 struct TrainedMemory {
   int64_t elements = 0;       // in all parameters
   int64_t element_bytes = 4;  // for a parameter and its gradient
-  int64_t states = 2;         // optimizer_states()
+  int64_t states = 2;         // the optimiser's numbers for each parameter: two moments of AdamW
   bool masters = false;       // float32 copies are stepped, and the state is in float32 as well
 };
 
