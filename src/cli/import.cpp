@@ -85,8 +85,8 @@ void add_import_flags(CLI::App& app, ImportOptions& options, const std::string& 
 Run declare_import(CLI::App& app) {
   auto flags = std::make_shared<ImportFlags>();
   app.footer(
-      "Recognises files by their content: logs and JSON files of all_reduce_perf\n"
-      "(nccl-tests, rccl-tests), logs of osu_allreduce, all-reduce times in CSV, layer\n"
+      "Recognises files by their content: logs of all_reduce_perf (nccl-tests,\n"
+      "rccl-tests) and its JSON, logs of osu_allreduce, all-reduce times in CSV, layer\n"
       "sizes and times of CMSC 828G's assignment 2. --world says how many ranks there\n"
       "were, where a file does not. What is left out is said.\n\n"
       "  firkin import all_reduce.log --out imported\n"

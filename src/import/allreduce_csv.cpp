@@ -173,7 +173,7 @@ int64_t bytes_of(const CsvTable& table, size_t row, const Source& source) {
   table.fail(row, fmt::format("{} is {}; expected at least 1", source.bytes, table.text(row, source.bytes)));
 }
 
-BenchmarkRow row_of(const CsvTable& table, size_t row, const Source& source, const Where& where) {
+BenchmarkRow row_of(const CsvTable& table, size_t row, const Source& source, const std::string& where) {
   BenchmarkRow result{.where = where, .bytes = bytes_of(table, row, source), .seconds = source.time_unit * table.number(row, source.time)};
   if (const char* expected = expected_of_measured(result.seconds)) {
     table.fail(row, fmt::format("{} is {}; expected {}", source.time, table.text(row, source.time), expected));

@@ -50,15 +50,15 @@ void keep_one(BenchmarkRows& found, std::string BenchmarkRow::*member, const cha
 
 }  // namespace
 
-Where at_line(const std::string& file, int64_t line) {
-  return [file, line] { return fmt::format("{}:{}", file, line); };
+std::string at_line(const std::string& file, int64_t line) {
+  return fmt::format("{}:{}", file, line);
 }
 
-void fail(const Where& where, const std::string& message) {
-  throw InputError(where() + ": " + message);
+void fail(const std::string& where, const std::string& message) {
+  throw InputError(where + ": " + message);
 }
 
-void BenchmarkRows::skip(const std::string& what, const Where& where) {
+void BenchmarkRows::skip(const std::string& what, const std::string& where) {
   const auto known = std::ranges::find(skipped, what, &SkippedRows::what);
   if (known == skipped.end()) {
     skipped.push_back({what, 1, where});
@@ -67,7 +67,7 @@ void BenchmarkRows::skip(const std::string& what, const Where& where) {
   }
 }
 
-Imported import_rows(BenchmarkRows found, const ImportOptions& options, const std::string& expected, const Where& end) {
+Imported import_rows(BenchmarkRows found, const ImportOptions& options, const std::string& expected, const std::string& end) {
   std::erase_if(found.rows, [&](const BenchmarkRow& row) {
     if (row.bytes == 0) found.skip("rows of 0 bytes", row.where);
     return row.bytes == 0;
@@ -92,7 +92,7 @@ Imported import_rows(BenchmarkRows found, const ImportOptions& options, const st
         {.bytes = row.bytes, .world_size = world_size, .median_s = row.seconds, .mean_s = row.seconds, .stdev_s = row.stdev_s});
   }
   for (const SkippedRows& rows : found.skipped) {
-    imported.notes.push_back(fmt::format("{}: skipped {} {}", rows.first(), rows.count, rows.what));
+    imported.notes.push_back(fmt::format("{}: skipped {} {}", rows.first, rows.count, rows.what));
   }
   return imported;
 }

@@ -13,17 +13,14 @@
 
 namespace firkin {
 
-// Says "FILE:LINE", or "FILE:LINE: results[3]". A function, because finding the line of a JSON value takes a pass over
-// the text.
-using Where = std::function<std::string()>;
-Where at_line(const std::string& file, int64_t line);
+std::string at_line(const std::string& file, int64_t line);  // "FILE:LINE"
 
 // Throws InputError: "WHERE: message".
-[[noreturn]] void fail(const Where& where, const std::string& message);
+[[noreturn]] void fail(const std::string& where, const std::string& message);
 
 // One all-reduce of one size.
 struct BenchmarkRow {
-  Where where;
+  std::string where;  // "FILE:LINE", or "FILE: results[3]"
   int64_t bytes = 0;
   double seconds = 0;
   std::optional<double> stdev_s = {};
@@ -36,21 +33,21 @@ struct BenchmarkRow {
 struct SkippedRows {
   std::string what;  // "rows of reduce_scatter_perf"
   int64_t count = 0;
-  Where first;
+  std::string first;  // where the first is
 };
 
 struct BenchmarkRows {
   std::vector<BenchmarkRow> rows = {};
   std::vector<SkippedRows> skipped = {};
 
-  void skip(const std::string& what, const Where& where);
+  void skip(const std::string& what, const std::string& where);
 };
 
 // The rows as a table: of one element type (the one that is asked for, float32, or the only one) and one operation
 // (sum, or the only one), with one note for each reason for which rows were left out. Throws InputError when no row is
 // left (which names the reason), types or operations would mix, neither a row nor `options` states the number of ranks,
 // or a time or size is impossible. `expected`: what the file should hold; `end`: where it ends.
-Imported import_rows(BenchmarkRows found, const ImportOptions& options, const std::string& expected, const Where& end);
+Imported import_rows(BenchmarkRows found, const ImportOptions& options, const std::string& expected, const std::string& end);
 
 // The text without byte-order mark, terminal colours and carriage returns; line breaks stay where they are.
 std::string undecorated(std::string_view text);
@@ -70,9 +67,7 @@ std::optional<double> number_in(std::string_view word);
 std::string_view untagged(std::string_view word);
 std::optional<int64_t> tagged_integer(std::string_view word);
 
-// Whether a text is JSON as nccl-tests writes it (an object) or rccl-tests (an array of objects).
 bool begins_json_object(std::string_view text);
-bool begins_json_array(std::string_view text);
 
 // Whether a line is the header or a row of a table of nccl-tests or rccl-tests, the title of one of OSU's, the header
 // of a CSV file with a column of sizes (or numbers alone).

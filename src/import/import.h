@@ -75,8 +75,8 @@ Imported parse_cmsc828g_profile(std::string_view sizes_text, const std::string& 
 // separated by commas, semicolons or tabs. Also throws if a column of words has two values, unless `where` chooses one.
 Imported parse_allreduce_times(std::string_view text, const std::string& file, const ImportOptions& options);
 
-// JSON as nccl-tests (format version 1 to 3) or rccl-tests writes it, or a log with one or more tables, whose headers
-// say where their columns are. The number of ranks is that of the devices which the log lists. Left out are other
+// JSON as nccl-tests writes it (format version 1 to 3), or a log with one or more tables, whose headers say where their
+// columns are. The number of ranks is that of the devices which the log lists. Left out are other
 // collectives (by their program's name or the shape of their rows), other element types and operations, rows cut off by
 // other lines, sizes of 0 bytes, and runs of a single rank.
 //

@@ -1,4 +1,4 @@
-// The tables of nccl-tests and rccl-tests, anywhere in a log, and their JSON.
+// The tables of nccl-tests and rccl-tests, anywhere in a log, and the JSON of nccl-tests.
 //
 // A row is found by its shape: two whole numbers and the name of an element type (size, count, type), whatever stands
 // before them. What follows is read as the last header says. nccl-tests prints a row in pieces, between which other
@@ -22,7 +22,7 @@ constexpr std::string_view kAllReduceProgram = "all_reduce";  // without _perf
 
 // One result, as either format gives it.
 struct NcclResult {
-  Where where;
+  std::string where;         // "FILE:LINE", or "FILE: results[3]"
   std::string program = {};  // without _perf; empty: not named
   int64_t bytes = 0, count = 0;
   std::string type = {}, operation = {};
@@ -172,14 +172,6 @@ Words words_in(std::string_view line, bool after_header) {
   return in_table ? fields : words;
 }
 
-// The columns of a table whose header is not in the text: as nccl-tests prints them since 2.11, or as it did before.
-Words usual_columns(std::span<const std::string_view> values) {
-  const bool has_root = values.size() > 1 && values[1].starts_with("-1");
-  Words columns = {"redop", "root", "time", "algbw", "busbw", "#wrong", "time", "algbw", "busbw", "#wrong"};
-  if (!has_root) columns.erase(columns.begin() + 1);
-  return columns;
-}
-
 struct OpenRow {
   NcclResult result;
   Words columns, values;  // values: as many as were read
@@ -323,18 +315,18 @@ BenchmarkRows rows_of_table(std::string_view text, const std::string& file, cons
       run.columns = *columns;
     } else if (const size_t begin = find_row(words); begin != std::string_view::npos) {
       finish_row(rows, open, options);
+      if (run.columns.empty()) return rows.skip("rows without a header before them", at_line(file, number));
       const auto bytes = tagged_integer(words[begin]), count = tagged_integer(words[begin + 1]);
       if (!bytes || !count) return rows.skip("rows whose size does not fit into 64 bits", at_line(file, number));
-      const std::span values = std::span(words).subspan(begin + 3);
       open = {.result = {.where = at_line(file, number),
                          .program = run.program,
                          .bytes = *bytes,
                          .count = *count,
                          .type = std::string(words[begin + 2]),
                          .world_size = run.world_size()},
-              .columns = run.columns.empty() ? usual_columns(values) : run.columns,
+              .columns = run.columns,
               .values = {}};
-      take_values(*open, values);
+      take_values(*open, std::span(words).subspan(begin + 3));
     } else {
       read_device(run, words);
       if (open) continue_row(*open, words);
@@ -348,7 +340,7 @@ BenchmarkRows rows_of_table(std::string_view text, const std::string& file, cons
 
 constexpr const char* kExpectedOutput = "what nccl-tests prints, or writes with -J";
 
-double number_of(const nlohmann::json& object, const char* key, const Where& where) {
+double number_of(const nlohmann::json& object, const char* key, const std::string& where) {
   if (!object.contains(key) || !object[key].is_number()) fail(where, fmt::format("{} is missing or no number; expected a number", key));
   return object[key].get<double>();
 }
@@ -357,13 +349,13 @@ std::string text_of(const nlohmann::json& object, const char* key) {
   return object.contains(key) && object[key].is_string() ? object[key].get<std::string>() : "";
 }
 
-int64_t whole_number_of(const nlohmann::json& row, const char* key, const Where& where) {
+int64_t whole_number_of(const nlohmann::json& row, const char* key, const std::string& where) {
   if (!row.is_object() || !row.contains(key) || !row[key].is_number_integer()) fail(where, fmt::format("no whole number '{}'", key));
   if (row[key].is_number_unsigned() && row[key].get<uint64_t>() > INT64_MAX) fail(where, fmt::format("{} does not fit into 64 bits", key));
   return row[key].get<int64_t>();
 }
 
-NcclResult result_of(const nlohmann::json& row, bool in_place, const Where& where) {
+NcclResult result_of(const nlohmann::json& row, bool in_place, const std::string& where) {
   const char* side = in_place ? "in_place" : "out_of_place";
   const int64_t bytes = whole_number_of(row, "size", where);
   if (!row.contains(side) || !row[side].is_object()) fail(where, fmt::format("no object '{}'", side));
@@ -384,56 +376,19 @@ NcclResult result_of(const nlohmann::json& row, bool in_place, const Where& wher
   return result;
 }
 
-char first_character_of(std::string_view text) {
-  const size_t first = text.find_first_not_of(" \t\n");
-  return first == std::string_view::npos ? '\0' : text[first];
-}
-
-// The file that nccl-tests writes with -J, an object, and the records that rccl-tests writes, an array of objects, one
-// for each size and place.
 BenchmarkRows rows_of_json(std::string_view text, const std::string& file, const ImportOptions& options) {
   const nlohmann::json json = parse_json(text, file, kExpectedOutput);
-  const auto at = [text, file](const std::string& path) -> Where {
-    return [=] { return fmt::format("{}:{}", file, json_line_of(text, path)); };
-  };
   if (json.contains("args") && json["args"].is_array() && !json["args"].empty() && json["args"][0].is_string()) {
     const auto program = json["args"][0].get<std::string>();
     if (program.find("all_reduce_perf") == std::string::npos)
-      fail(at("args[0]"), fmt::format("args[0] is '{}'; expected all_reduce_perf", shown(program)));
+      fail(file, fmt::format("args[0] is '{}'; expected all_reduce_perf", shown(program)));
   }
   if (!json.contains("results") || !json["results"].is_array()) {
-    fail(at("results"), fmt::format("no array 'results'; expected {}", kExpectedOutput));
+    fail(file, fmt::format("no array 'results'; expected {}", kExpectedOutput));
   }
   BenchmarkRows rows;
   for (size_t i = 0; i < json["results"].size(); ++i) {
-    const std::string path = fmt::format("results[{}]", i);
-    const Where where = [at, path] { return fmt::format("{}: {}", at(path)(), path); };
-    add_result(rows, result_of(json["results"][i], options.in_place, where), options);
-  }
-  return rows;
-}
-
-BenchmarkRows rows_of_records(std::string_view text, const std::string& file, const ImportOptions& options) {
-  const nlohmann::json json = parse_json(text, file, kExpectedOutput);
-  BenchmarkRows rows;
-  for (size_t i = 0; i < json.size(); ++i) {
-    const Where where = [text, file, i] { return fmt::format("{}:{}", file, json_line_of(text, fmt::format("[{}]", i))); };
-    const nlohmann::json& row = json[i];
-    if (!row.is_object()) fail(where, "a value that is no object; expected a record of rccl-tests");
-    if ((number_of(row, "inPlace", where) != 0) != options.in_place) continue;
-    const std::string wrong = text_of(row, "wrong");
-    add_result(rows,
-               {.where = where,
-                .program = text_of(row, "name") == "AllReduce" ? std::string(kAllReduceProgram) : shown(text_of(row, "name")),
-                .bytes = whole_number_of(row, "size", where),
-                .type = text_of(row, "type"),
-                .operation = text_of(row, "redop"),
-                .time_us = number_of(row, "time", where),
-                .algorithm_bandwidth = number_of(row, "algBw", where),
-                .bus_bandwidth = number_of(row, "busBw", where),
-                .wrong = number_in(wrong).value_or(0),
-                .world_size = whole_number_of(row, "ranks", where)},
-               options);
+    add_result(rows, result_of(json["results"][i], options.in_place, fmt::format("{}: results[{}]", file, i)), options);
   }
   return rows;
 }
@@ -441,12 +396,8 @@ BenchmarkRows rows_of_records(std::string_view text, const std::string& file, co
 }  // namespace
 
 bool begins_json_object(std::string_view text) {
-  return first_character_of(text) == '{';
-}
-
-// An array of objects, since a log may begin with a tag, [1,0]<stdout>:
-bool begins_json_array(std::string_view text) {
-  return first_character_of(text) == '[' && first_character_of(text.substr(text.find('[') + 1)) == '{';
+  const size_t first = text.find_first_not_of(" \t\n");
+  return first != std::string_view::npos && text[first] == '{';
 }
 
 bool belongs_to_nccl_tests(std::string_view line) {
@@ -457,7 +408,7 @@ bool belongs_to_nccl_tests(std::string_view line) {
 Imported parse_nccl_tests(std::string_view text, const std::string& file, const ImportOptions& options) {
   const std::string clean = undecorated(text);
   const auto last_line = 1 + std::count(clean.begin(), clean.empty() ? clean.end() : clean.end() - 1, '\n');
-  const auto parse = begins_json_object(clean) ? rows_of_json : begins_json_array(clean) ? rows_of_records : rows_of_table;
+  const auto parse = begins_json_object(clean) ? rows_of_json : rows_of_table;
   return import_rows(parse(clean, file, options), options, kExpectedRows, at_line(file, last_line));
 }
 

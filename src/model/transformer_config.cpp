@@ -70,20 +70,15 @@ using Json = nlohmann::json;
 
 constexpr const char* kExpected = "an object such as {\"base\": \"demo\", \"num_layers\": 4}";
 
-// A configuration file with what is needed to say where something is wrong in it.
 struct ModelFile {
   std::string path;
-  std::string_view text;
   Json object;
-
-  // FILE:LINE of a key's value, or of the whole object if the key is "" or absent.
-  std::string place(std::string_view key) const { return fmt::format("{}:{}", path, json_line_of(text, key)); }
 };
 
 ModelFile parse(std::string_view text, const std::string& path) {
-  ModelFile file{.path = path, .text = text, .object = parse_json(text, path, kExpected)};
+  ModelFile file{.path = path, .object = parse_json(text, path, kExpected)};
   if (!file.object.is_object()) {
-    throw InputError(fmt::format("{}: a JSON {}; expected {}", file.place(""), file.object.type_name(), kExpected));
+    throw InputError(fmt::format("{}: a JSON {}; expected {}", path, file.object.type_name(), kExpected));
   }
   return file;
 }
@@ -94,7 +89,7 @@ void read_if_there(const ModelFile& file, std::string_view key, const Right& is_
   const auto found = file.object.find(key);
   if (found == file.object.end()) return;
   if (!std::invoke(is_right, *found)) {
-    throw InputError(fmt::format("{}: {} is {}; expected {}", file.place(key), key, found->dump(), expected));
+    throw InputError(fmt::format("{}: {} is {}; expected {}", file.path, key, found->dump(), expected));
   }
   member = found->get<T>();
 }
@@ -106,7 +101,7 @@ TransformerConfig base_of(const ModelFile& file) {
   try {
     return find_model(name).config;
   } catch (const InputError& error) {
-    throw InputError(fmt::format("{}: base: {}", file.place("base"), error.what()));
+    throw InputError(fmt::format("{}: base: {}", file.path, error.what()));
   }
 }
 
@@ -118,7 +113,7 @@ void check_keys(const ModelFile& file) {
       throw InputError(
           fmt::format("{}: unknown key '{}'; expected base, family, vocab_size, context_length, d_model, d_ff, num_layers, "
                       "num_heads, tied or rope_theta",
-                      file.place(key), key));
+                      file.path, key));
     }
   }
 }
@@ -222,17 +217,17 @@ TransformerConfig parse_model_json(std::string_view text, const std::string& pat
   TransformerConfig config = base_of(file);
   if (std::string family; file.object.contains("family")) {
     read_if_there(file, "family", &Json::is_string, "a string", family);
-    config.family = family_from_name(family, file.place("family"));
+    config.family = family_from_name(family, file.path);
   }
   for (const ConfigSize& size : kConfigSizes) {
     if (!file.object.contains("base") && !file.object.contains(size.name)) {
-      throw InputError(fmt::format("{}: no {}; expected it, or a base to take it from", file.place(""), size.name));
+      throw InputError(fmt::format("{}: no {}; expected it, or a base to take it from", file.path, size.name));
     }
     read_if_there(file, size.name, &is_integer, "an integer", config.*size.member);
   }
   read_if_there(file, "tied", &Json::is_boolean, "true or false", config.tied);
   read_if_there(file, "rope_theta", &Json::is_number, "a number", config.rope_theta);
-  check_config(config, file.place(""));
+  check_config(config, file.path);
   return config;
 }
 

@@ -92,7 +92,7 @@ const NamedModel& find_model(std::string_view name);
 
 // One JSON object. Keys: `base` (a named model to start from), `family` (cs336 or gpt2), the sizes in kConfigSizes,
 // `tied`, `rope_theta`. Without `base`, every size is required and the rest defaults as in TransformerConfig. Throws
-// InputError with file and line for unreadable files, malformed JSON, unknown or repeated keys, wrong types, and sizes
+// InputError for unreadable files, malformed JSON, unknown or repeated keys, wrong types, and sizes
 // that check_config rejects.
 // `file`: the name that errors carry
 TransformerConfig parse_model_json(std::string_view text, const std::string& file);

@@ -161,7 +161,7 @@ std::string described(const json& value) {
 }
 
 [[noreturn]] void fail_at(const std::string& path, const std::string& problem, const std::string& expected) {
-  throw FieldError(path, fmt::format("results: {}{}{}; expected {}", path, path.empty() ? "" : ": ", problem, expected));
+  throw InputError(fmt::format("results: {}{}{}; expected {}", path, path.empty() ? "" : ": ", problem, expected));
 }
 
 }  // namespace

@@ -24,7 +24,6 @@
 #include <vector>
 
 #include "firkin/base/error.h"
-#include "firkin/base/json_text.h"
 #include "firkin/base/units.h"
 #include "firkin/stats/estimates.h"
 
@@ -163,18 +162,11 @@ struct Field {
 template <class T>
 constexpr auto kFields = nullptr;
 
-// What reading throws: "results: PATH: PROBLEM; expected EXPECTED". A caller that has the text can look up the line of
-// the path.
-struct FieldError : InputError {
-  FieldError(const std::string& place, const std::string& message) : InputError(message), path(place) {}
-  std::string path;
-};
-
 // A view of one JSON object, which must outlive it. Null counts as absent (a number that is not finite becomes null in
-// JSON).
+// JSON). What does not fit throws InputError: "results: PATH: PROBLEM; expected EXPECTED".
 class JsonFields {
  public:
-  // `path` as messages name it, "" for the document itself. Throws FieldError unless `object` is a JSON object.
+  // `path` as messages name it, "" for the document itself. Throws unless `object` is a JSON object.
   JsonFields(const nlohmann::json& object, std::string path);
 
   // Null when absent. The key "samples.step_s" means "step_s" in an object "samples".
@@ -183,12 +175,11 @@ class JsonFields {
   const nlohmann::json& whole() const { return *object_; }
   std::string path_of(const std::string& name) const;
 
-  // The object under `key`, and the objects of the list under it. Throw FieldError if they are absent.
+  // The object under `key`, and the objects of the list under it. Throw if they are absent.
   JsonFields object(const std::string& key) const;
   std::vector<JsonFields> objects(const std::string& key) const;
 
-  // Throw FieldError if the field has another type. get() also throws if it is absent, except for a list, which is then
-  // empty.
+  // Throw if the field has another type. get() also throws if it is absent, except for a list, which is then empty.
   template <class T>
   std::optional<T> maybe(const std::string& name, Unit unit = Unit::kPlain) const;
   template <class T>
@@ -201,18 +192,6 @@ class JsonFields {
   const nlohmann::json* object_;
   std::string path_;
 };
-
-// Parses a JSON text and returns what `read` makes of it. Throws InputError with file and line; `file` and `expected`
-// are what messages call the text.
-template <class T>
-T parse_document(std::string_view text, const std::string& file, const char* expected, T (*read)(const nlohmann::json& document)) {
-  const nlohmann::json document = parse_json(text, file, expected);
-  try {
-    return read(document);
-  } catch (const FieldError& error) {
-    throw InputError(file + ":" + std::to_string(json_line_of(text, error.path)) + ": " + error.what());
-  }
-}
 
 namespace field_details {
 
@@ -334,8 +313,7 @@ void write_object(const Row& row, nlohmann::json& object) {
   });
 }
 
-// Reads a struct, or any value that a field can have. `path` as messages name it, "" for the document itself. Throws
-// FieldError.
+// Reads a struct, or any value that a field can have. `path` as messages name it, "" for the document itself.
 template <class T>
 T value_from_json(const nlohmann::json& value, const std::string& path, Unit unit = Unit::kPlain);
 

@@ -82,25 +82,25 @@ constexpr auto kFields<PairedRatio> = std::tuple(Field("ratio", &PairedRatio::ra
                                                  Field("ratio_ci", &PairedRatio::interval, Unit::kRatio));
 
 template <>
-constexpr auto kFields<Decision> = std::tuple(
-    Field(
-        "outcome", +[](const Decision& decision) { return std::string(name_of(decision.outcome)); },
-        +[](Decision& decision, const std::string& name) {
-          const std::optional<Outcome> outcome = outcome_named(name);
-          if (!outcome)
-            throw FieldError("decision.outcome", fmt::format("results: decision.outcome: '{}'; expected an outcome of firkin tune", name));
-          decision.outcome = *outcome;
-        }),
-    Field(kCapKey, &Decision::cap_mib, Unit::kMib), Field("lowest_cap_mib", &Decision::lowest_cap_mib, Unit::kMib),
-    Field("highest_cap_mib", &Decision::highest_cap_mib, Unit::kMib), Field("predicted_s", &Decision::predicted_s, Unit::kSeconds),
-    Field("measured_s", &Decision::measured_s, Unit::kSeconds),
-    Field("predicted_to_default", &Decision::predicted_to_default, Unit::kRatio), Field("over_default", &Decision::over_default),
-    Field("expected_regret", &Decision::expected_regret), Field("tied_mib", &Decision::tied_mib, Unit::kMib),
-    Field("level", &Decision::level, Unit::kRatio), Field("options", &Decision::options));
+constexpr auto kFields<Decision> =
+    std::tuple(Field(
+                   "outcome", +[](const Decision& decision) { return std::string(name_of(decision.outcome)); },
+                   +[](Decision& decision, const std::string& name) {
+                     const std::optional<Outcome> outcome = outcome_named(name);
+                     if (!outcome)
+                       throw InputError(fmt::format("results: decision.outcome: '{}'; expected an outcome of firkin tune", name));
+                     decision.outcome = *outcome;
+                   }),
+               Field(kCapKey, &Decision::cap_mib, Unit::kMib), Field("lowest_cap_mib", &Decision::lowest_cap_mib, Unit::kMib),
+               Field("highest_cap_mib", &Decision::highest_cap_mib, Unit::kMib),
+               Field("predicted_s", &Decision::predicted_s, Unit::kSeconds), Field("measured_s", &Decision::measured_s, Unit::kSeconds),
+               Field("predicted_to_default", &Decision::predicted_to_default, Unit::kRatio), Field("over_default", &Decision::over_default),
+               Field("expected_regret", &Decision::expected_regret), Field("tied_mib", &Decision::tied_mib, Unit::kMib),
+               Field("level", &Decision::level, Unit::kRatio), Field("options", &Decision::options));
 
 namespace {
 
-// Throws FieldError unless the row has the times that an answer needs.
+// Throws InputError unless the row has the times that an answer needs.
 void require_times(const JsonFields& row) {
   row.get<double>("predicted_s", Unit::kSeconds);
   row.get<double>("measured_s", Unit::kSeconds);
@@ -413,7 +413,12 @@ void write_files(const std::filesystem::path& folder, const Results& results, co
 }
 
 Results parse_results(std::string_view text, const std::string& file) {
-  return parse_document(text, file, kExpected, results_from_json);
+  const json document = parse_json(text, file, kExpected);
+  try {
+    return results_from_json(document);
+  } catch (const InputError& error) {
+    throw InputError(fmt::format("{}: {}", file, error.what()));
+  }
 }
 
 Results read_results(const std::filesystem::path& path) {

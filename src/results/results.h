@@ -226,14 +226,14 @@ struct Results {
 
 nlohmann::json results_json(const Results& results);
 
-// Throws FieldError naming the field that is missing or malformed ("results: curve[2].measured_s: missing; expected a
+// Throws InputError naming the field that is missing or malformed ("results: curve[2].measured_s: missing; expected a
 // positive number"); the sections of an answer must be there when a complete run of `tune` is read.
 Results results_from_json(const nlohmann::json& document);
 
 // The text of a results.json. Strings that are not UTF-8 are repaired with U+FFFD.
 std::string results_text(const Results& results);
 
-// Throws InputError with file and line when the text is no JSON, repeats a key, or a section is malformed. `file`: the
+// Throws InputError when the text is no JSON, repeats a key, or a section is malformed. `file`: the
 // name that errors carry.
 Results parse_results(std::string_view text, const std::string& file);
 Results read_results(const std::filesystem::path& path);

@@ -11,7 +11,7 @@ namespace {
 
 class Corpus : public testing::TestWithParam<Reader> {};
 
-TEST_P(Corpus, IsAcceptedOrRejectedWithFileAndLine) {
+TEST_P(Corpus, IsAcceptedOrRejectedWithItsPlace) {
   const std::filesystem::path folder = std::filesystem::path(FIRKIN_SOURCE_DIR) / "tests" / "fuzz" / "corpus" / GetParam().name;
   int accepted = 0, rejected = 0;
   for (const auto& entry : std::filesystem::directory_iterator(folder)) {

@@ -1,4 +1,4 @@
-// One libFuzzer program per reader; FIRKIN_FUZZ_READER names it. Anything but an InputError with file and line ends the program.
+// One libFuzzer program per reader; FIRKIN_FUZZ_READER names it. Anything but an InputError that names its place ends the program.
 #include <cstddef>
 #include <cstdint>
 

@@ -109,10 +109,11 @@ void read_model(std::string_view text) {
   check_config(parse_model_json(text, kFile), "config");
 }
 
-// Whether the message starts with "input:LINE: " and there is such a line.
-bool names_a_line(std::string_view message, std::string_view text) {
+// Whether the message starts with "input: ", or with "input:LINE: " and there is such a line.
+bool names_its_place(std::string_view message, std::string_view text) {
   if (!message.starts_with(kFile + ":")) return false;
   message.remove_prefix(kFile.size() + 1);
+  if (message.starts_with(" ")) return true;
   int64_t line = 0;
   const auto [end, error] = std::from_chars(message.data(), message.data() + message.size(), line);
   message.remove_prefix(static_cast<size_t>(end - message.data()));
@@ -149,8 +150,8 @@ Verdict run_reader(const Reader& reader, std::string_view text) {
     reader.read(text);
   } catch (const InputError& error) {
     const std::string_view message = error.what();
-    if (names_a_line(message, text)) return Verdict::kRejected;
-    throw std::logic_error(fmt::format("a message without file and line: {}", message));
+    if (names_its_place(message, text)) return Verdict::kRejected;
+    throw std::logic_error(fmt::format("a message without its place: {}", message));
   }
   return Verdict::kAccepted;
 }

@@ -33,7 +33,8 @@ std::string parse_error(const std::string& text) {
 TEST(NcclTestsTable, RejectsMalformedLinesByFileAndLine) {
   EXPECT_EQ(parse_error(table_of("8 2 float sum -1 fast 0 0 0 1 0 0 0\n")),
             "n.txt:6: only rows that are cut off; expected the results of all_reduce_perf");
-  EXPECT_EQ(parse_error("8 2 float\n"), "n.txt:1: only rows that are cut off; expected the results of all_reduce_perf");
+  EXPECT_EQ(parse_error("8 2 float sum -1 1 0 0 0\n"),
+            "n.txt:1: only rows without a header before them; expected the results of all_reduce_perf");
   EXPECT_EQ(parse_error(table_of("8 2 float sum -1 0 0 0 0 1 0 0 0\n")), "n.txt:6: the time is 0 s; expected seconds, more than 0");
   EXPECT_THAT(parse_error(table_of("8 2 float sum -1 nan 0 0 0 1 0 0 0\n")), HasSubstr("n.txt:6: the time is nan"));
   EXPECT_EQ(parse_error(table_of("-8 2 float sum -1 1 0 0 0 1 0 0 0\n")), "n.txt:6: size is -8; expected at least 0");
@@ -58,42 +59,22 @@ TEST(NcclTestsJson, HoldsTheTimesOfEitherPlace) {
   EXPECT_DOUBLE_EQ(parse(json_of(kJsonRow), /*in_place=*/true).table.at(0).median_s, 16e-6);
 }
 
-TEST(NcclTestsJson, RejectsMalformedFilesByFileAndLine) {
+TEST(NcclTestsJson, RejectsMalformedFilesByFileAndPlace) {
   EXPECT_EQ(parse_error("{"), "n.txt:1: not JSON; expected what nccl-tests prints, or writes with -J");
   EXPECT_EQ(parse_error("{\n\"results\": [],\n\"results\": []}"),
-            "n.txt:3: key 'results' appears twice; expected what nccl-tests prints, or writes with -J");
-  EXPECT_EQ(parse_error("{}"), "n.txt:1: no array 'results'; expected what nccl-tests prints, or writes with -J");
+            "n.txt: key 'results' appears twice; expected what nccl-tests prints, or writes with -J");
+  EXPECT_EQ(parse_error("{}"), "n.txt: no array 'results'; expected what nccl-tests prints, or writes with -J");
   EXPECT_EQ(parse_error("{\n\"args\": [\n\"all_gather_perf\"], \"results\": []}"),
-            "n.txt:3: args[0] is 'all_gather_perf'; expected all_reduce_perf");
-  EXPECT_EQ(parse_error(json_of("\n{\"size\": \"8\"}")), "n.txt:2: results[0]: no whole number 'size'");
+            "n.txt: args[0] is 'all_gather_perf'; expected all_reduce_perf");
+  EXPECT_EQ(parse_error(json_of("\n{\"size\": \"8\"}")), "n.txt: results[0]: no whole number 'size'");
   EXPECT_EQ(parse_error(json_of("\n" + kJsonRow + ",\n{\"size\": 18446744073709551615}")),
-            "n.txt:5: results[1]: size does not fit into 64 bits");
-  EXPECT_EQ(parse_error(json_of(R"({"size": 8, "out_of_place": null})")), "n.txt:1: results[0]: no object 'out_of_place'");
+            "n.txt: results[1]: size does not fit into 64 bits");
+  EXPECT_EQ(parse_error(json_of(R"({"size": 8, "out_of_place": null})")), "n.txt: results[0]: no object 'out_of_place'");
   EXPECT_EQ(parse_error(json_of(R"({"size": 8, "out_of_place": {"time": "nan"}})")),
-            "n.txt:1: results[0]: time is missing or no number; expected a number");
+            "n.txt: results[0]: time is missing or no number; expected a number");
   EXPECT_THAT(parse_error(json_of(R"({"size": 8, "out_of_place": {"cpu_time": 1}})")), HasSubstr("results[0]: the time is CPU time"));
   EXPECT_EQ(parse_error(json_of(R"({"size": 8, "out_of_place": {"time": -1, "alg_bw": 0, "bus_bw": 0}})")),
-            "n.txt:1: results[0]: the time is -1e-06 s; expected seconds, more than 0");
-}
-
-std::string rccl_record(const char* name, int in_place, double time_us) {
-  return fmt::format(
-      R"({{"numCycle":0, "name":"{}", "nodes":1, "ranks":2, "ranksPerNode":2, "gpusPerRank":1, "size":1048576, "type":"float",
-                         "redop":"sum", "inPlace":{}, "time":{:f}, "algBw":{:f}, "busBw":{:f}, "wrong":"0"}})",
-      name, in_place, time_us, 1048.576 / time_us, 1048.576 / time_us);
-}
-
-TEST(RcclTestsRecords, HoldTheTimesOfEitherPlaceAndTheRanks) {
-  const std::string text = fmt::format("[\n{},\n{},\n{}\n]\n", rccl_record("AllGather", 0, 50), rccl_record("AllReduce", 0, 60),
-                                       rccl_record("AllReduce", 1, 70));
-  EXPECT_EQ(recognize_import(text, "f"), ImportFormat::kNcclTests);
-  const Imported imported = parse_nccl_tests(text, "f", {});
-  ASSERT_EQ(imported.table.size(), 1u);
-  EXPECT_EQ(imported.table[0].world_size, 2);
-  EXPECT_DOUBLE_EQ(imported.table[0].median_s, 60e-6);
-  EXPECT_THAT(imported.notes, testing::ElementsAre("f:2: skipped 1 rows of AllGather_perf"));
-  EXPECT_DOUBLE_EQ(parse_nccl_tests(text, "f", {.in_place = true}).table.at(0).median_s, 70e-6);
-  EXPECT_EQ(error_of([] { parse_nccl_tests("[\n{\"inPlace\": 0}]", "f", {}); }), "f:2: no whole number 'size'");
+            "n.txt: results[0]: the time is -1e-06 s; expected seconds, more than 0");
 }
 
 }  // namespace

@@ -1,8 +1,7 @@
-// Strict reading of JSON files: errors name file and line, and nothing is dropped.
+// Strict reading of JSON files: errors name the file and what is wrong, and nothing is dropped.
 //
 //   const std::string text = read_text_file("results.json", kLongestJsonLine, "a results.json");
 //   const nlohmann::json results = parse_json(text, "results.json", "the results.json of a subcommand");
-//   json_line_of(text, "curve[2].measured_s");  // where to point when the content is wrong
 #pragma once
 
 #include <cstddef>
@@ -17,14 +16,10 @@ inline constexpr size_t kLongestJsonLine = size_t{32} << 20;  // bytes; a file w
 // Arrays and objects within each other; limited because nlohmann::json's own functions recurse.
 inline constexpr size_t kDeepestJson = 64;
 
-// Throws InputError ("FILE:LINE: what; expected EXPECTED") if the text is not JSON, a number does not fit, an object
-// repeats a key (of which other parsers keep one), or values are nested too deeply. `file` is the name used in errors.
+// Throws InputError ("FILE: what; expected EXPECTED") if the text is not JSON ("FILE:LINE"), a number does not fit, an
+// object repeats a key (of which other parsers keep one), or values are nested too deeply. `file` is the name used in
+// errors.
 nlohmann::json parse_json(std::string_view text, const std::string& file, const std::string& expected);
-
-// The line, counted from 1, on which the value at `path` starts. A path names members by ".name" (the first without the
-// point) and elements by "[index]"; "" is the whole document. If there is no such value, the line of the innermost
-// value around its place. The text must be one that parse_json() accepts.
-int64_t json_line_of(std::string_view text, std::string_view path);
 
 // The text of `json` for a file or standard output. Bytes that are not UTF-8 (a path or a command-line argument may
 // contain any) become U+FFFD, where nlohmann::json's dump() throws. indent: spaces per level; -1 puts everything on one
