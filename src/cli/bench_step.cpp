@@ -215,10 +215,7 @@ void run_rank(const LayersFlags& flags, const ProcessGroup& group) {
   results.layers = profile.times;
   results.profile = MeasuredProfile{.tensors = profile.tensors, .bare_backward_s = {}, .hook_perturbation = ratio.ratio - 1};
   results.notes.push_back(fmt::format("The clocks change a step by {}.", perturbation_text(ratio)));
-  finish_run(flags.common, results,
-             {{"layer-sizes.csv", layer_sizes_csv(*results.layers)},
-              {"layer-times.csv", layer_times_csv(*results.layers)},
-              {"tensors.csv", tensors_csv(profile.tensors)}});
+  finish_run(flags.common, results, {{"tensors.csv", tensors_csv(profile.tensors)}});
 }
 
 // ---- firkin trace: what ran when in a few training steps, per strategy, as Chrome traces, beside what the performance

@@ -51,7 +51,7 @@ std::map<std::string, size_t> rows_by_name(const CsvTable& table) {
   return rows;
 }
 
-// Throws unless the table has each entry of the model, with its parameters, and no other. The tied head may be missing.
+// Throws unless the table has each entry of the model, with its parameters, and no other.
 void check_sizes(const CsvTable& table, const std::string& model, const std::vector<Module>& modules) {
   std::map<std::string, int64_t> expected = {{kTiedHead, modules.front().parameters}};
   for (const Module& module : modules) expected[module.name] = module.parameters;
@@ -65,27 +65,20 @@ void check_sizes(const CsvTable& table, const std::string& model, const std::vec
     }
   }
   for (const auto& [name, parameters] : expected) {
-    if (!rows.contains(name) && name != kTiedHead)
-      table.fail_at_end(fmt::format("no '{}'; expected it, with {} parameters", name, parameters));
+    if (!rows.contains(name)) table.fail_at_end(fmt::format("no '{}'; expected it, with {} parameters", name, parameters));
   }
 }
 
 // Mean seconds of the gradients, by name. `forward`, `step` and `backward` are measured around the whole pass and
-// belong to no tensor. Files of `firkin bench layers` have more: the forward of each layer, which is left out; the
-// gradients of the embeddings; and no time of its own for the tied head, which the final norm's includes.
+// belong to no tensor; the embeddings have no times.
 std::map<std::string, double> checked_times(const CsvTable& table, const std::string& model, const std::vector<Module>& modules) {
   std::map<std::string, size_t> rows = rows_by_name(table);
   for (const char* whole : {"forward", "step", "backward"}) rows.erase(whole);
   std::map<std::string, double> times;
   const auto take = [&](const std::string& layer) {
     const std::string name = layer + " grad";
-    const bool watched_forward = rows.erase(layer + " forward") > 0;
     const auto found = rows.find(name);
-    if (found == rows.end()) {
-      const bool in_another = layer == "lm_head" ? watched_forward : layer.ends_with("embedding");
-      if (!in_another) table.fail_at_end(fmt::format("no '{}'; expected its gradient's time", name));
-      return;
-    }
+    if (found == rows.end()) table.fail_at_end(fmt::format("no '{}'; expected its gradient's time", name));
     times[name] = table.number(found->second, "mean");
     if (const char* expected = expected_of_measured(times[name])) {
       table.fail(found->second, fmt::format("mean is {}; expected {}", times[name], expected));
@@ -93,7 +86,7 @@ std::map<std::string, double> checked_times(const CsvTable& table, const std::st
     rows.erase(found);
   };
   take("lm_head");
-  for (const Module& module : std::views::reverse(modules)) take(module.time_name);
+  for (const Module& module : std::views::reverse(modules) | std::views::take(modules.size() - 2)) take(module.time_name);
   if (!rows.empty()) table.fail(rows.begin()->second, fmt::format("'{}' is not part of {}", rows.begin()->first, model));
   return times;
 }
@@ -115,27 +108,23 @@ Imported from_tables(const CsvTable& sizes, const CsvTable& times_table, const N
   const std::vector<Module> modules = modules_of(model);
   const std::string name(model.name);
   check_sizes(sizes, name, modules);
-  std::map<std::string, double> times = checked_times(times_table, name, modules);
+  const std::map<std::string, double> times = checked_times(times_table, name, modules);
   TensorProfile profile;
-  profile.backward_s = times["lm_head grad"];  // 0 if missing; its weight is the tied one, not complete yet
+  profile.backward_s = times.at("lm_head grad");  // its weight is the tied one, not complete yet
   for (size_t i = modules.size() - 1; i >= 2; --i) append_module(profile, modules[i], times.at(modules[i].time_name + " grad"));
   Module embeddings = modules[0];
   embeddings.tensors.push_back(modules[1].tensors[0]);
   embeddings.parameters += modules[1].parameters;
-  // Times that the files do not have are 0.
-  append_module(profile, embeddings, times["token_embedding grad"] + times["position_embedding grad"]);
+  append_module(profile, embeddings, 0);
   check_profile(profile);
   const int64_t parameters = profile.total_bytes() / kFloatBytes;
-  std::vector<std::string> notes;
-  if (rows_by_name(sizes).contains(kTiedHead)) {
-    const TensorSpec& tied = modules[0].tensors[0];
-    notes.push_back(fmt::format("'Token embedding' and '{}' ({} parameters each) are one tied tensor, {}: counted once", kTiedHead,
-                                tied.numel, tied.name));
-    notes.push_back(fmt::format("the sizes therefore add up to {} parameters, {} more than {} has: {}", parameters + tied.numel, tied.numel,
-                                name, parameters));
-  }
-  notes.emplace_back("the gradients of both embeddings are complete at the end of backward");
-  notes.emplace_back("ignored the times 'forward', 'step' and 'backward', which belong to no gradient");
+  const TensorSpec& tied = modules[0].tensors[0];
+  std::vector<std::string> notes = {fmt::format("'Token embedding' and '{}' ({} parameters each) are one tied tensor, {}: counted once",
+                                                kTiedHead, tied.numel, tied.name),
+                                    fmt::format("the sizes therefore add up to {} parameters, {} more than {} has: {}",
+                                                parameters + tied.numel, tied.numel, name, parameters),
+                                    "the gradients of both embeddings are complete at the end of backward",
+                                    "ignored the times 'forward', 'step' and 'backward', which belong to no gradient"};
   return {.profile = std::move(profile), .model = name, .notes = std::move(notes)};
 }
 

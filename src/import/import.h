@@ -59,7 +59,7 @@ Imported import_files(const std::vector<std::filesystem::path>& files, const Imp
 // Backward runs LM head, final layer norm, then the blocks from the last to the first, one after another. The mean time
 // of each is spread over its tensors by bytes, in reverse registration order. "Token embedding" and "LM head" are one
 // tied tensor, counted once; its gradient is complete only after its last use, at the end of backward, and so is that
-// of the position embedding. The files of `firkin bench layers` may lack the head, and have times of the embeddings.
+// of the position embedding.
 //
 // Throws InputError, with file and line, when an entry is missing, unknown or there twice, has another number of
 // parameters than the model, or a time is not positive and finite.

@@ -92,32 +92,6 @@ std::optional<Chart> chunks_chart(const Results& results) {
                               format_bytes(chunks.back().chunk_bytes), display_seconds(best.total_s), format_bytes(best.chunk_bytes)));
 }
 
-// ---- When gradients become ready: bytes that could already travel, over the time of the backward pass.
-
-std::optional<Chart> ready_chart(const Results& results) {
-  if (!results.profile || results.profile->tensors.names.empty()) return std::nullopt;
-  const TensorProfile& profile = results.profile->tensors;
-  json tensors = json::array({{{"ready_s", 0}, {"mib", 0}}});  // at first nothing is ready
-  int64_t total = 0;
-  for (size_t i = 0; i < profile.names.size(); ++i) {
-    total += profile.bytes[i];
-    tensors.push_back({{"ready_s", profile.ready_s[i]},
-                       {"ready", display_seconds(profile.ready_s[i])},
-                       {"mib", mib(total)},
-                       {"tensor", profile.names[i]},
-                       {"size", format_bytes(profile.bytes[i])}});
-  }
-  const json end = {{"ready_s", profile.backward_s}, {"label", "end of backward"}};
-  Chart chart =
-      chart_of("ready", {{"tensors", tensors}, {"end", json::array({end})}},
-               fmt::format("{} gradients, {} in all, become ready during a backward pass of {}; the last after {}.", profile.names.size(),
-                           format_bytes(total), display_seconds(profile.backward_s), display_seconds(profile.ready_s.back())));
-  if (results.profile->hook_perturbation) {
-    chart.caption += fmt::format(" Taking these times changed backward by {}.", display_percent(*results.profile->hook_perturbation, true));
-  }
-  return chart;
-}
-
 // ---- The time of each layer, forward and backward.
 
 std::optional<Chart> layers_chart(const Results& results) {
@@ -141,36 +115,6 @@ std::optional<Chart> layers_chart(const Results& results) {
                          fmt::format("Times of {} layers; the longest is {} at {}.", rows.size(), longest, display_seconds(longest_s)));
   if (has_forward) chart.title = "Time of each layer: forward and backward";
   if (rows.size() > kMany) chart.spec["height"]["step"] = 8;
-  return chart;
-}
-
-// ---- The strategies side by side: computation, and the communication that it does not hide.
-
-json strategy_bar(const StrategyRow& row, bool split) {
-  // Noise can make a step shorter than one without communication; nothing is exposed then.
-  const double exposed_s = std::clamp(row.exposed_s.value_or(0), 0.0, row.measured_s);
-  json bar = {{"strategy", row.strategy}, {"measured", display_seconds(row.measured_s)}};
-  bar[split ? "computation" : "step"] = row.measured_s - exposed_s;
-  bar["exposed"] = split ? display_seconds(exposed_s) : "–";
-  if (split) bar["exposed communication"] = exposed_s;
-  add_interval(bar, row.measured_ci_s);
-  bar["end"] = std::max(row.measured_s, bar.value("high", row.measured_s));
-  return bar;
-}
-
-std::optional<Chart> strategy_chart(const Results& results) {
-  if (results.strategies.empty()) return std::nullopt;
-  const std::vector<StrategyRow> rows = compared_strategies(results);
-  const bool split = std::ranges::any_of(rows, [](const StrategyRow& row) { return row.exposed_s.has_value(); });
-  json bars = json::array();
-  for (const StrategyRow& row : rows) bars.push_back(strategy_bar(row, split));
-  const auto fastest =
-      std::ranges::min_element(rows, {}, [](const StrategyRow& row) { return row.strategy == "none" ? HUGE_VAL : row.measured_s; });
-  Chart chart = chart_of("strategies", {{"strategies", bars}},
-                         fmt::format("Step times of {} strategies; the fastest that communicates is {} at {}.", rows.size(),
-                                     fastest->strategy, display_seconds(fastest->measured_s)));
-  if (split) chart.caption += " Exposed communication: the step minus the step without communication (none).";
-  set_param(chart.spec, "key", split ? json{"computation", "exposed communication"} : json{"step"});
   return chart;
 }
 
@@ -249,27 +193,10 @@ std::optional<Chart> timeline_chart(const Results& results) {
 
 }  // namespace
 
-std::vector<StrategyRow> compared_strategies(const Results& results) {
-  std::vector<StrategyRow> rows = results.strategies;
-  const auto named = [&rows](const std::string& name) { return std::ranges::find(rows, name, &StrategyRow::strategy); };
-  if (!results.decision || named("bucketed") != rows.end()) return rows;
-  const CurveRow& best = *results.best_measured;
-  StrategyRow row;
-  row.strategy = fmt::format("bucketed {} MiB", display_cap(best.cap_mib));
-  row.buckets = best.buckets;
-  row.measured_s = *best.measured_s;
-  row.measured_ci_s = best.measured_ci_s;
-  row.predicted_s = best.predicted_s;
-  if (const auto none = named("none"); none != rows.end()) row.exposed_s = row.measured_s - none->measured_s;
-  rows.push_back(row);
-  return rows;
-}
-
 std::vector<Chart> charts_for(const Results& results) {
   if (results.prediction) return prediction_charts(*results.prediction);
   std::vector<Chart> charts;
-  for (const auto& build : {curve_chart, step_matrix_chart, allreduce_chart, chunks_chart, layers_chart, ready_chart,
-                            timeline_chart, strategy_chart}) {
+  for (const auto& build : {curve_chart, step_matrix_chart, allreduce_chart, chunks_chart, layers_chart, timeline_chart}) {
     if (auto chart = build(results)) charts.push_back(std::move(*chart));
   }
   return charts;

@@ -29,10 +29,6 @@ std::vector<Chart> charts_for(const Results& results);
 std::optional<Chart> curve_chart(const Results& results);
 std::vector<Chart> prediction_charts(const Prediction& prediction);
 
-// The rows of the strategies' chart and table: those measured, and one for the best measured cap if the results name
-// it.
-std::vector<StrategyRow> compared_strategies(const Results& results);
-
 // ---- Templates: the entries of charts.json, in the colours of the light page, with data sets that code fills;
 // "config" is the look that all share. tests/report/chart_examples.json has rows for each.
 //

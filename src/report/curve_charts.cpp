@@ -184,32 +184,30 @@ Chart predicted_chart(const Prediction& prediction) {
       std::move(spec)};
 }
 
-// ---- How the best cap moves with the inputs of a prediction: heat maps, one cell per factor of an input, darker for
-// more.
+// ---- How the best cap moves with the inputs of a prediction: one cell per factor of an input, darker for more.
 
 // 0.125 -> "1/8", 4 -> "4"
 std::string factor_label(double factor) {
   return factor < 1 ? fmt::format("1/{:g}", 1 / factor) : fmt::format("{:g}", factor);
 }
 
-// shown(best) gives what a cell is shaded by, and its label.
-json by_influence(const SensitivityPrediction& sensitivity, std::pair<double, std::string> (*shown)(const PredictedCap& best)) {
+Chart sensitivity_chart(const SensitivityPrediction& sensitivity) {
   json cells = json::array();
   for (const SensitivityPoint& point : sensitivity.points) {
-    const auto [amount, label] = shown(point.best);
+    const double cap_mib = mib(point.best.cap_bytes);
     cells.push_back({{"column", factor_label(point.factor)},
                      {"row", name_of(point.influence)},
-                     {"shade", std::log(amount)},
-                     {"label", label},
-                     {"cap", display_cap(mib(point.best.cap_bytes)) + " MiB"},
+                     {"shade", std::log(cap_mib)},
+                     {"label", display_cap(cap_mib)},
+                     {"cap", display_cap(cap_mib) + " MiB"},
                      {"time", display_seconds(point.best.time_s)},
                      {"exposed", display_seconds(point.best.exposed_s)},
                      {"keep", display_percent(cost_of_keeping(point), true)}});
   }
-  json spec = filled_chart("heat_map", {{"cells", std::move(cells)}});
-  spec["encoding"]["x"]["axis"]["title"] = "times its value";
-  spec["encoding"]["y"]["axis"]["title"] = "input";
-  return spec;
+  Chart chart =
+      chart_of("heat_map", {{"cells", std::move(cells)}}, "A heat map of the best cap by input and factor; the table holds its numbers.");
+  chart.id = "sensitivity-cap";
+  return chart;
 }
 
 }  // namespace
@@ -237,19 +235,7 @@ std::optional<Chart> curve_chart(const Results& results) {
 
 std::vector<Chart> prediction_charts(const Prediction& prediction) {
   std::vector<Chart> charts = {predicted_chart(prediction)};
-  if (!prediction.sensitivity) return charts;
-  const SensitivityPrediction& sensitivity = *prediction.sensitivity;
-  charts.push_back(
-      {"sensitivity-time", "Backward time, with the best cap",
-       "Each row multiplies one input and leaves the others. The column 1 is the operating point.",
-       "A heat map of the backward time by input and factor; the table holds its numbers.",
-       by_influence(sensitivity, [](const PredictedCap& best) { return std::pair(best.time_s, display_seconds(best.time_s)); })});
-  charts.push_back({"sensitivity-cap", "The best uniform cap (MiB)",
-                    "Neighbours can differ much at little cost: T(b) is flat around its lowest point. The table says how flat.",
-                    "A heat map of the best cap by input and factor; the table holds its numbers.",
-                    by_influence(sensitivity, [](const PredictedCap& best) {
-                      return std::pair(static_cast<double>(best.cap_bytes), display_cap(mib(best.cap_bytes)));
-                    })});
+  if (prediction.sensitivity) charts.push_back(sensitivity_chart(*prediction.sensitivity));
   return charts;
 }
 

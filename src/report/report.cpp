@@ -193,7 +193,7 @@ std::string tables_html(const Results& results) {
   };
   if (results.prediction) add(prediction_tables(*results.prediction, kPage));
   if (!results.curve.empty()) html += html_table(remarked_curve(results));
-  if (!results.strategies.empty()) html += html_table(strategy_table(compared_strategies(results), kPage));
+  if (!results.strategies.empty()) html += html_table(strategy_table(results.strategies, kPage));
   for (const StepConfiguration& configuration : results.configurations) {
     if (configuration.strategies.empty()) continue;
     Table table = strategy_table(configuration.strategies, kPage);

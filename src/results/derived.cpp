@@ -147,58 +147,6 @@ std::string setting_name(const StrategyRow& row) {
   return row.cap_mib ? fmt::format("{} {} MiB", row.strategy, display_cap(*row.cap_mib)) : row.strategy;
 }
 
-// The files of CMSC 828G's assignment.
-
-namespace {
-
-// A layer of model/ and its two names in the assignment's files; a number follows those that end in a separator.
-struct LayerNames {
-  const char* ours;
-  const char* in_sizes;
-  const char* in_times;
-};
-constexpr std::array kNames = {LayerNames{"token_embeddings", "Token embedding", "token_embedding"},
-                               LayerNames{"position_embeddings", "Position embedding", "position_embedding"},
-                               LayerNames{"blocks.", "Block ", "block_"}, LayerNames{"ln_final", "LayerNorm final", "ln_f"},
-                               LayerNames{"lm_head", "LM head", "lm_head"}};
-
-// Layers of other models keep their name.
-std::string renamed(const std::string& layer, const char* LayerNames::*column) {
-  for (const LayerNames& names : kNames) {
-    const std::string ours = names.ours;
-    if (layer == ours || (ours.ends_with('.') && layer.starts_with(ours))) return names.*column + layer.substr(ours.size());
-  }
-  return layer;
-}
-
-void append_times(std::string& text, const std::string& name, const std::vector<double>& seconds) {
-  if (seconds.empty()) return;
-  const Summary time = summarize(seconds);
-  fmt::format_to(std::back_inserter(text), "{},{},{},{},{},{}\n", csv_field(name), time.min, time.max, time.mean, time.stdev, time.median);
-}
-
-}  // namespace
-
-std::string layer_sizes_csv(const LayersSection& section) {
-  std::string text = ",Name,No. Params\n";
-  int line = 0;
-  for (const LayerRow& layer : section.layers) {
-    if (layer.parameters == 0) continue;
-    text += fmt::format("{},{},{}\n", line++, csv_field(renamed(layer.name, &LayerNames::in_sizes)), layer.parameters);
-  }
-  return text;
-}
-
-std::string layer_times_csv(const LayersSection& section) {
-  std::string text = "Name,min,max,mean,std,median\n";
-  append_times(text, "forward", section.forward_s);
-  for (const LayerRow& layer : section.layers) append_times(text, renamed(layer.name, &LayerNames::in_times) + " forward", layer.forward_s);
-  append_times(text, "backward", section.backward_s);
-  for (const LayerRow& layer : section.layers) append_times(text, renamed(layer.name, &LayerNames::in_times) + " grad", layer.backward_s);
-  append_times(text, "step", section.optimizer_s);
-  return text;
-}
-
 // ---- Settings to paste.
 
 std::vector<PasteSetting> paste_settings(int64_t cap_bytes, int64_t element_bytes, const std::vector<double>& plan_caps_mib) {

@@ -125,7 +125,7 @@ std::string chunks_csv(const std::vector<ChunksRow>& rows);
 // The file that `firkin bench collectives` and `firkin tune --sharded` write.
 std::string collectives_csv(const std::vector<CollectiveRow>& rows);
 
-// ---- Where a step's time goes, layer by layer; also as CMSC 828G's files.
+// ---- Where a step's time goes, layer by layer.
 
 // One layer, or the whole model. Samples are seconds on the slowest rank, one per watched step.
 struct LayerRow {
@@ -140,14 +140,6 @@ struct LayersSection {
   std::vector<double> forward_s = {}, backward_s = {}, optimizer_s = {};  // for the whole model; samples
   std::vector<double> watched_step_s = {}, bare_step_s = {};              // per pair
 };
-
-// layer-sizes.csv, `,Name,No. Params`: a line for each layer with parameters, "Block 3" for "blocks.3". A tied weight
-// is listed once.
-std::string layer_sizes_csv(const LayersSection& section);
-
-// layer-times.csv, `Name,min,max,mean,std,median` in seconds: "forward", "backward" and "step" (the optimiser's) as a
-// whole, "block_3 grad" for a layer's part of backward, and, which the assignment's file lacks, "block_3 forward".
-std::string layer_times_csv(const LayersSection& section);
 
 // ---- What ran when in a few steps.
 

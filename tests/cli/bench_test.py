@@ -156,17 +156,8 @@ class CollectivesFull(Bench):
 
 
 class Layers(Bench):
-    def test_writes_the_assignments_files_and_a_profile_that_predict_reads(self):
+    def test_writes_a_profile_that_predict_reads(self):
         self.bench("layers", "--ranks", "2", "--steps", "6", "--keep-perturbed", *TINY_MODEL)
-        sizes = {row["Name"]: int(row["No. Params"]) for row in self.rows("layer-sizes.csv")}
-        self.assertEqual(list(sizes), ["Token embedding", "Block 0", "Block 1", "LayerNorm final", "LM head"])
-        self.assertEqual(sizes["Block 0"], 4 * 32 * 32 + 3 * 32 * 64 + 2 * 32)
-        times = {row["Name"]: row for row in self.rows("layer-times.csv")}
-        self.assertEqual(list(times["step"]), ["Name", "min", "max", "mean", "std", "median"])
-        self.assertLessEqual({"forward", "backward", "step", "block_0 grad", "block_1 forward", "ln_f grad", "lm_head grad"}, times.keys())
-        for name, row in times.items():
-            self.assertLessEqual(0 if name.endswith("grad") else 1e-9, float(row["min"]), name)
-            self.assertLessEqual(float(row["median"]), float(row["max"]), name)
         tensors = self.rows("tensors.csv")
         self.assertEqual(len(tensors), 2 * 9 + 3)
         self.assertEqual(tensors[-1]["name"], "token_embeddings.weight")

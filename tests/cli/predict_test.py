@@ -266,7 +266,7 @@ class Predict(OfGpt2Large):
                          dict.fromkeys(("total bytes", "latency", "bandwidth", "backward time"), (0.125, 8)))  # fmt: skip
         self.assertEqual(sorted(f.name for f in folder.iterdir() if not f.name.startswith(".")), ["report.html", "results.json"])
         page = (folder / "report.html").read_text()
-        for chart in ["predicted", "sensitivity-time", "sensitivity-cap"]:
+        for chart in ["predicted", "sensitivity-cap"]:
             self.assertIn(f'id="chart-{chart}"', page)
         self.text("--sensitivity")
 

@@ -92,17 +92,6 @@ TEST(Cmsc828gProfile, ThePublishedSizesListOneTensorTwiceAndNoOther) {
   EXPECT_EQ(sum - 64328960, 774030080);  // gpt2-large
 }
 
-TEST(Cmsc828gProfile, ReadsTheFilesOfBenchLayers) {
-  const std::string sizes = replaced(sizes_text(), "15,LM head,38597376\n", "");
-  const std::string times = replaced(times_text(), "lm_head grad,9,9,2,0,9", "lm_head forward,9,9,2,0,9") + "block_3 forward,9,9,8,0,9\n" +
-                            "token_embedding grad,9,9,0.25,0,9\nposition_embedding grad,9,9,0.5,0,9\n";
-  const Imported imported = parse(sizes, times);
-  EXPECT_DOUBLE_EQ(imported.profile->ready_s[1], 0.5);  // the norm's time holds the head's
-  EXPECT_DOUBLE_EQ(imported.profile->ready_s[index_of(*imported.profile, "blocks.0.ln_1.weight")], 12.5);
-  EXPECT_DOUBLE_EQ(imported.profile->backward_s, 13.25);
-  EXPECT_EQ(imported.notes.size(), 2u);  // nothing is there twice
-}
-
 TEST(Cmsc828gProfile, ReadsThePublishedFiles) {
   const std::filesystem::path data = std::filesystem::path(FIRKIN_SOURCE_DIR) / "data" / "cmsc828g";
   const TensorProfile profile = *import_files({data / "layer-sizes-gpt2_large-bs4.csv", data / "layer-times-gpt2_large-bs4.csv"}).profile;

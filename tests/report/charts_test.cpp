@@ -80,7 +80,7 @@ TEST(Charts, EveryColourOfATemplateBecomesAVariableOfThePage) {
 
 TEST(Charts, OnlyTheDataSetsOfATemplateCanBeFilled) {
   EXPECT_THROW(filled_chart("chunks", {{"chunk", json::array()}}), std::logic_error);
-  EXPECT_THROW(filled_chart("ready", {{"tensors", json::array()}}), std::logic_error);
+  EXPECT_THROW(filled_chart("allreduce", {{"points", json::array()}}), std::logic_error);
   json spec = filled_chart("chunks", {{"chunks", json::array()}});
   EXPECT_THROW(set_param(spec, "fitted", 1), std::logic_error);
 }
@@ -140,11 +140,6 @@ TEST(Charts, AnIntervalWithoutAnUpperEndIsNotDrawn) {
   EXPECT_GE(curve["encoding"]["y"]["scale"]["domain"][0], before[0]);
   EXPECT_LE(curve["encoding"]["y"]["scale"]["domain"][1], before[1]);
   for (const json& point : curve["datasets"]["measured"]) EXPECT_FALSE(point.contains("high")) << point;
-  const json bars = chart_of(results, "strategies").spec["datasets"]["strategies"];
-  for (const json& bar : bars) {
-    EXPECT_FALSE(bar.contains("high")) << bar;
-    EXPECT_LE(bar["end"].get<double>(), 1e3) << bar;
-  }
 }
 
 TEST(Charts, TheRangeOfPredictionsIsABandThatSaysWhatItIs) {

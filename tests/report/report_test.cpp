@@ -94,10 +94,10 @@ TEST(Report, AHeadingOfOneSizeSaysItOnce) {
   EXPECT_EQ(summarize(results).heading, "The data takes 20 ms in 8 chunks of 1 MiB.");
 }
 
-TEST(Report, TuneHasItsFourCharts) {
+TEST(Report, TuneHasItsTwoCharts) {
   std::vector<std::string> ids;
   for (const Chart& chart : charts_for(tune_results())) ids.push_back(chart.id);
-  EXPECT_THAT(ids, ElementsAre("curve", "allreduce", "ready", "strategies"));
+  EXPECT_THAT(ids, ElementsAre("curve", "allreduce"));
 }
 
 TEST(Report, TheCurveHasALogarithmicAxisOfBucketSize) {
