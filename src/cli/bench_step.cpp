@@ -22,19 +22,9 @@ namespace {
 
 // What is trained: one row of the matrix.
 struct Configuration {
-  std::optional<JobFlags> job;  // none: the synthetic tensors
+  JobFlags job;
   ModelDescription description;
 };
-
-Configuration synthetic_configuration(const StepFlags& flags) {
-  make_synthetic_workload({.count = 1, .bytes = flags.synthetic_bytes});  // checks the bytes
-  ModelDescription model;
-  model.name = fmt::format("{} tensors of {} bytes", flags.synthetic_tensors, flags.synthetic_bytes);
-  model.tensors = flags.synthetic_tensors;
-  model.dtype = "fp32";
-  model.gradient_bytes = flags.synthetic_tensors * flags.synthetic_bytes;
-  return {.job = std::nullopt, .description = std::move(model)};
-}
 
 // `none` always comes first, since the others are compared with it.
 std::vector<StepSetting> settings_of(const StepFlags& flags) {
@@ -46,7 +36,6 @@ std::vector<StepSetting> settings_of(const StepFlags& flags) {
 
 // The configurations in the order in which they are measured. Throws InputError.
 std::vector<Configuration> make_configurations(const StepFlags& flags) {
-  if (flags.synthetic_tensors > 0) return {synthetic_configuration(flags)};
   std::vector<Configuration> configurations;
   for (const JobFlags& job : jobs_of(flags)) {
     check_job_flags(job);
@@ -113,12 +102,8 @@ int64_t memory_limit_of(const StepFlags& flags, c10::Device device) {
 
 StepConfiguration measure_configuration(MatrixRun& run, const Configuration& configuration) {
   const StepFlags& flags = run.flags;
-  const auto make = [&] {
-    if (configuration.job) return make_job(*configuration.job, run.group, flags.common.seed);
-    return make_synthetic_workload({.count = flags.synthetic_tensors, .bytes = flags.synthetic_bytes}, run.group.device);
-  };
-  const int64_t estimated_bytes =
-      configuration.job ? process_bytes(estimate_job_memory(*configuration.job)) : 3 * flags.synthetic_tensors * flags.synthetic_bytes;
+  const auto make = [&] { return make_job(configuration.job, run.group, flags.common.seed); };
+  const int64_t estimated_bytes = process_bytes(estimate_job_memory(configuration.job));
   std::string why_not;
   std::optional<Workload> workload = make_within_memory(run.group, make, estimated_bytes, run.memory_limit, why_not);
   if (!workload) {

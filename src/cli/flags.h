@@ -84,8 +84,6 @@ struct StepFlags : RunFlags {
   std::vector<int64_t> sequence_lengths = {128, 256, 512};
   std::vector<std::string> strategies = {"none", "naive", "flat", "overlap", "bucketed", "torch"};
   std::vector<int64_t> caps = {kMiB, 10 * kMiB, 100 * kMiB, 1000 * kMiB};
-  int64_t synthetic_tensors = 0;  // if positive, these take the place of models
-  int64_t synthetic_bytes = 10240;
   BlockFlags steps;
   bool resume = false;
 };

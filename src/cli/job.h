@@ -11,7 +11,7 @@
 #include "bench/step_bench.h"
 #include "firkin/comm/process_group.h"
 #include "flags.h"
-#include "workload/synthetic_workload.h"
+#include "workload/replay_workload.h"
 #include "workload/workload.h"
 
 namespace firkin::cli {

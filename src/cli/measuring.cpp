@@ -92,10 +92,6 @@ void add_matrix_flags(CLI::App& app, StepFlags& flags) {
   add_value(app, "--batch", flags.batch_sizes, "sequences per rank and step")->delimiter(',');
   add_value(app, "--sequence", flags.sequence_lengths, "tokens per sequence")->delimiter(',');
   add_strategy_flags(app, flags.strategies, flags.caps);
-  app.add_option("--synthetic-tensors", flags.synthetic_tensors, "this many equal tensors instead of a model")
-      ->check(CLI::Range(int64_t{1}, int64_t{1000000}))
-      ->group("Synthetic tensors");
-  add_size(app, "--synthetic-size", flags.synthetic_bytes, "size of each")->needs("--synthetic-tensors")->group("Synthetic tensors");
   add_replay_flags(app, flags.job);
   app.add_flag("--resume", flags.resume, "continue an interrupted run in --out");
 }
@@ -243,8 +239,7 @@ Run declare_bench_step(CLI::App& app) {
              "interval.\n\n"
              "  firkin bench step --ranks 2 --batch 4 --sequence 128 --cap 1MiB,4MiB\n"
              "  firkin bench step --ranks 2 --model small,medium --resume\n"
-             "  firkin bench step --config matrix.toml   with [bench.step] and batch = [2, 4]\n"
-             "  firkin bench step --ranks 2 --synthetic-tensors 500\n");
+             "  firkin bench step --config matrix.toml   with [bench.step] and batch = [2, 4]\n");
   add_run_flags(app, *flags, "bench-step");
   add_matrix_flags(app, *flags);
   add_model_detail_flags(app, flags->job.model);
@@ -254,8 +249,6 @@ Run declare_bench_step(CLI::App& app) {
   return [flags, &app] {
     check_ranks(flags->ranks);
     check_replay_alone(app);
-    check_alone(app, "--synthetic-tensors", model_flag_names());
-    check_alone(app, "--synthetic-tensors", {"--batch", "--sequence", "--data", "--replay"});
     check_list("--model", flags->models);
     check_list("--batch", flags->batch_sizes);
     check_list("--sequence", flags->sequence_lengths);

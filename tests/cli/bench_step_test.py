@@ -126,16 +126,6 @@ class Matrix(Steps):
         ]:
             self.assert_refused(*words_of(*words), mentions=mentions)
 
-    def test_synthetic_tensors_take_the_place_of_models(self):
-        for words, mentions in [
-            (["--synthetic-tensors", "3", "--synthetic-size", "6B"], "multiple of 4"),
-            (["--synthetic-tensors", "3", "--model", "demo"], "--model: cannot be combined with --synthetic-tensors"),
-            (["--synthetic-tensors", "3", "--num-layers", "2"], "--num-layers: cannot be combined with --synthetic-tensors"),
-            (["--synthetic-tensors", "3", "--batch", "2"], "--batch: cannot be combined with --synthetic-tensors"),
-            (["--synthetic-size", "8B"], "--synthetic-size requires --synthetic-tensors"),
-        ]:
-            self.assert_refused(*words_of(*words, model=[]), mentions=mentions)
-
 
 class MatrixFull(Steps):
     def test_sharded_is_measured_beside_the_others(self):

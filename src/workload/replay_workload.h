@@ -1,10 +1,8 @@
-// Workloads without a model. Equal tensors have gradients and hardly any computation, which shows the cost of hooks and
-// buckets. A replayed profile has tensors whose gradients become ready when the profile says; it sleeps instead of
-// computing, so that the steps of a large model on fast devices can be run on any machine, with real gradients over a
-// real or a modelled link.
+// A workload without a model: a replayed profile has tensors whose gradients become ready when the profile says. It
+// sleeps instead of computing, so that the steps of a large model on fast devices can be run on any machine, with real
+// gradients over a real or a modelled link.
 #pragma once
 
-#include <cstdint>
 #include <memory>
 
 #include "comm/device_timer.h"
@@ -12,15 +10,6 @@
 #include "workload/workload.h"
 
 namespace firkin {
-
-struct SyntheticTensors {
-  int64_t count = 500;
-  int64_t bytes = 10240;  // each, float32
-};
-
-// A module of equal tensors, each used once. Throws InputError unless count and bytes are positive and bytes a multiple
-// of 4.
-Workload make_synthetic_workload(const SyntheticTensors& tensors, c10::Device device = c10::kCPU);
 
 struct ReplayScale {
   double bytes = 1;  // factor for every gradient's size, rounded to whole float32 elements, at least one
