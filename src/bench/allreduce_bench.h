@@ -86,7 +86,7 @@ std::vector<int64_t> chunk_sizes(const std::vector<int64_t>& sizes, int64_t elem
 // Throws InputError as chunk_count, and for no sizes or seconds that are not positive.
 std::vector<ChunksPoint> measure_chunks(const ProcessGroup& group, const ChunksBenchOptions& options);
 
-// The rows of chunks.csv.
+// The rows of a result.
 std::vector<ChunksRow> chunk_rows(const std::vector<ChunksPoint>& points, int ranks);
 
 // ---- Sums that are known

@@ -116,7 +116,7 @@ void run_rank(const ChunksFlags& flags, const std::vector<int64_t>& chunk_bytes,
   results.elements = flags.elements;
   results.chunks = chunk_rows(points, group.size);
   for (const ChunksPoint& point : points) results.chunk_totals_s.push_back(point.total_s);
-  finish(flags.common, results, {{"chunks.csv", chunks_csv(results.chunks)}}, points, "");
+  finish(flags.common, results, {}, points, "");
 }
 
 }  // namespace

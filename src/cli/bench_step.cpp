@@ -161,10 +161,10 @@ void run_rank(const StepFlags& flags, const ProcessGroup& group) {
     results.configurations.push_back(std::move(configuration));
     results.complete = i + 1 == configurations.size();
     if (results.complete) break;
-    write_run_files(flags.common, results, {{"steps.csv", steps_csv(results.configurations)}});
+    write_run_files(flags.common, results);
   }
   if (group.rank != 0) return;
-  finish_run(flags.common, results, {{"steps.csv", steps_csv(results.configurations)}}, "\n" + answer_in_text(results));
+  finish_run(flags.common, results, {}, "\n" + answer_in_text(results));
 }
 
 // ---- firkin bench layers: forward and backward time of every layer, and when each gradient is ready.

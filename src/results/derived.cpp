@@ -1,18 +1,11 @@
-// What is made for and from results: their sections from a tuning, files of a course, settings for other tools.
+// What is made for and from results: their sections from a tuning, and settings for other tools.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <array>
 #include <cmath>
-#include <iterator>
-#include <limits>
-#include <map>
 #include <span>
 
-#include "firkin/base/csv.h"
-#include "firkin/base/error.h"
-#include "firkin/base/file.h"
 #include "firkin/base/units.h"
 #include "firkin/stats/block_fit.h"
 #include "firkin/stats/estimates.h"

@@ -1,13 +1,11 @@
 #include "results/field.h"
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <limits>
 #include <ranges>
 
-#include "firkin/base/csv.h"
 #include "firkin/base/progress.h"
 #include "firkin/base/units.h"
 
@@ -104,12 +102,6 @@ std::string wrapped(const std::string& head, const std::string& text) {
     start = end + 1;
   }
   return lines + "\n";
-}
-
-std::string csv_lines(const std::vector<std::string>& names, const std::vector<std::vector<std::string>>& lines) {
-  std::string text = fmt::format("{}\n", fmt::join(names, ","));
-  for (const auto& line : lines) text += fmt::format("{}\n", fmt::join(line, ","));
-  return text;
 }
 
 // ---- Tables of fields.
@@ -289,21 +281,6 @@ std::optional<std::string> text_of_json(const json& value, Unit unit) {
   std::string texts;
   for (const json& one : value) texts += (texts.empty() ? "" : ", ") + text_of_json(one, unit).value_or("–");
   return texts;
-}
-
-std::string csv_of_json(const json& value) {
-  if (value.is_null()) return "";
-  return value.is_string() ? csv_field(value.get<std::string>()) : value.dump();
-}
-
-void append_interval_names(const std::string& key, std::vector<std::string>& names) {
-  constexpr std::string_view kMark = "ci";
-  for (const char* end : {"low", "high"}) names.push_back(std::string(key).replace(key.rfind(kMark), kMark.size(), end));
-}
-
-void append_interval(const std::optional<Interval>& interval, std::vector<std::string>& line) {
-  line.push_back(interval ? fmt::format("{}", interval->low) : "");
-  line.push_back(interval && std::isfinite(interval->high) ? fmt::format("{}", interval->high) : "");
 }
 
 }  // namespace field_details

@@ -6,7 +6,7 @@
 //                                                 Field("buckets", &CurveRow::buckets));
 //   json_of(row);                           // {"cap_mib": 4, "buckets": 7}
 //   value_from_json<CurveRow>(document, "")       // the row again, or a complaint that names what is wrong
-//   table_of(rows, kFirstTable, "By cap");  // for the terminal; csv_of(rows) for a file
+//   table_of(rows, kFirstTable, "By cap");  // for the terminal
 //
 // A member is a number, a text, an interval, another struct with a table, or a list or an optional of these. An
 // optional may be absent from JSON; so may a list, which is empty then. All others must be there.
@@ -29,7 +29,7 @@
 
 namespace firkin {
 
-// ---- Text for a person, in UTF-8: what the terminal, a CSV file and a page are made from.
+// ---- Text for a person, in UTF-8: what the terminal and a page are made from.
 
 // Three significant digits and a real minus sign: "415 ms", "12.3 µs", "−3 ms".
 std::string display_seconds(double seconds);
@@ -68,9 +68,6 @@ std::string terminal_table(const Table& table, const std::vector<std::string>& r
 // width.
 std::string wrapped(const std::string& head, const std::string& text);
 
-// A header line and the lines, fields joined by commas.
-std::string csv_lines(const std::vector<std::string>& names, const std::vector<std::vector<std::string>>& lines);
-
 // ---- Tables of fields.
 
 // What a number means: decides how it is written for a person, and what is accepted when it is read.
@@ -96,12 +93,10 @@ enum Shown : unsigned {
   kFirstTable = 1,   // in the terminal
   kSecondTable = 2,  // in the terminal, for rows with more columns than 80 characters hold
   kPage = 4,
-  kCsv = 8,
   kTables = kFirstTable | kPage,
-  kEverywhere = kTables | kCsv,
-  kIfAny = 16,     // a list or a number: not written when it is empty or 0, and may be absent
-  kRequired = 32,  // a list: must be there when it is read
-  kDefault = 64,   // may be absent, and is then what the struct has
+  kIfAny = 8,      // a list or a number: not written when it is empty or 0, and may be absent
+  kRequired = 16,  // a list: must be there when it is read
+  kDefault = 32,   // may be absent, and is then what the struct has
 };
 
 // "cpu quota" for "cpu_quota", "step" for "step_s".
@@ -132,13 +127,13 @@ constexpr Unit unit_of() {
 // interval "95 % interval".
 template <class Row, class T>
 struct Field {
-  const char* key;  // in JSON and CSV
+  const char* key;  // in JSON
   T Row::*member = nullptr;
   T (*get)(const Row&) = nullptr;
   void (*set)(Row&, const T&) = nullptr;
   Unit unit = unit_of<T>();
   const char* title = nullptr;  // the title of a column or a fact
-  unsigned shown = kEverywhere;
+  unsigned shown = kTables;
 
   // how: any of `set`, `unit`, `title` and `shown`.
   template <class... How>
@@ -257,9 +252,6 @@ std::string expected_of(Unit unit) {
 
 // As text for a person; none for null.
 std::optional<std::string> text_of_json(const nlohmann::json& value, Unit unit);
-std::string csv_of_json(const nlohmann::json& value);
-void append_interval_names(const std::string& key, std::vector<std::string>& names);
-void append_interval(const std::optional<Interval>& interval, std::vector<std::string>& line);
 
 }  // namespace field_details
 
@@ -399,34 +391,6 @@ Table table_of(const std::vector<Row>& rows, unsigned shown, std::string caption
     for (size_t i = 0; i < rows.size(); ++i) table.rows[i].cells.push_back(texts[i].value_or("–"));
   });
   return table;
-}
-
-// The columns of a CSV file, and one row's fields; absent values are empty. An interval has two: "measured_ci_s" gives
-// measured_low_s and measured_high_s.
-template <class Row>
-std::vector<std::string> csv_names() {
-  std::vector<std::string> names;
-  field_details::for_each_shown<Row>(kCsv, [&]<class T>(const Field<Row, T>& field) {
-    if constexpr (is_interval<T>) {
-      field_details::append_interval_names(field.key, names);
-    } else if (*field.key != '\0') {
-      names.push_back(field.key);
-    }
-  });
-  return names;
-}
-
-template <class Row>
-std::vector<std::string> csv_line(const Row& row) {
-  std::vector<std::string> line;
-  field_details::for_each_shown<Row>(kCsv, [&]<class T>(const Field<Row, T>& field) {
-    if constexpr (is_interval<T>) {
-      field_details::append_interval(field.value_in(row), line);
-    } else if (*field.key != '\0') {
-      line.push_back(field_details::csv_of_json(json_in(row, field)));
-    }
-  });
-  return line;
 }
 
 // A section as names and values for a person: those fields that are shown on a page and have a value.

@@ -42,7 +42,7 @@ constexpr auto of_cap(Unit unit, const char* heading) {
 
 template <>
 constexpr auto kFields<PredictedCap> = std::tuple(
-    Field(kCapKey, &PredictedCap::cap_bytes, Unit::kBytesAsMib, "cap MiB", kEverywhere | kIfAny),
+    Field(kCapKey, &PredictedCap::cap_bytes, Unit::kBytesAsMib, "cap MiB", kTables | kIfAny),
     Field("same_buckets_from_mib", &PredictedCap::lowest_cap_bytes, Unit::kBytesAsMib, kIfAny),
     Field("same_buckets_to_mib", &PredictedCap::highest_cap_bytes, Unit::kBytesAsMib, kIfAny), Field("buckets", &PredictedCap::buckets),
     Field(kBackwardKey, &PredictedCap::time_s, Unit::kSeconds), Field("exposed_s", &PredictedCap::exposed_s, Unit::kDifference),
@@ -54,7 +54,7 @@ constexpr auto kFields<PredictedCap> = std::tuple(
 
 template <>
 constexpr auto kFields<PredictedBaseline> =
-    std::tuple(Field("name", &PredictedBaseline::name, "baseline", kEverywhere | kDefault), Field("", &PredictedBaseline::plan),
+    std::tuple(Field("name", &PredictedBaseline::name, "baseline", kTables | kDefault), Field("", &PredictedBaseline::plan),
                of_cap<&PredictedBaseline::plan, &PredictedCap::buckets>(Unit::kCount, "buckets"),
                of_cap<&PredictedBaseline::plan, &PredictedCap::time_s>(Unit::kSeconds, "backward"),
                of_cap<&PredictedBaseline::plan, &PredictedCap::exposed_s>(Unit::kDifference, "exposed"),

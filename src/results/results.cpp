@@ -17,7 +17,7 @@ using nlohmann::json;
 
 namespace {
 
-constexpr unsigned kAside = kSecondTable | kPage | kCsv;
+constexpr unsigned kAside = kSecondTable | kPage;
 
 std::optional<double> median_if_any(const std::vector<double>& seconds) {
   return seconds.empty() ? std::nullopt : std::optional(median(seconds));
@@ -42,17 +42,17 @@ constexpr auto kFields<CurveRow> =
 
 template <>
 constexpr auto kFields<StrategyRow> = std::tuple(
-    Field("strategy", &StrategyRow::strategy, kEverywhere | kSecondTable),
-    Field(kCapKey, &StrategyRow::cap_mib, Unit::kMib, "MiB", kEverywhere | kSecondTable), Field("buckets", &StrategyRow::buckets),
+    Field("strategy", &StrategyRow::strategy, kTables | kSecondTable),
+    Field(kCapKey, &StrategyRow::cap_mib, Unit::kMib, "MiB", kTables | kSecondTable), Field("buckets", &StrategyRow::buckets),
     Field("measured_s", &StrategyRow::measured_s, Unit::kSeconds, "step"),
     Field("measured_ci_s", &StrategyRow::measured_ci_s, Unit::kSeconds), Field("predicted_s", &StrategyRow::predicted_s, Unit::kSeconds),
     Field("rank_spread", &StrategyRow::rank_spread, Unit::kShare, "spread", kAside),
     Field("comm_s", &StrategyRow::comm_s, Unit::kDifference, "after bw"),
-    Field("comm_share", &StrategyRow::comm_share, Unit::kShare, "share", kSecondTable | kCsv),
+    Field("comm_share", &StrategyRow::comm_share, Unit::kShare, "share", kSecondTable),
     Field("exposed_s", &StrategyRow::exposed_s, Unit::kDifference),
     Field("overlap_percent", &StrategyRow::overlap_percent, "ovlp %", kAside),
     Field("communication_s", &StrategyRow::communication_s, kHidden),
-    Field("per_tensor_us", &StrategyRow::per_tensor_us, "per tensor", kCsv),
+    Field("per_tensor_us", &StrategyRow::per_tensor_us, "per tensor", kHidden),
     Field("peak_memory_bytes", &StrategyRow::peak_memory_bytes, Unit::kBytes, "memory", kAside),
     Field("memory_between_steps_bytes", &StrategyRow::memory_between_steps_bytes, Unit::kBytes, kHidden),
     Field("tokens_per_s", &StrategyRow::tokens_per_s, Unit::kCount, "tokens/s", kAside),
@@ -211,23 +211,23 @@ constexpr auto kFields<AllReduceSamples> = std::tuple(Field("bytes", &AllReduceS
                                                       Field("gap_s", &AllReduceSamples::gap_s));
 
 template <>
-constexpr auto kFields<ChunksRow> = std::tuple(
-    Field("chunk_bytes", &ChunksRow::chunk_bytes, Unit::kBytes, "chunk"),
-    Field(
-        "chunk_elements", +[](const ChunksRow& row) { return row.chunk_bytes / kFloatBytes; }, "elements"),
-    Field("world_size", &ChunksRow::world_size, "ranks", kCsv), Field("calls", &ChunksRow::calls),
-    Field("total_s", &ChunksRow::total_s, Unit::kSeconds, "all"), Field("total_ci_s", &ChunksRow::total_ci_s, Unit::kSeconds),
-    Field("gap_s", &ChunksRow::gap_s, Unit::kSeconds, "per call"), Field("mean_s", &ChunksRow::mean_s, Unit::kSeconds, kCsv),
-    Field("stdev_s", &ChunksRow::stdev_s, Unit::kDifference, "deviation", kCsv),
-    Field("min_s", &ChunksRow::min_s, Unit::kSeconds, "least", kCsv), Field("max_s", &ChunksRow::max_s, Unit::kSeconds, "greatest", kCsv),
-    Field("samples", &ChunksRow::samples), Field("wrong", &ChunksRow::wrong, kHidden));
+constexpr auto kFields<ChunksRow> =
+    std::tuple(Field("chunk_bytes", &ChunksRow::chunk_bytes, Unit::kBytes, "chunk"),
+               Field(
+                   "chunk_elements", +[](const ChunksRow& row) { return row.chunk_bytes / kFloatBytes; }, "elements"),
+               Field("world_size", &ChunksRow::world_size, "ranks", kHidden), Field("calls", &ChunksRow::calls),
+               Field("total_s", &ChunksRow::total_s, Unit::kSeconds, "all"), Field("total_ci_s", &ChunksRow::total_ci_s, Unit::kSeconds),
+               Field("gap_s", &ChunksRow::gap_s, Unit::kSeconds, "per call"), Field("mean_s", &ChunksRow::mean_s, Unit::kSeconds, kHidden),
+               Field("stdev_s", &ChunksRow::stdev_s, Unit::kDifference, "deviation", kHidden),
+               Field("min_s", &ChunksRow::min_s, Unit::kSeconds, "least", kHidden),
+               Field("max_s", &ChunksRow::max_s, Unit::kSeconds, "greatest", kHidden), Field("samples", &ChunksRow::samples),
+               Field("wrong", &ChunksRow::wrong, kHidden));
 
 template <>
 constexpr auto kFields<CollectiveRow> = std::tuple(
     Field("collective", &CollectiveRow::collective), Field("bytes", &CollectiveRow::bytes, Unit::kBytes, "size"),
-    Field("world_size", &CollectiveRow::world_size, "ranks", kCsv), Field("seconds", &CollectiveRow::seconds, Unit::kSeconds, "median"),
-    Field("gap_s", &CollectiveRow::gap_s, Unit::kSeconds, "queued", kPage | kCsv),
-    Field("ci_s", &CollectiveRow::ci_s, Unit::kSeconds, kTables),
+    Field("world_size", &CollectiveRow::world_size, "ranks", kHidden), Field("seconds", &CollectiveRow::seconds, Unit::kSeconds, "median"),
+    Field("gap_s", &CollectiveRow::gap_s, Unit::kSeconds, "queued", kPage), Field("ci_s", &CollectiveRow::ci_s, Unit::kSeconds, kTables),
     Field("ratio_to_allreduce", &CollectiveRow::ratio_to_allreduce, Unit::kRatio, "ratio", kTables),
     Field("ratio_to_allreduce_ci", &CollectiveRow::ratio_to_allreduce_ci, Unit::kRatio, kPage),
     Field("samples", &CollectiveRow::samples, kTables), Field("calls_per_sample", &CollectiveRow::calls_per_sample, kHidden),
@@ -425,7 +425,7 @@ Results read_results(const std::filesystem::path& path) {
   return parse_results(read_text_file(path, kLongestJsonLine, kExpected), path.string());
 }
 
-// ---- Tables and files.
+// ---- Tables, and a file.
 
 Table curve_table(const std::vector<CurveRow>& curve, unsigned shown) {
   return table_of(curve, shown, "Step time by bucket cap (error: predicted / measured − 1)");
@@ -457,37 +457,13 @@ std::vector<Table> section_tables(const Results& results, unsigned shown) {
   return tables;
 }
 
-std::string steps_csv(const std::vector<StepConfiguration>& configurations) {
-  const auto joined = [](std::vector<std::string> model, const std::string& status, const std::vector<std::string>& row) {
-    model.push_back(status);
-    model.insert(model.end(), row.begin(), row.end());
-    return model;
-  };
-  std::vector<std::string> model_columns = csv_names<ModelDescription>();
-  model_columns[0] = "model";
-  const std::vector<std::string> columns = csv_names<StrategyRow>();
-  std::vector<std::vector<std::string>> lines;
-  for (const StepConfiguration& configuration : configurations) {
-    const std::vector<std::string> model = csv_line(configuration.model);
-    for (const StrategyRow& row : configuration.strategies) lines.push_back(joined(model, configuration.status, csv_line(row)));
-    if (configuration.strategies.empty()) lines.push_back(joined(model, configuration.status, std::vector<std::string>(columns.size())));
-  }
-  return csv_lines(joined(model_columns, "status", columns), lines);
-}
-
-template <class Row>
-static std::string csv_of(const std::vector<Row>& rows) {
-  std::vector<std::vector<std::string>> lines;
-  for (const Row& row : rows) lines.push_back(csv_line(row));
-  return csv_lines(csv_names<Row>(), lines);
-}
-
-std::string chunks_csv(const std::vector<ChunksRow>& rows) {
-  return csv_of(rows);
-}
-
 std::string collectives_csv(const std::vector<CollectiveRow>& rows) {
-  return csv_of(rows);
+  std::string text = "collective,bytes,world_size,seconds,gap_s\n";
+  for (const CollectiveRow& row : rows) {
+    const std::string gap = row.gap_s ? fmt::format("{}", *row.gap_s) : "";
+    text += fmt::format("{},{},{},{},{}\n", row.collective, row.bytes, row.world_size.value(), row.seconds, gap);
+  }
+  return text;
 }
 
 }  // namespace firkin

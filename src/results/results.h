@@ -82,9 +82,6 @@ struct StepConfiguration {
 
 std::string setting_name(const StrategyRow& row);  // "bucketed 2.38 MiB"
 
-// steps.csv: one line per configuration and strategy.
-std::string steps_csv(const std::vector<StepConfiguration>& configurations);
-
 // ---- The answer of `firkin tune`.
 
 // A run that the model was calibrated on.
@@ -119,8 +116,6 @@ struct ChunksRow {
   std::optional<double> mean_s = {}, stdev_s = {}, min_s = {}, max_s = {};
   std::optional<int64_t> samples = {}, wrong = {};
 };
-
-std::string chunks_csv(const std::vector<ChunksRow>& rows);
 
 // The file that `firkin bench collectives` and `firkin tune --sharded` write.
 std::string collectives_csv(const std::vector<CollectiveRow>& rows);

@@ -16,8 +16,7 @@ constexpr auto kFields<Environment> = std::tuple(Field("link", &Environment::lin
                                                  Field("gpu", &Environment::gpu), Field("nccl", &Environment::nccl),
                                                  Field("float32_matmul", &Environment::float32_matmul, "float32 products"),
                                                  Field("cpu", &Environment::cpu), Field("cores", &Environment::cores),
-                                                 Field("os", &Environment::os),
-                                                 Field("firkin", &Environment::firkin, kEverywhere | kDefault),
+                                                 Field("os", &Environment::os), Field("firkin", &Environment::firkin, kTables | kDefault),
                                                  Field("libtorch", &Environment::libtorch), Field("hosts", &Environment::hosts, kIfAny));
 
 template <>

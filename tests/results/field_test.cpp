@@ -41,7 +41,7 @@ constexpr auto kFields<Leg> = std::tuple(Field("from", &Leg::from, Unit::kText, 
 template <>
 constexpr auto kFields<Ride> = std::tuple(
     Field("name", &Ride::name, Unit::kText, "ride"), Field("bytes", &Ride::bytes, Unit::kBytes, "size"),
-    Field("time_s", &Ride::time_s, Unit::kSeconds, "time"), Field("share", &Ride::share, Unit::kShare, "share", kFirstTable | kCsv),
+    Field("time_s", &Ride::time_s, Unit::kSeconds, "time"), Field("share", &Ride::share, Unit::kShare, "share", kFirstTable),
     Field("time_ci_s", &Ride::time_ci_s, Unit::kSeconds, "95 % interval"), Field("words", &Ride::words, Unit::kText, "", kHidden),
     Field(
         "twice_s", +[](const Ride& ride) { return 2 * ride.time_s; }, Unit::kSeconds, "", kHidden),
@@ -116,14 +116,6 @@ TEST(Field, ATableHasUnitsAndLeavesColumnsWithoutAValueOut) {
   bare.share = std::nullopt;
   EXPECT_EQ(table_of<Ride>({bare}, kFirstTable).columns.size(), 4);
   EXPECT_EQ(table_of<Ride>({bare, kRide}, kFirstTable).rows[0].cells[3], "–");
-}
-
-TEST(Field, ACsvLineHasAnIntervalsTwoEndsAndQuotesText) {
-  EXPECT_THAT(csv_names<Ride>(), ElementsAre("name", "bytes", "time_s", "share", "time_low_s", "time_high_s"));
-  EXPECT_THAT(csv_line(kRide), ElementsAre("\"a, b\"", "2048", "0.0015", "0.25", "0.001", "0.002"));
-  Ride open = kRide;
-  open.time_ci_s = Interval{0, HUGE_VAL};
-  EXPECT_EQ(csv_line(open)[5], "");
 }
 
 }  // namespace
