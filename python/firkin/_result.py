@@ -154,7 +154,7 @@ class TuneResult:
         extrapolation from one.
         """
         fitted = json.loads(self.results_json).get("calibration", {})
-        names = ("overhead_s", "compute_slowdown", "comm_slowdown", "latency_factor", "residual")
+        names = ("overhead_s", "compute_slowdown", "latency_factor", "residual")
         options = {name: fitted[name] for name in names if name in fitted}
         return _core.predict(self.profile, curve or self.curve, world_size=world_size, **options)
 

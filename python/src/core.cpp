@@ -225,14 +225,14 @@ std::vector<std::vector<int64_t>> assigned_buckets(const std::vector<int64_t>& s
 
 Prediction predict_workload(const MeasuredProfile& profile, const MeasuredAllReduce& curve, std::optional<int64_t> world_size,
                             std::optional<int64_t> ranks_per_node, const std::vector<double>& caps_mib, const std::string& rule,
-                            std::optional<double> first_cap_mib, double overhead_s, double compute_slowdown, double comm_slowdown,
-                            double latency_factor, std::optional<double> residual, bool sensitivity) {
+                            std::optional<double> first_cap_mib, double overhead_s, double compute_slowdown, double latency_factor,
+                            std::optional<double> residual, bool sensitivity) {
   PredictionInputs inputs{.profile = profile.tensors,
                           .table = curve.rows,
                           .world_size = chosen_world(curve, world_size),
                           .ranks_per_node = ranks_per_node.value_or(0)};
   inputs.rule = cap_options(1, rule, first_cap_mib);
-  inputs.search.simulation = {overhead_s, compute_slowdown, comm_slowdown};
+  inputs.search.simulation = {overhead_s, compute_slowdown};
   inputs.latency_factor = latency_factor;
   inputs.residual = residual;
   inputs.sensitivity = sensitivity;
@@ -309,7 +309,7 @@ void bind_prediction(nb::module_& module) {
   module.def(
       "predict", &predict_workload, "profile"_a, "curve"_a, nb::kw_only(), "world_size"_a = nb::none(), "ranks_per_node"_a = nb::none(),
       "caps_mib"_a = std::vector<double>{}, "rule"_a = "close-when-full", "first_cap_mib"_a = nb::none(), "overhead_s"_a = 0.0,
-      "compute_slowdown"_a = 1.0, "comm_slowdown"_a = 1.0, "latency_factor"_a = 1.0, "residual"_a = nb::none(), "sensitivity"_a = false,
+      "compute_slowdown"_a = 1.0, "latency_factor"_a = 1.0, "residual"_a = nb::none(), "sensitivity"_a = false,
       nb::call_guard<nb::gil_scoped_release>(),
       "Predicts backward time over bucket caps, the best cap and the best plan.\n\n"
       "world_size: number of ranks, extrapolated to if `curve` lacks it; by default the only one in `curve`.\n"
@@ -317,7 +317,7 @@ void bind_prediction(nb::module_& module) {
       "caps_mib: caps of the curve, MiB; by default powers of two. rule: 'close-when-full' (PyTorch) or 'at-most' (a tensor that would\n"
       "exceed the cap starts a new bucket). first_cap_mib: cap of the first bucket.\n"
       "overhead_s: cost per call on the thread that runs backward.\n"
-      "compute_slowdown, comm_slowdown: of each while the other runs, at least 1. latency_factor: all-reduce latency during backward over\n"
+      "compute_slowdown: of backward while an all-reduce runs, at least 1. latency_factor: all-reduce latency during backward over\n"
       "that of an idle link. residual: of the calibration they come from; None: not calibrated. sensitivity: also multiply each input by\n"
       "1/8 to 8.\n"
       "Raises InputError.");

@@ -198,7 +198,6 @@ Run declare_predict(CLI::App& app) {
   SimulationOptions& simulation = inputs.search.simulation;
   add_time(app, "--overhead", simulation.overhead_s, "cost per call on the computing thread: 20us")->group(group);
   add_value(app, "--compute-slowdown", simulation.compute_slowdown, "slowdown of backward during communication", group);
-  add_value(app, "--comm-slowdown", simulation.comm_slowdown, "slowdown of all-reduces during computation", group);
   add_value(app, "--latency-factor", inputs.latency_factor, "all-reduce latency during backward, over that of an\nidle link", group);
   app.add_option("--residual", inputs.residual, "residual of the calibration (default: not calibrated)")
       ->check(CLI::Range(0.0, 1.0))

@@ -125,13 +125,13 @@ BucketPlan runs_of_tensors(const TensorProfile& profile, const SearchOptions& op
   return result;
 }
 
-// With contention: the best of several plans. Some would be exact without contention, with everything slowed down fully
+// With contention: the best of several plans. Some would be exact without contention, with backward slowed down fully
 // (as it is while both run), partly, or not at all; others are what uniform caps make.
 BucketPlan best_of_starts(const TensorProfile& profile, const CommCosts& costs, const SearchOptions& options) {
   std::vector<BucketPlan> starts;
   for (const double part : {0.0, 0.25, 0.5, 0.75, 1.0}) {
-    const double compute = std::pow(options.simulation.compute_slowdown, part), comm = std::pow(options.simulation.comm_slowdown, part);
-    starts.push_back(exact_plan(slowed(profile, compute), scaled(costs, comm, comm), options, kMostExactTensors / 2));
+    const double slowdown = std::pow(options.simulation.compute_slowdown, part);
+    starts.push_back(exact_plan(slowed(profile, slowdown), costs, options, kMostExactTensors / 2));
   }
   for (const CapRule rule : {CapRule::kAtMost, CapRule::kCloseWhenFull}) {
     try {
@@ -170,7 +170,7 @@ BestPlan find_best_plan(const TensorProfile& profile, const CommCosts& costs, co
   check_search(options);
   const SimulationOptions& simulation = options.simulation;
   BestPlan result;
-  const bool contended = simulation.compute_slowdown != 1 || simulation.comm_slowdown != 1;
+  const bool contended = simulation.compute_slowdown != 1;
   result.exact = !contended && std::ssize(profile.bytes) <= kMostExactTensors;
   result.plan = !contended ? exact_plan(profile, costs, options) : best_of_starts(profile, costs, options);
   result.timeline = simulate(profile, result.plan, costs, simulation);

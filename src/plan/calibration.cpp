@@ -35,11 +35,10 @@ struct Fit {
   const TensorProfile& profile;
   const CommCosts& costs;
   const std::vector<MeasuredRun>& runs;
-  const Calibration known;
-  std::vector<Parameter> parameters = {};
+  std::vector<Parameter> parameters;
 
   Calibration at(const Vector& x) const {
-    Calibration result = known;
+    Calibration result;
     for (size_t i = 0; i < x.size(); ++i) parameters[i].assign(result, parameters[i].value(x[i]));
     return result;
   }
@@ -54,7 +53,6 @@ struct Fit {
     for (const MeasuredRun& run : runs) {
       const Timeline timeline = simulate(profile, run.plan, during_backward, calibration.options);
       result.push_back(std::log(timeline.end_s / run.end_s));
-      if (run.compute_end_s) result.push_back(std::log(timeline.compute_end_s / *run.compute_end_s));
     }
     return result;
   }
@@ -176,32 +174,23 @@ void add_uncertainty(const Fit& fit, const Vector& x, const Vector& residuals, C
     result.warning = fmt::format("these runs cannot tell {}, so predicted times may be off; runs with more, and with fewer, buckets could",
                                  fmt::join(undetermined, " or "));
   }
-  if (residuals.size() <= x.size()) return;
   result.residual = norm(residuals) / std::sqrt(static_cast<double>(residuals.size() - x.size()));
 }
 
-size_t check_runs(const TensorProfile& profile, const std::vector<MeasuredRun>& runs) {
-  if (runs.empty()) throw InputError("calibration has no measured run; expected at least one");
-  size_t times = 0;
+void check_runs(const TensorProfile& profile, const std::vector<MeasuredRun>& runs) {
+  constexpr size_t kFewest = 4;  // one more than the parameters, which leaves something that says how well they fit
+  if (runs.size() < kFewest) throw InputError(fmt::format("calibration has {} measured runs; expected at least {}", runs.size(), kFewest));
   for (size_t r = 0; r < runs.size(); ++r) {
     check_plan(runs[r].plan, static_cast<int64_t>(profile.bytes.size()));
     if (runs[r].plan.buckets.empty()) throw InputError(fmt::format("run {} of the calibration communicates nothing", r));
-    for (const double measured : {runs[r].end_s, runs[r].compute_end_s.value_or(runs[r].end_s)}) {
-      if (!std::isfinite(measured) || measured <= 0) {
-        throw InputError(fmt::format("run {} of the calibration took {} s; expected more than 0", r, measured));
-      }
+    if (!std::isfinite(runs[r].end_s) || runs[r].end_s <= 0) {
+      throw InputError(fmt::format("run {} of the calibration took {} s; expected more than 0", r, runs[r].end_s));
     }
-    times += runs[r].compute_end_s ? 2 : 1;
   }
-  return times;
 }
 
-// The parameters that this many times can determine, with one time left over if there are several. Throws InputError as
-// calibrate().
-Fit fit_to(const TensorProfile& profile, const CommCosts& costs, const std::vector<MeasuredRun>& runs, const Calibration& known) {
-  const size_t times = check_runs(profile, runs);
-
-  // Units in which 1 is large: a slowdown of e, launches as long as the longest run.
+// In units in which 1 is large: a slowdown of e, launches as long as the longest run.
+std::vector<Parameter> parameters_for(const std::vector<MeasuredRun>& runs) {
   constexpr double kLargestLogSlowdown = 2.5, kLargestLogLatency = 3;
   double longest_s = 0;
   size_t most_buckets = 1;
@@ -209,25 +198,12 @@ Fit fit_to(const TensorProfile& profile, const CommCosts& costs, const std::vect
     longest_s = std::max(longest_s, run.end_s);
     most_buckets = std::max(most_buckets, run.plan.buckets.size());
   }
-
-  Fit fit{profile, costs, runs, known};
-  const char* const slows = "how much communication slows computation down";
-  if (times < 4) {
-    const auto both = [](Calibration& c, double v) { c.options.compute_slowdown = c.options.comm_slowdown = v; };
-    fit.parameters.push_back({"the slowdown", slows, 0, kLargestLogSlowdown, 0, both});
-  } else {
-    const auto computation = [](Calibration& c, double v) { c.options.compute_slowdown = v; };
-    const auto latency = [](Calibration& c, double v) { c.latency_factor = v; };
-    fit.parameters.push_back({"the slowdown of computation", slows, 0, kLargestLogSlowdown, 0, computation});
-    fit.parameters.push_back({"the latency factor", "how much longer an all-reduce takes to start during backward", -kLargestLogLatency,
-                              kLargestLogLatency, 0, latency});
-  }
-  if (times >= 3) {
-    const auto overhead = [](Calibration& c, double v) { c.options.overhead_s = v; };
-    fit.parameters.push_back({"the overhead per call", "what each all-reduce costs the thread that computes", 0, 1,
-                              longest_s / static_cast<double>(most_buckets), overhead});
-  }
-  return fit;
+  return {{"the slowdown of computation", "how much communication slows computation down", 0, kLargestLogSlowdown, 0,
+           [](Calibration& c, double v) { c.options.compute_slowdown = v; }},
+          {"the latency factor", "how much longer an all-reduce takes to start during backward", -kLargestLogLatency, kLargestLogLatency, 0,
+           [](Calibration& c, double v) { c.latency_factor = v; }},
+          {"the overhead per call", "what each all-reduce costs the thread that computes", 0, 1,
+           longest_s / static_cast<double>(most_buckets), [](Calibration& c, double v) { c.options.overhead_s = v; }}};
 }
 
 // [i]: a bucket ends between tensor i and the next.
@@ -277,11 +253,10 @@ CommCosts calibrated(const CommCosts& costs, const Calibration& calibration) {
   return scaled(costs, calibration.latency_factor);
 }
 
-Calibration calibrate(const TensorProfile& profile, const CommCosts& costs, const std::vector<MeasuredRun>& runs,
-                      const SimulationOptions& known) {
+Calibration calibrate(const TensorProfile& profile, const CommCosts& costs, const std::vector<MeasuredRun>& runs) {
   check_profile(profile);
-  check_options(known);
-  const Fit fit = fit_to(profile, costs, runs, {.options = known});
+  check_runs(profile, runs);
+  const Fit fit{profile, costs, runs, parameters_for(runs)};
   const Vector x = minimize(fit);
   Calibration result = fit.at(x);
   const Vector residuals = fit.residuals(x);

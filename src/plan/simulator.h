@@ -56,55 +56,36 @@ class CachedCosts {
   std::vector<Entry> entries_;
 };
 
-// Three clocks: wall time; `host`, the work that the computation has done; and `comm`, on which an all-reduce takes
-// what it takes alone. While both run, the work advances at 1 / compute_slowdown and the all-reduces at 1 /
-// comm_slowdown.
+// Wall time, and the work that the computation has done, which advances at 1 / compute_slowdown while an all-reduce runs.
 class SimulatedClock {
  public:
-  explicit SimulatedClock(const SimulationOptions& options)
-      : options_(&options), contended_(options.compute_slowdown != 1 || options.comm_slowdown != 1) {}
+  explicit SimulatedClock(const SimulationOptions& options) : slowdown_(options.compute_slowdown) {}
 
-  double wall() const { return wall_; }
-  double comm() const { return comm_; }
-  double host() const { return host_; }
+  double now() const { return now_; }
+  double work() const { return work_; }
 
-  // Records both clocks whenever a rate changes, for wall_at().
-  void record() { recording_ = true; }
-
-  // Computes until the work is `host_s`, while all-reduces are in flight until `busy_until` (on the communication's
-  // clock).
-  void compute_to(double host_s, double busy_until) {
-    const double work_s = host_s - host_;
-    host_ = host_s;
-    // Computed anew instead of summed up, so that rounding errors do not accumulate.
-    if (!contended_) return advance_to(host_s + idle_, host_s + idle_);
-    compute(work_s, busy_until);
+  // Computes until the work is `work_s`, while all-reduces are in flight until `busy_until`.
+  void compute_to(double work_s, double busy_until) {
+    const double needed_s = (work_s - work_) * slowdown_, busy_s = std::max(0.0, busy_until - now_);
+    work_ = work_s;
+    if (slowdown_ == 1) {
+      now_ = work_s + idle_;  // not summed up, so that rounding errors do not accumulate
+    } else {
+      now_ += needed_s <= busy_s ? needed_s : busy_s + (needed_s - busy_s) / slowdown_;
+    }
   }
 
-  // The computation stands still until the communication's clock shows `comm_s`.
-  void wait_until(double comm_s) {
-    if (comm_s <= comm_) return;
-    idle_ += comm_s - comm_;
-    advance_to(contended_ ? wall_ + (comm_s - comm_) : comm_s, comm_s);
+  // The computation stands still until `end_s`.
+  void wait_until(double end_s) {
+    if (end_s <= now_) return;
+    idle_ += end_s - now_;
+    now_ = end_s;
   }
-
-  // The wall time at which the communication's clock showed `comm_s`, which must have passed.
-  double wall_at(double comm_s) const;
 
  private:
-  void compute(double work_s, double busy_until);
-  void advance_to(double wall_s, double comm_s) {
-    wall_ = wall_s;
-    comm_ = comm_s;
-    if (recording_ && contended_) history_.emplace_back(comm_, wall_);
-  }
-
-  const SimulationOptions* options_;
-  bool contended_;
-  bool recording_ = false;
-  double wall_ = 0, comm_ = 0, host_ = 0;
-  double idle_ = 0;                                            // how long the computation has stood still
-  std::vector<std::pair<double, double>> history_ = {{0, 0}};  // communication's clock and wall time
+  double slowdown_;
+  double now_ = 0, work_ = 0;
+  double idle_ = 0;  // how long the computation has stood still
 };
 
 // Of the plans whose value is at most `limit`, the first with the fewest buckets. buckets_of(i) is the number of plan
@@ -176,7 +157,7 @@ class Simulator {
     size_t first_bucket = 0;
     size_t parts = 1;
     size_t parts_left = 0;
-    double arrival = 0;  // on the communication's clock
+    double arrival = 0;
     bool updated = false;
   };
 

@@ -42,9 +42,8 @@ double least_s_per_byte(const CommCosts& costs, double bytes) {
   return std::min(least_s_per_byte(costs.isolated, bytes), least_s_per_byte(costs.gap, bytes));
 }
 
-// start_s and end_s are on the communication's clock at first: their wall times are only known once they have passed.
 BucketSpan launched_now(const SimulatedClock& clock, double link_free, double end, double ready_s, int64_t bucket) {
-  return {.ready_s = ready_s, .start_s = std::max(clock.comm(), link_free), .end_s = end, .launch_s = clock.wall(), .bucket = bucket};
+  return {.ready_s = ready_s, .start_s = std::max(clock.now(), link_free), .end_s = end, .launch_s = clock.now(), .bucket = bucket};
 }
 
 // calls: the collectives that all bytes go through, one after another.
@@ -78,25 +77,6 @@ CachedCosts::CachedCosts(const CommCosts& costs, bool many_plans)
       same_(many_plans && costs.isolated.points() == costs.gap.points()),
       entries_(many_plans ? size_t{1} << kSlotBits : 0) {}
 
-void SimulatedClock::compute(double work_s, double busy_until) {
-  if (busy_until > comm_) {
-    const double busy_s = (busy_until - comm_) * options_->comm_slowdown;
-    const double needed_s = work_s * options_->compute_slowdown;
-    if (needed_s <= busy_s) return advance_to(wall_ + needed_s, comm_ + needed_s / options_->comm_slowdown);
-    work_s -= busy_s / options_->compute_slowdown;
-    advance_to(wall_ + busy_s, busy_until);
-  }
-  advance_to(wall_ + work_s, comm_ + work_s / options_->comm_slowdown);
-}
-
-double SimulatedClock::wall_at(double comm_s) const {
-  if (!contended_) return comm_s;
-  const auto after = std::ranges::lower_bound(history_, comm_s, {}, &std::pair<double, double>::first);
-  if (after == history_.begin() || after == history_.end()) return after == history_.end() ? wall_ : after->second;
-  const auto before = after - 1;
-  return before->second + (after->second - before->second) * (comm_s - before->first) / (after->first - before->first);
-}
-
 Simulator::Simulator(const TensorProfile& profile, const CommCosts& costs, const PipelineOptions& options, bool many_plans)
     : profile_(profile), options_(options), costs_(costs, many_plans), bytes_before_(profile.bytes.size() + 1, 0) {
   for (size_t i = 0; i < profile.bytes.size(); ++i) bytes_before_[i + 1] = bytes_before_[i] + profile.bytes[i];
@@ -127,8 +107,7 @@ int64_t Simulator::bytes(const Bucket& bucket) const {
 }
 
 // Runs the backward pass and calls launched(position, end of the link's previous call, end of this one) for each
-// launch, with times on the communication's clock; if it returns false, the pass ends there. Returns when the last
-// all-reduce ends, on that clock.
+// launch; if it returns false, the pass ends there. Returns when the last all-reduce ends.
 template <typename PieceAt, typename Launched>
 double Simulator::launch_all(size_t count, SimulatedClock& clock, const PieceAt& piece_at, const Launched& launched) const {
   // Launches keep their order: a bucket that is not ready holds up those behind it.
@@ -138,30 +117,29 @@ double Simulator::launch_all(size_t count, SimulatedClock& clock, const PieceAt&
     latest_s = std::max(latest_s, piece.ready_s);
     clock.compute_to(latest_s + options_.simulation.overhead_s * static_cast<double>(position + 1), busy_until);
     const double free = busy_until;
-    busy_until = std::max(clock.comm() + piece.cost.isolated_s, free + piece.cost.gap_s);
+    busy_until = std::max(clock.now() + piece.cost.isolated_s, free + piece.cost.gap_s);
     if (!launched(position, free, busy_until)) return busy_until;
   }
   const double host_s = profile_.backward_s + options_.simulation.overhead_s * static_cast<double>(count);
-  clock.compute_to(std::max(clock.host(), host_s), busy_until);  // they may differ by rounding
+  clock.compute_to(std::max(clock.work(), host_s), busy_until);  // they may differ by rounding
   return busy_until;
 }
 
 double Simulator::end_s(std::span<const Bucket> buckets, double give_up_s) {
   SimulatedClock clock(options_.simulation);
   const auto piece = [&](size_t k) { return Piece{.cost = cost(buckets[k]), .ready_s = ready_s(buckets[k])}; };
-  // No later end is earlier, and neither is wall time.
+  // No later end is earlier.
   const auto go_on = [&](size_t, double, double end) { return end <= give_up_s; };
   const double busy_until = launch_all(buckets.size(), clock, piece, go_on);
   if (busy_until > give_up_s) return busy_until;
   clock.wait_until(busy_until);
-  return clock.wall();
+  return clock.now();
 }
 
 Timeline Simulator::backward(const BucketPlan& plan) {
   const std::vector<int64_t> order = order_of(plan);
   Timeline timeline;
   SimulatedClock clock(options_.simulation);
-  clock.record();
   const auto bucket = [&](size_t position) { return plan.buckets[static_cast<size_t>(order[position])]; };
   const auto piece = [&](size_t position) { return Piece{.cost = cost(bucket(position)), .ready_s = ready_s(bucket(position))}; };
   const double busy_until = launch_all(order.size(), clock, piece, [&](size_t position, double free, double end) {
@@ -169,14 +147,10 @@ Timeline Simulator::backward(const BucketPlan& plan) {
     timeline.buckets.back().bytes = bytes(bucket(position));
     return true;
   });
-  timeline.compute_end_s = clock.wall();
+  timeline.compute_end_s = clock.now();
   clock.wait_until(busy_until);
-  timeline.end_s = clock.wall();
+  timeline.end_s = clock.now();
   timeline.exposed_s = timeline.end_s - profile_.backward_s;
-  for (BucketSpan& span : timeline.buckets) {
-    span.start_s = clock.wall_at(span.start_s);
-    span.end_s = clock.wall_at(span.end_s);
-  }
   return timeline;
 }
 
@@ -209,7 +183,6 @@ void Simulator::order_by_need(std::vector<int64_t>& order, bool patient) {
   using Candidate = std::tuple<double, double, size_t>;
   const auto candidate = [&](size_t k) { return Candidate(units_[pieces_[k].unit].needed_s, -units_[pieces_[k].unit].update_s, k); };
   std::priority_queue<Candidate, std::vector<Candidate>, std::greater<>> ready;
-  const double backward_end = profile_.backward_s * simulation.compute_slowdown;
   order.clear();
   double now = 0, launch = 0, link_free = kLongAgo;
   for (size_t next = 0; order.size() < pieces_.size();) {
@@ -220,8 +193,7 @@ void Simulator::order_by_need(std::vector<int64_t>& order, bool patient) {
     for (; next < pieces_.size() && ready_at(next) <= now; ++next) ready.push(candidate(next));
     const size_t k = std::get<size_t>(ready.top());
     const CallCost& cost = pieces_[k].cost;
-    const double slowdown = now < backward_end ? simulation.comm_slowdown : 1;
-    const double end = std::max(std::max(launch, ready_at(k)) + cost.isolated_s * slowdown, link_free + cost.gap_s * slowdown);
+    const double end = std::max(std::max(launch, ready_at(k)) + cost.isolated_s, link_free + cost.gap_s);
     if (patient && next < pieces_.size() && candidate(next) < ready.top() && ready_at(next) < end) {
       now = ready_at(next);
       continue;
@@ -234,29 +206,29 @@ void Simulator::order_by_need(std::vector<int64_t>& order, bool patient) {
 }
 
 void Simulator::update(Unit& unit, SimulatedClock& clock, double busy_until, Pipeline* pipeline) {
-  const double start = clock.wall();
-  clock.compute_to(clock.host() + unit.update_s, busy_until);
+  const double start = clock.now();
+  clock.compute_to(clock.work() + unit.update_s, busy_until);
   unit.updated = true;
-  if (pipeline != nullptr) pipeline->updates.push_back({static_cast<int64_t>(unit.first_bucket), start, clock.wall()});
+  if (pipeline != nullptr) pipeline->updates.push_back({static_cast<int64_t>(unit.first_bucket), start, clock.now()});
 }
 
 void Simulator::await(Unit& unit, SimulatedClock& clock, double busy_until, Pipeline* pipeline) {
-  while (unit.arrival > clock.comm()) {
+  while (unit.arrival > clock.now()) {
     while (units_[arrivals_[next_arrival_]].updated) ++next_arrival_;
     Unit& next = units_[arrivals_[next_arrival_]];  // at the latest `unit` itself
-    if (next.arrival <= clock.comm()) {
+    if (next.arrival <= clock.now()) {
       update(next, clock, busy_until, pipeline);
       continue;
     }
-    const double start = clock.wall();
+    const double start = clock.now();
     clock.wait_until(next.arrival);
     if (pipeline == nullptr) continue;
     const auto bucket = static_cast<int64_t>(unit.first_bucket);
     std::vector<PipelineSpan>& waits = pipeline->waits;
     if (!waits.empty() && waits.back().bucket == bucket && waits.back().end_s == start) {
-      waits.back().end_s = clock.wall();  // another bucket has arrived whose update takes no time
+      waits.back().end_s = clock.now();  // another bucket has arrived whose update takes no time
     } else {
-      waits.push_back({bucket, start, clock.wall()});
+      waits.push_back({bucket, start, clock.now()});
     }
   }
   update(unit, clock, busy_until, pipeline);
@@ -267,28 +239,28 @@ void Simulator::run_forward(SimulatedClock& clock, double busy_until, Pipeline* 
   for (const size_t tensor : tensors_by_need_) {
     Unit& unit = units_[unit_of_tensor_[tensor]];
     if (unit.updated) continue;
-    clock.compute_to(clock.host() + (needed_s_[tensor] - done_s), busy_until);
+    clock.compute_to(clock.work() + (needed_s_[tensor] - done_s), busy_until);
     done_s = needed_s_[tensor];
     await(unit, clock, busy_until, pipeline);
   }
-  clock.compute_to(clock.host() + (profile_.forward_s - done_s), busy_until);
+  clock.compute_to(clock.work() + (profile_.forward_s - done_s), busy_until);
 }
 
-// Returns when the last gather ends, on the communication's clock.
+// Returns when the last gather ends.
 double Simulator::step_and_gather(SimulatedClock& clock, double busy_until, Pipeline* pipeline) {
-  const double stopped = clock.wall();
+  const double stopped = clock.now();
   clock.wait_until(busy_until);
-  if (pipeline != nullptr) pipeline->waited_s += clock.wall() - stopped;
+  if (pipeline != nullptr) pipeline->waited_s += clock.now() - stopped;
   arrivals_.resize(units_.size());
   std::iota(arrivals_.rbegin(), arrivals_.rend(), size_t{0});
   std::ranges::stable_sort(arrivals_, {}, [&](size_t unit) { return units_[unit].needed_s; });
   for (const size_t k : arrivals_) {
     Unit& unit = units_[k];
-    clock.compute_to(clock.host() + unit.step_s + options_.simulation.overhead_s, busy_until);
+    clock.compute_to(clock.work() + unit.step_s + options_.simulation.overhead_s, busy_until);
     const double free = busy_until;
-    busy_until = unit.arrival = std::max(clock.comm() + unit.gather.isolated_s, free + unit.gather.gap_s);
+    busy_until = unit.arrival = std::max(clock.now() + unit.gather.isolated_s, free + unit.gather.gap_s);
     if (pipeline == nullptr) continue;
-    pipeline->gathers.push_back(launched_now(clock, free, busy_until, clock.wall(), static_cast<int64_t>(unit.first_bucket)));
+    pipeline->gathers.push_back(launched_now(clock, free, busy_until, clock.now(), static_cast<int64_t>(unit.first_bucket)));
     pipeline->communication_s += unit.gather.gap_s;
   }
   return busy_until;
@@ -302,7 +274,6 @@ double Simulator::period_s(std::span<const int64_t> order, Pipeline* pipeline) {
   arrivals_.clear();
   next_arrival_ = 0;
   SimulatedClock clock(options_.simulation);
-  if (pipeline != nullptr) clock.record();
   const auto piece = [&](size_t position) -> const Piece& { return pieces_[static_cast<size_t>(order[position])]; };
   double busy_until = launch_all(order.size(), clock, piece, [&](size_t position, double free, double end) {
     Unit& unit = units_[piece(position).unit];
@@ -313,12 +284,12 @@ double Simulator::period_s(std::span<const int64_t> order, Pipeline* pipeline) {
     pipeline->communication_s += piece(position).cost.gap_s;
     return true;
   });
-  const double backward_s = clock.wall();
-  clock.wait_until(clock.comm() + options_.agreement_s);
+  const double backward_s = clock.now();
+  clock.wait_until(clock.now() + options_.agreement_s);
   if (gather_costs_) busy_until = step_and_gather(clock, busy_until, pipeline);
-  const double forward_start = clock.wall();
+  const double forward_start = clock.now();
   run_forward(clock, busy_until, pipeline);
-  const double period = clock.wall();
+  const double period = clock.now();
   if (pipeline == nullptr) return period;
 
   // The cycle that was simulated begins with backward; the step that is reported begins with forward.
@@ -330,8 +301,8 @@ double Simulator::period_s(std::span<const int64_t> order, Pipeline* pipeline) {
     for (BucketSpan& span : *spans) {
       span.ready_s += pipeline->forward_end_s;
       span.launch_s += pipeline->forward_end_s;
-      span.start_s = pipeline->forward_end_s + clock.wall_at(span.start_s);
-      span.end_s = pipeline->forward_end_s + clock.wall_at(span.end_s);
+      span.start_s += pipeline->forward_end_s;
+      span.end_s += pipeline->forward_end_s;
     }
   }
   if (gather_costs_) pipeline->updates.clear();
@@ -355,7 +326,6 @@ Pipeline Simulator::pipeline(const BucketPlan& plan) {
 void check_options(const SimulationOptions& options) {
   check_at_least("the overhead per call", options.overhead_s, 0);
   check_at_least("the slowdown of computation", options.compute_slowdown, 1);
-  check_at_least("the slowdown of communication", options.comm_slowdown, 1);
 }
 
 void check_options(const PipelineOptions& options) {

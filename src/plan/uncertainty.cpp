@@ -157,8 +157,7 @@ CapOdds::CapOdds(const TensorProfile& profile, std::vector<InputDraw> draws, con
     : draws_(std::move(draws)) {
   if (draws_.empty()) throw InputError("no draw of the inputs; expected at least one");
   const auto count = static_cast<int64_t>(draws_.size());
-  const bool contended = std::ranges::any_of(
-      draws_, [](const InputDraw& draw) { return draw.simulation.compute_slowdown != 1 || draw.simulation.comm_slowdown != 1; });
+  const bool contended = std::ranges::any_of(draws_, [](const InputDraw& draw) { return draw.simulation.compute_slowdown != 1; });
   const int64_t least_effort = 2 * static_cast<int64_t>(profile.bytes.size());
   caps_ = distinct_plans(profile, options, search, std::max(least_effort, (contended ? kContendedEffort : kEffort) / count));
   end_s_.resize(caps_.plans.size());
@@ -231,7 +230,6 @@ ScaledInputs scale_inputs(const ScaledInputs& inputs, Influence influence, doubl
       break;
     case Influence::kContention:
       scaled.options.compute_slowdown = 1 + (inputs.options.compute_slowdown - 1) * factor;
-      scaled.options.comm_slowdown = 1 + (inputs.options.comm_slowdown - 1) * factor;
       break;
   }
   return scaled;
@@ -246,8 +244,7 @@ std::vector<SensitivityPoint> sensitivity_table(const TensorProfile& profile, co
   const CapOptions kept = with_cap(options, best_point(inputs, plans, search.tolerance).best.cap_bytes);
   std::vector<SensitivityPoint> points;
   for (const Influence influence : kInfluences) {
-    const bool is_contended = search.simulation.compute_slowdown > 1 || search.simulation.comm_slowdown > 1;
-    if (influence == Influence::kContention && !is_contended) continue;
+    if (influence == Influence::kContention && search.simulation.compute_slowdown == 1) continue;
     for (const double factor : kFactors) {
       const ScaledInputs scaled = scale_inputs(inputs, influence, factor);
       const bool is_resized = influence == Influence::kTotalBytes;

@@ -284,8 +284,8 @@ void write_object(const Prediction& prediction, nlohmann::json& document);
 void read_object(const JsonFields& document, Prediction& prediction);
 template <>
 inline constexpr auto kFields<SimulationOptions> = std::tuple(Field("overhead_s", &SimulationOptions::overhead_s),
-                                                              Field("compute_slowdown", &SimulationOptions::compute_slowdown, Unit::kRatio),
-                                                              Field("comm_slowdown", &SimulationOptions::comm_slowdown, Unit::kRatio));
+                                                              Field("compute_slowdown", &SimulationOptions::compute_slowdown,
+                                                                    Unit::kRatio));
 
 template <>
 inline constexpr auto kFields<AlphaBeta> = std::tuple(Field("alpha_s", &AlphaBeta::alpha_s),

@@ -60,7 +60,7 @@ void simulate_plan(benchmark::State& state) {
   const CommCosts costs = make_costs(profile, 0.8);
   const BucketPlan plan = assign_buckets(profile.bytes, {.cap_bytes = state.range(0) * kMiB, .rule = CapRule::kAtMost});
   SimulationOptions options;
-  if (state.range(1) != 0) options.compute_slowdown = options.comm_slowdown = 1.2;
+  if (state.range(1) != 0) options.compute_slowdown = 1.2;
   for (auto _ : state) benchmark::DoNotOptimize(simulate(profile, plan, costs, options));
   state.SetLabel(fmt::format("435 tensors, {} buckets{}", plan.buckets.size(), state.range(1) != 0 ? ", contention" : ""));
 }
@@ -97,7 +97,7 @@ BENCHMARK(optimal_plan_with_overhead)
 void plan_under_contention(benchmark::State& state) {
   const TensorProfile profile = make_profile(435, Sizes::kTransformer);
   const CommCosts costs = make_costs(profile, 0.8);
-  const SearchOptions options = {.simulation = {.compute_slowdown = 1.1, .comm_slowdown = 1.2}};
+  const SearchOptions options = {.simulation = {.compute_slowdown = 1.1}};
   for (auto _ : state) benchmark::DoNotOptimize(find_best_plan(profile, costs, options));
 }
 BENCHMARK(plan_under_contention)->Unit(benchmark::kMillisecond);

@@ -215,10 +215,10 @@ class Predict(OfGpt2Large):
 
     def test_options_reach_the_model(self):
         answer = self.predict("--rule", "at-most", "--first-cap", "1MiB", "--overhead", "20us",
-                              "--compute-slowdown", "1.1", "--comm-slowdown", "1.2")
+                              "--compute-slowdown", "1.1")
         model = answer["model"]
         self.assertEqual((model["rule"], model["first_cap_mib"]), ("at-most", 1))
-        self.assertEqual((model["compute_slowdown"], model["comm_slowdown"]), (1.1, 1.2))
+        self.assertEqual(model["compute_slowdown"], 1.1)
         self.assertAlmostEqual(model["overhead_s"], 20e-6)
         self.assertFalse(answer["best_plan"]["exact"])
         self.assertGreater(answer["best_plan"]["backward_s"], self.predict()["best_plan"]["backward_s"])

@@ -89,7 +89,7 @@ TEST(OptimalPlan, UnderContentionIsNeverWorseThanItsRivalsAndWithinTwoPercentOfB
     const bool is_small = seed >= 40030;  // enough to try every plan
     const TensorProfile profile = random.profile(is_small ? random.integer(2, 9) : 30);
     const CommCosts costs = random.costs();
-    const SearchOptions options = {.simulation = {.compute_slowdown = random.uniform(1.01, 1.5), .comm_slowdown = random.uniform(1, 2)}};
+    const SearchOptions options = {.simulation = {.compute_slowdown = random.uniform(1.01, 1.5)}};
     const BestPlan found = find_best_plan(profile, costs, options);
     if (is_small) {
       EXPECT_LE(found.timeline.end_s, 1.02 * try_every_plan(profile, costs, options).end_s);

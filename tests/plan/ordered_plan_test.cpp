@@ -219,7 +219,6 @@ TEST(OrderedPlan, IsWithinOnePercentOfBruteForceAndMostlyEqualOn400RandomInstanc
     OrderedSearchOptions options = {.most_parts = 2, .smallest_part_bytes = 1};
     if (seed % 3 == 0) options.pipeline.simulation = {.overhead_s = 1e-3};
     if (seed % 4 == 0) options.pipeline.simulation.compute_slowdown = random.uniform(1, 1.5);
-    if (seed % 4 == 0) options.pipeline.simulation.comm_slowdown = random.uniform(1, 1.5);
     const double best = EveryOrderedPlan(profile, costs, options.pipeline).best_s();
     const double found = find_ordered_plan(profile, costs, options).pipeline.period_s;
     EXPECT_GE(found, best * (1 - 1e-9)) << "seed " << seed;

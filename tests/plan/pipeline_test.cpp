@@ -108,7 +108,6 @@ TEST(SimulatePipeline, WithoutAKnownForwardIsBackwardThenUpdatesThenForward) {
     SimulationOptions simulation;
     if (seed % 3 > 0) simulation = {.overhead_s = 1e-3};
     if (seed % 5 > 2) simulation.compute_slowdown = random.uniform(1, 2);
-    if (seed % 7 > 3) simulation.comm_slowdown = random.uniform(1, 2);
     const CommCosts costs = random.costs();
     const Timeline backward = simulate(profile, plan, costs, simulation);
     const Pipeline step = simulate_pipeline(profile, plan, costs, {.simulation = simulation});
@@ -226,14 +225,13 @@ TEST(SimulatePipeline, EqualsManyConsecutiveStepsSimulatedTensorByTensor) {
 }
 
 TEST(SimulatePipeline, ContentionSlowsForwardWhileBucketsAreInFlight) {
-  // One bucket of 8 bytes, ready at 1, needed at the end of forward. Its 2 s take 4 beside computation, and 4 s of wall time compute 2 s.
+  // One bucket of 8 bytes, ready at 1, needed at the end of forward. During its 2 s forward computes 1 s.
   TensorProfile profile = make_profile({8}, {1});
   profile.needed_s = {5};
   profile.forward_s = 5;
-  const Pipeline step =
-      simulate_pipeline(profile, {.buckets = {{0, 1}}}, kPipelineCosts, {.simulation = {.compute_slowdown = 2, .comm_slowdown = 2}});
-  EXPECT_DOUBLE_EQ(step.period_s, 1 + 4 + 3);
-  EXPECT_DOUBLE_EQ(step.buckets[0].end_s - step.buckets[0].start_s, 4);
+  const Pipeline step = simulate_pipeline(profile, {.buckets = {{0, 1}}}, kPipelineCosts, {.simulation = {.compute_slowdown = 2}});
+  EXPECT_DOUBLE_EQ(step.period_s, 1 + 2 + 4);
+  EXPECT_DOUBLE_EQ(step.buckets[0].end_s - step.buckets[0].start_s, 2);
 }
 
 TEST(SimulatePipeline, ABlockedForwardDoesNotSlowTheLink) {
@@ -241,7 +239,7 @@ TEST(SimulatePipeline, ABlockedForwardDoesNotSlowTheLink) {
   TensorProfile profile = make_profile({8}, {1});
   profile.needed_s = {0};
   profile.forward_s = 5;
-  const PipelineOptions options = {.simulation = {.compute_slowdown = 2, .comm_slowdown = 2}};
+  const PipelineOptions options = {.simulation = {.compute_slowdown = 2}};
   EXPECT_DOUBLE_EQ(simulate_pipeline(profile, {.buckets = {{0, 1}}}, kPipelineCosts, options).period_s, 1 + 2 + 5);
 }
 

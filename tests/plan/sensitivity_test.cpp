@@ -41,12 +41,11 @@ TEST(ScaleInputs, BackwardTimeStretchesEveryReadyTime) {
   EXPECT_DOUBLE_EQ(scaled.profile.backward_s, 3);
 }
 
-TEST(ScaleInputs, ContentionIsWhatTheSlowdownsHaveAboveOne) {
+TEST(ScaleInputs, ContentionIsWhatTheSlowdownHasAboveOne) {
   ScaledInputs inputs = busy_link();
-  inputs.options = {.compute_slowdown = 1.25, .comm_slowdown = 1.5};
+  inputs.options = {.compute_slowdown = 1.25};
   const SimulationOptions scaled = scale_inputs(inputs, Influence::kContention, 2).options;
   EXPECT_DOUBLE_EQ(scaled.compute_slowdown, 1.5);
-  EXPECT_DOUBLE_EQ(scaled.comm_slowdown, 2);
 }
 
 TEST(ScaleInputs, RejectsAFactorOfZero) {

@@ -129,7 +129,7 @@ TEST(SimulateSharded, ContentionNeverMakesItFaster) {
     const TensorProfile profile = random.profile_with_forward(10);
     const BucketPlan plan = random.plan(10);
     const ShardedCosts costs = {random.costs(), random.costs()};
-    const PipelineOptions contended = {.simulation = {.compute_slowdown = 1.5, .comm_slowdown = 1.2}};
+    const PipelineOptions contended = {.simulation = {.compute_slowdown = 1.5}};
     const double period_s = simulate_sharded(profile, plan, costs, 4, contended).period_s;
     EXPECT_GE(period_s * (1 + 1e-12), simulate_sharded(profile, plan, costs, 4).period_s) << "seed " << seed;
     EXPECT_GE(period_s * (1 + 1e-12), sharded_bound_s(profile, costs, 4, contended)) << "seed " << seed;

@@ -97,14 +97,6 @@ TensorProfile early_gradient() {
 
 const BucketPlan kOneBucket = {.buckets = {{0, 1}}};
 
-TEST(Contention, SlowsCommunicationOnlyWhileBackwardRuns) {
-  // From 1 to 3 s the all-reduce does one second's work; the other second's it does alone.
-  const Timeline timeline = simulate(early_gradient(), kOneBucket, kCosts, {.comm_slowdown = 2});
-  EXPECT_DOUBLE_EQ(timeline.compute_end_s, 3);
-  EXPECT_DOUBLE_EQ(timeline.buckets[0].end_s, 4);
-  EXPECT_DOUBLE_EQ(timeline.exposed_s, 1);
-}
-
 TEST(Contention, SlowsBackwardOnlyWhileAnAllReduceRuns) {
   // From 1 to 3 s backward does one second's work of the two that are left; the last one takes until 4.
   const Timeline timeline = simulate(early_gradient(), kOneBucket, kCosts, {.compute_slowdown = 2});
@@ -112,12 +104,6 @@ TEST(Contention, SlowsBackwardOnlyWhileAnAllReduceRuns) {
   EXPECT_DOUBLE_EQ(timeline.compute_end_s, 4);
   EXPECT_DOUBLE_EQ(timeline.end_s, 4);
   EXPECT_DOUBLE_EQ(timeline.exposed_s, 1);
-}
-
-TEST(Contention, SlowsBoth) {
-  const Timeline timeline = simulate(early_gradient(), kOneBucket, kCosts, {.compute_slowdown = 2, .comm_slowdown = 2});
-  EXPECT_DOUBLE_EQ(timeline.buckets[0].end_s, 5);
-  EXPECT_DOUBLE_EQ(timeline.compute_end_s, 5);
 }
 
 TEST(Contention, DelaysTheGradientsThatFollow) {
@@ -139,7 +125,7 @@ TEST(Overhead, IsPaidByBackwardAtEachCall) {
 TEST(SimulationOptions, RejectValuesWithoutMeaning) {
   const auto error = [](const SimulationOptions& options) { return error_of([&] { check_options(options); }); };
   EXPECT_EQ(error({.overhead_s = -1}), "the overhead per call is -1; expected at least 0");
-  EXPECT_EQ(error({.comm_slowdown = 0.5}), "the slowdown of communication is 0.5; expected at least 1");
+  EXPECT_EQ(error({.compute_slowdown = 0.5}), "the slowdown of computation is 0.5; expected at least 1");
   EXPECT_EQ(error({.compute_slowdown = std::nan("")}), "the slowdown of computation is nan; expected at least 1");
 }
 
@@ -206,10 +192,9 @@ SlowResult simulate_in_steps(const TensorProfile& profile, const BucketPlan& pla
     const bool communicating = !queue.empty();
     if (computing) host += dt / (communicating ? options.compute_slowdown : 1);
     if (computing && host >= host_total) result.compute_end_s = now + dt;
-    const double comm = dt / (computing ? options.comm_slowdown : 1);
-    for (Call& call : queue) call.isolated_left -= comm;
+    for (Call& call : queue) call.isolated_left -= dt;
     if (communicating) {
-      queue.front().gap_left -= comm;
+      queue.front().gap_left -= dt;
       if (queue.front().isolated_left <= 0 && queue.front().gap_left <= 0) queue.pop_front();
     }
     while (next < plan.buckets.size() && host >= next_work + work_of(next) - 1e-12) {
@@ -235,8 +220,7 @@ TEST(Contention, AgreesWithASimulationInSmallTimeSteps) {
     const CostCurve curve = random.curve();
     const CommCosts costs = {curve, curve};  // g = a, so that a gap never outlasts its call
     const BucketPlan plan = random.plan(tensors);
-    const SimulationOptions options = {
-        .overhead_s = random.uniform(0, 0.02), .compute_slowdown = random.uniform(1, 2), .comm_slowdown = random.uniform(1, 3)};
+    const SimulationOptions options = {.overhead_s = random.uniform(0, 0.02), .compute_slowdown = random.uniform(1, 2)};
     const Timeline timeline = simulate(profile, plan, costs, options);
     const SlowResult slow = simulate_in_steps(profile, plan, costs, options, kStep);
     const double tolerance = 6 * kStep * static_cast<double>(plan.buckets.size() + 1);
@@ -255,7 +239,7 @@ TEST(Contention, WithoutSlowdownIsTheFormula) {
     const BucketPlan plan = random.plan(tensors, seed % 3 == 0);
     SimulationOptions options = {.overhead_s = random.uniform(0, 0.01)};
     const Timeline formula = simulate(profile, plan, costs, options);
-    options.compute_slowdown = options.comm_slowdown = 1 + 1e-12;
+    options.compute_slowdown = 1 + 1e-12;
     const Timeline fluid = simulate(profile, plan, costs, options);
     EXPECT_NEAR(fluid.end_s, formula.end_s, 1e-9 * formula.end_s) << "seed " << seed;
     for (size_t k = 0; k < plan.buckets.size(); ++k) {

@@ -170,7 +170,7 @@ class Predict(unittest.TestCase):
 
     def test_a_slowdown_below_1_is_refused(self):
         with self.assertRaises(firkin.InputError):
-            firkin.predict(small_profile(), small_curve(), comm_slowdown=0.5)
+            firkin.predict(small_profile(), small_curve(), compute_slowdown=0.5)
 
 
 class WithoutPyTorch(unittest.TestCase):

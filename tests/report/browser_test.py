@@ -87,7 +87,7 @@ class EveryPageFull(Browser, unittest.TestCase):
     def test_the_curve_and_the_heat_map_of_a_prediction_draw(self):
         (self.folder / "t.csv").write_text("name,bytes,ready_s\n" + "".join(f"w{i},{1 << 20},{i / 100}\n" for i in range(40)))
         (self.folder / "a.csv").write_text("bytes,world_size,median_s\n1024,8,0.001\n1073741824,8,0.5\n")
-        self.run_firkin("predict", "--tensors", "t.csv", "--allreduce", "a.csv", "--comm-slowdown", "1.2", "--sensitivity", "--out", ".")
+        self.run_firkin("predict", "--tensors", "t.csv", "--allreduce", "a.csv", "--compute-slowdown", "1.2", "--sensitivity", "--out", ".")
         self.check(self.folder / "report.html", LAPTOP, ["predicted", "sensitivity-cap"])
 
 

@@ -44,8 +44,8 @@ struct BestPlan {
 // That takes time quadratic in the number of tensors. Beyond kMostExactTensors, neighbours are kept together in runs of
 // up to about 2 / kMostExactTensors of all bytes, which delays a bucket by at most the time of that many bytes.
 //
-// With contention: the best, by simulation, of a few candidates: plans that are exact for costs and ready times slowed
-// down to several degrees, and the best uniform caps. Throws InputError when the profile or the options do not pass
+// With contention: the best, by simulation, of a few candidates: plans that are exact for ready times slowed down to
+// several degrees, and the best uniform caps. Throws InputError when the profile or the options do not pass
 // their checks.
 BestPlan find_best_plan(const TensorProfile& profile, const CommCosts& costs, const SearchOptions& options = {});
 

@@ -4,8 +4,7 @@
 //   if (!calibration.warning.empty()) fmt::print(stderr, "{}\n", calibration.warning);
 //   simulate(profile, plan, calibrated(costs, calibration), calibration.options);
 //
-// Calibrate on a few plans and predict others: a cap used for calibration does not test the model. Measure more times
-// than there are parameters; only then is there a residual that says how well the model fits.
+// Calibrate on a few plans and predict others: a cap used for calibration does not test the model.
 #pragma once
 
 #include <optional>
@@ -22,27 +21,23 @@ struct MeasuredRun {
   // Median time from the start of backward to the last gradient: a step, less the step without communication, plus
   // backward_s.
   double end_s = 0;
-  std::optional<double> compute_end_s = std::nullopt;  // median end of the backward computation, if measured
 };
 
 struct Calibration {
   SimulationOptions options = {};
   double latency_factor = 1;             // latency during backward over latency alone; may be below 1
   double median_relative_error = 0;      // over the fitted times
-  std::vector<std::string> fitted = {};  // names of the fitted parameters, simplest first
+  std::vector<std::string> fitted = {};  // names of the fitted parameters
   // Standard deviation of log(predicted / measured); divisor: times less parameters.
   std::optional<double> residual = {};
   // Names parameters that the runs do not determine because other values would fit as well; else empty.
   std::string warning = {};
 };
 
-// Least squares of log(predicted / measured). One or two measured times determine a slowdown common to computation and
-// communication; three, also the overhead per call; four or more, the slowdown of computation, a factor on the latency
-// of all-reduces, and the overhead. A fitted parameter without influence on these runs gets no effect; parameters that
-// are not fitted keep their values in `known`. Deterministic. Throws InputError if there is no run, a plan does not fit the profile, or a
-// time is not positive.
-Calibration calibrate(const TensorProfile& profile, const CommCosts& costs, const std::vector<MeasuredRun>& runs,
-                      const SimulationOptions& known = {});
+// Least squares of log(predicted / measured), for the slowdown of computation, a factor on the latency of all-reduces,
+// and the overhead per call. A parameter without influence on these runs gets no effect. Deterministic. Throws
+// InputError if there are fewer than four runs, a plan does not fit the profile, or a time is not positive.
+Calibration calibrate(const TensorProfile& profile, const CommCosts& costs, const std::vector<MeasuredRun>& runs);
 
 // Four plans to calibrate on, one more than the parameters they determine: buckets of a sixtieth, a twentieth, a sixth
 // and a third of all bytes, adjusted as little as possible until no cap under `rule` makes them and `verified` does not

@@ -14,12 +14,10 @@
 
 namespace firkin {
 
-// Overhead of a launch besides the all-reduce, and how much computation and communication slow each other down. None by
-// default.
+// Overhead of a launch besides the all-reduce, and how much communication slows computation down. None by default.
 struct SimulationOptions {
   double overhead_s = 0;        // per call, on the thread that runs backward
   double compute_slowdown = 1;  // slows backward while an all-reduce runs: at least 1
-  double comm_slowdown = 1;     // slows all-reduces while backward runs: at least 1
 
   bool operator==(const SimulationOptions&) const = default;
 };
@@ -56,9 +54,7 @@ struct Timeline {
 // First in, first out, with latency and gap (LogGP; Alexandrov et al. 1995): end_k = max(launch_k + a(S_k), end_{k-1} +
 // g(S_k)), where launch_k is when bucket k is ready and all buckets before it have been launched.
 //
-// Contention is a fluid of two rates: while both run, backward advances at 1 / compute_slowdown and all-reduces at 1 /
-// comm_slowdown; alone, each advances at 1. With both slowdowns 1 the formula above is exact; otherwise it holds on the
-// clock of the communication.
+// Contention: while an all-reduce runs, backward advances at 1 / compute_slowdown.
 //
 // The profile and the plan must have passed check_profile and check_plan. Throws InputError when the options do not
 // pass check_options.

@@ -115,7 +115,7 @@ enum class Influence {
   kLatency,     // the part of a(x) and g(x) that even the smallest size takes: the least time in the table
   kBandwidth,   // the rest of a(x) and g(x) is divided by the factor
   kBackward,    // the profile's computation
-  kContention,  // the excess of the two slowdowns over 1
+  kContention,  // the excess of the slowdown over 1
 };
 
 inline constexpr std::array kInfluences = {Influence::kTotalBytes, Influence::kLatency, Influence::kBandwidth, Influence::kBackward,
