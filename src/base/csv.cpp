@@ -141,8 +141,7 @@ CsvTable parse_csv(std::string_view text, const std::string& file, const CsvColu
   if (text.starts_with(kByteOrderMark)) text.remove_prefix(kByteOrderMark.size());
   CsvTable table;
   table.file_ = file;
-  table.header_ = columns.header;
-  bool header_seen = !columns.header.empty();
+  bool header_seen = false;
   while (!text.empty()) {
     const int64_t number = ++table.last_line_;
     const size_t end = std::min(text.find('\n'), text.size());

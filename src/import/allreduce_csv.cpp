@@ -85,27 +85,6 @@ bool is_number(std::string_view field) {
   return words.size() == 1 && number_in(words[0]).has_value();
 }
 
-std::vector<std::string_view> fields_of(std::string_view line) {
-  std::vector<std::string_view> fields;
-  for (bool more = true; more;) {
-    const size_t end = std::min(line.find_first_of(",;\t"), line.size());
-    fields.push_back(line.substr(0, end));
-    more = end < line.size();
-    line.remove_prefix(more ? end + 1 : end);
-  }
-  return fields;
-}
-
-// The first line that is neither empty nor a comment.
-std::string_view first_line(std::string_view text) {
-  while (!text.empty()) {
-    const std::string_view line = text.substr(0, text.find('\n'));
-    if (line.find_first_not_of(" \t\r") != std::string_view::npos && !line.starts_with('#')) return line;
-    text.remove_prefix(std::min(line.size() + 1, text.size()));
-  }
-  return text;
-}
-
 struct Source {
   std::string bytes, time, ranks, type;  // columns; empty: none
   double byte_unit = 1, time_unit = 1;
@@ -190,30 +169,15 @@ BenchmarkRow row_of(const CsvTable& table, size_t row, const Source& source, con
   return result;
 }
 
-// The text with commas in place of the semicolons or tabs between its fields.
-std::string with_commas(std::string_view text) {
-  std::string result = undecorated(text);
-  if (first_line(result).find(',') != std::string::npos) return result;
-  std::ranges::replace_if(
-      result, [](char c) { return c == ';' || c == '\t'; }, ',');
-  return result;
-}
-
 }  // namespace
 
 bool belongs_to_allreduce_csv(std::string_view line) {
-  const std::vector<std::string_view> fields = fields_of(line);
-  if (fields.size() < 2) return false;
-  return std::ranges::any_of(fields, [](std::string_view field) { return bytes_in(field).has_value(); }) ||
-         std::ranges::all_of(fields, is_number);
+  const std::vector<std::string_view> fields = words_of(line, ",");
+  return fields.size() > 1 && std::ranges::any_of(fields, [](std::string_view field) { return bytes_in(field).has_value(); });
 }
 
 Imported parse_allreduce_times(std::string_view text, const std::string& file, const ImportOptions& options) {
-  const std::string clean = with_commas(text);
-  CsvColumns columns = {.required = {}, .others_allowed = true};
-  const std::vector<std::string_view> first = fields_of(first_line(clean));
-  if (first.size() == 2 && std::ranges::all_of(first, is_number)) columns.header = {"bytes", "time"};
-  const CsvTable table = parse_csv(clean, file, columns);
+  const CsvTable table = parse_csv(undecorated(text), file, {.required = {}, .others_allowed = true});
   const bool of_firkin =
       table.has("bytes") && table.has("world_size") && (table.has("median_s") || table.has("time_s") || table.has("mean_s"));
   if (of_firkin) return {.table = parse_allreduce_csv(text, file)};

@@ -70,7 +70,7 @@ std::optional<int64_t> tagged_integer(std::string_view word);
 bool begins_json_object(std::string_view text);
 
 // Whether a line is the header or a row of a table of nccl-tests or rccl-tests, the title of one of OSU's, the header
-// of a CSV file with a column of sizes (or numbers alone).
+// of a CSV file with a column of sizes.
 bool belongs_to_nccl_tests(std::string_view line);
 bool belongs_to_osu(const std::vector<std::string_view>& words);
 bool belongs_to_allreduce_csv(std::string_view line);

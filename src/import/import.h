@@ -71,8 +71,8 @@ Imported parse_cmsc828g_profile(std::string_view sizes_text, const std::string& 
 // not known, or a time or size is impossible.
 
 // Firkin's own allreduce.csv, strictly; any other CSV file by the names of its columns (bytes or size_mib; time_us,
-// latency_ms or time with a `unit`; ranks, world_size or n_gpus), or without a header as bytes and time. Fields are
-// separated by commas, semicolons or tabs. Also throws if a column of words has two values, unless `where` chooses one.
+// latency_ms or time with a `unit`; ranks, world_size or n_gpus). Also throws if a column of words has two values, unless `where` chooses
+// one.
 Imported parse_allreduce_times(std::string_view text, const std::string& file, const ImportOptions& options);
 
 // JSON as nccl-tests writes it (format version 1 to 3), or a log with one or more tables, whose headers say where their

@@ -174,11 +174,6 @@ double anchored_s(const FormFit& fit, const AllReduceRow& row, int64_t world) {
 
 }  // namespace
 
-std::string name_of(ScalingForm form) {
-  constexpr std::array kNames = {"ring", "tree", "pipelined tree", "two trees"};
-  return kNames.at(static_cast<size_t>(form));
-}
-
 WorldRange worlds_alike(int64_t world, int64_t ranks_per_node) {
   if (ranks_per_node == 0) return {};
   if (ranks_per_node < 0) throw InputError(fmt::format("a node has {} ranks; expected at least 1", ranks_per_node));

@@ -214,16 +214,6 @@ void for_each_field(F f) {
   std::apply([&f](const auto&... field) { (f(field), ...); }, kFields<Row>);
 }
 
-// Calls f for those fields that can be a cell and are shown in one of `shown`.
-template <class Row, class F>
-void for_each_shown(unsigned shown, F f) {
-  for_each_field<Row>([&]<class T>(const Field<Row, T>& field) {
-    if constexpr (is_shown<T>) {
-      if ((field.shown & shown) != 0) f(field);
-    }
-  });
-}
-
 nlohmann::json& place_in(nlohmann::json& object, const std::string& key);
 nlohmann::json json_of_interval(const Interval& interval);
 
@@ -377,19 +367,38 @@ T JsonFields::get(const std::string& name, Unit unit) const {
   return std::move(value).value_or(T());
 }
 
-// The rows as a table with the columns that are shown in one of `shown`. A column of which no row has a value is left
-// out.
+namespace field_details {
+
+template <class Row>
+void add_columns(const std::vector<const Row*>& rows, unsigned shown, Table& table) {
+  for_each_field<Row>([&]<class T>(const Field<Row, T>& field) {
+    if ((field.shown & shown) == 0) return;
+    if constexpr (has_fields<T>) {
+      if (*field.key != '\0') return;
+      std::vector<const T*> joined;
+      for (const Row* row : rows) joined.push_back(&(row->*field.member));
+      add_columns(joined, shown, table);
+    } else if constexpr (is_shown<T>) {
+      std::vector<std::optional<std::string>> texts;
+      for (const Row* row : rows) texts.push_back(text_of_json(json_in(*row, field), field.unit));
+      const auto has_text = [](const auto& text) { return text.has_value(); };
+      if (!rows.empty() && std::ranges::none_of(texts, has_text)) return;
+      table.columns.push_back({field.heading(), field.unit != Unit::kText});
+      for (size_t i = 0; i < rows.size(); ++i) table.rows[i].cells.push_back(texts[i].value_or("–"));
+    }
+  });
+}
+
+}  // namespace field_details
+
+// The rows as a table with the columns that are shown in one of `shown`, also of a struct whose fields join the row's.
+// A column of which no row has a value is left out.
 template <class Row>
 Table table_of(const std::vector<Row>& rows, unsigned shown, std::string caption = "") {
   Table table{std::move(caption), {}, std::vector<Table::Row>(rows.size())};
-  field_details::for_each_shown<Row>(shown, [&](const auto& field) {
-    std::vector<std::optional<std::string>> texts;
-    for (const Row& row : rows) texts.push_back(field_details::text_of_json(json_in(row, field), field.unit));
-    const auto has_text = [](const auto& text) { return text.has_value(); };
-    if (!rows.empty() && std::ranges::none_of(texts, has_text)) return;
-    table.columns.push_back({field.heading(), field.unit != Unit::kText});
-    for (size_t i = 0; i < rows.size(); ++i) table.rows[i].cells.push_back(texts[i].value_or("–"));
-  });
+  std::vector<const Row*> places;
+  for (const Row& row : rows) places.push_back(&row);
+  field_details::add_columns(places, shown, table);
   return table;
 }
 
@@ -397,8 +406,11 @@ Table table_of(const std::vector<Row>& rows, unsigned shown, std::string caption
 template <class Row>
 Facts facts_of_fields(const Row& row) {
   Facts facts;
-  field_details::for_each_shown<Row>(kPage, [&](const auto& field) {
-    if (const auto text = field_details::text_of_json(json_in(row, field), field.unit)) facts.emplace_back(field.heading(), *text);
+  field_details::for_each_field<Row>([&]<class T>(const Field<Row, T>& field) {
+    if constexpr (field_details::is_shown<T>) {
+      if ((field.shown & kPage) == 0) return;
+      if (const auto text = field_details::text_of_json(json_in(row, field), field.unit)) facts.emplace_back(field.heading(), *text);
+    }
   });
   return facts;
 }

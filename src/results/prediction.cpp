@@ -27,17 +27,6 @@ std::optional<Interval> spread(const PredictedCap& cap) {
   return cap.low_s > 0 && cap.high_s > 0 ? std::optional(Interval{cap.low_s, cap.high_s}) : std::nullopt;
 }
 
-// A column with a member of the PredictedCap that a row holds.
-template <auto kCap, auto kMember, class Row>
-constexpr auto of_cap_in(PredictedCap Row::*, Unit unit, const char* heading) {
-  return Field(
-      "", +[](const Row& row) { return row.*kCap.*kMember; }, unit, heading, kTables);
-}
-template <auto kCap, auto kMember>
-constexpr auto of_cap(Unit unit, const char* heading) {
-  return of_cap_in<kCap, kMember>(kCap, unit, heading);
-}
-
 }  // namespace
 
 template <>
@@ -53,15 +42,10 @@ constexpr auto kFields<PredictedCap> = std::tuple(
     Field("exhaustive", &PredictedCap::exhaustive, kHidden));
 
 template <>
-constexpr auto kFields<PredictedBaseline> =
-    std::tuple(Field("name", &PredictedBaseline::name, "baseline", kTables | kDefault), Field("", &PredictedBaseline::plan),
-               of_cap<&PredictedBaseline::plan, &PredictedCap::buckets>(Unit::kCount, "buckets"),
-               of_cap<&PredictedBaseline::plan, &PredictedCap::time_s>(Unit::kSeconds, "backward"),
-               of_cap<&PredictedBaseline::plan, &PredictedCap::exposed_s>(Unit::kDifference, "exposed"),
-               of_cap<&PredictedBaseline::plan, &PredictedCap::regret>(Unit::kShare, "regret"),
-               Field(
-                   "", +[](const PredictedBaseline& row) { return spread(row.plan); }, Unit::kSeconds, "interval", kPage),
-               Field("description", &PredictedBaseline::description, "what it is", kPage | kDefault));
+constexpr auto kFields<PredictedBaseline> = std::tuple(Field("name", &PredictedBaseline::name, "baseline", kTables | kDefault),
+                                                       Field("", &PredictedBaseline::plan),
+                                                       Field("description", &PredictedBaseline::description, "what it is",
+                                                             kPage | kDefault));
 
 template <>
 constexpr auto kFields<PredictedBucket> = std::tuple(Field("bytes", &PredictedBucket::bytes, Unit::kSize, "size"),
@@ -103,12 +87,8 @@ constexpr auto kFields<SensitivityPoint> =
     std::tuple(Field(
                    "influence", +[](const SensitivityPoint& row) { return influence_name(row.influence); }, take_influence),
                Field("factor", &SensitivityPoint::factor), Field("", &SensitivityPoint::best),
-               of_cap<&SensitivityPoint::best, &PredictedCap::cap_bytes>(Unit::kBytesAsMib, "cap MiB"),
                Field("within_1_percent_from_mib", &SensitivityPoint::near_low_bytes, Unit::kBytesAsMib, "within 1 % from", kPage),
                Field("within_1_percent_to_mib", &SensitivityPoint::near_high_bytes, Unit::kBytesAsMib, "to MiB", kPage),
-               of_cap<&SensitivityPoint::best, &PredictedCap::buckets>(Unit::kCount, "buckets"),
-               of_cap<&SensitivityPoint::best, &PredictedCap::time_s>(Unit::kSeconds, "backward"),
-               of_cap<&SensitivityPoint::best, &PredictedCap::exposed_s>(Unit::kDifference, "exposed"),
                Field("kept_backward_s", &SensitivityPoint::kept_backward_s, Unit::kSeconds, kHidden),
                Field("", cost_of_keeping, Unit::kChange, "keep cap", kTables));
 

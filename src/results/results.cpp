@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <set>
 
 #include "firkin/base/file.h"
 #include "firkin/base/json_text.h"
@@ -141,28 +140,16 @@ static void write_object(const TensorProfile& profile, json& object) {
   }
 }
 
-// Checks the rules of check_profile() as well, so that an error names the place.
 static void read_object(const JsonFields& fields, TensorProfile& profile) {
   read_object<>(fields, profile);
-  std::set<std::string> seen;
   for (const JsonFields& tensor : fields.objects("tensors")) {
-    const auto& name = profile.names.emplace_back(tensor.get<std::string>(kTensorName));
-    if (!seen.insert(name).second) tensor.fail(kTensorName, fmt::format("\"{}\" appears twice", name), "distinct names");
-    const int64_t bytes = profile.bytes.emplace_back(tensor.get<int64_t>(kTensorBytes));
-    if (bytes < 0) tensor.fail(kTensorBytes, fmt::format("{}", bytes), "a number of bytes");
-    const double after = profile.ready_s.empty() ? 0 : profile.ready_s.back();
-    const double ready_s = profile.ready_s.emplace_back(tensor.get<double>(kTensorReady));
-    if (ready_s < 0) tensor.fail(kTensorReady, fmt::format("{}", ready_s), "seconds, at least 0");
-    if (ready_s < after) tensor.fail(kTensorReady, fmt::format("{} after {}", ready_s, after), "gradient-ready order");
-    for (const auto& [key, times] : {std::pair(kTensorNeeded, &profile.needed_s), {kTensorUpdate, &profile.update_s}}) {
-      const bool known = seen.size() == 1 ? tensor.has(key) : !times->empty();
-      if (known && times->emplace_back(tensor.get<double>(key)) < 0)
-        tensor.fail(key, fmt::format("{}", times->back()), "seconds, at least 0");
-    }
+    profile.names.push_back(tensor.get<std::string>(kTensorName));
+    profile.bytes.push_back(tensor.get<int64_t>(kTensorBytes));
+    profile.ready_s.push_back(tensor.get<double>(kTensorReady));
+    if (tensor.has(kTensorNeeded)) profile.needed_s.push_back(tensor.get<double>(kTensorNeeded));
+    if (tensor.has(kTensorUpdate)) profile.update_s.push_back(tensor.get<double>(kTensorUpdate));
   }
-  const double last_use = profile.needed_s.empty() ? 0 : std::ranges::max(profile.needed_s);
-  if (profile.forward_s < last_use)
-    fields.fail("forward_s", fmt::format("{}", profile.forward_s), fmt::format("at least the largest needed_s, {}", last_use));
+  check_profile(profile);
 }
 
 template <>
@@ -262,15 +249,13 @@ static void write_object(const LayersSection& section, json& object) {
 static void read_object(const JsonFields& fields, LayersSection& section) {
   read_object<>(fields, section);
   const std::vector<JsonFields> samples = fields.objects("samples.layers");
-  for (size_t i = 0; i < samples.size(); ++i) {
-    LayerRow unknown;  // takes samples beyond the layers, so that errors in them are found as well
-    LayerRow& row = i < section.layers.size() ? section.layers[i] : unknown;
-    samples[i].get<std::string>("name");
-    row.forward_s = samples[i].get<std::vector<double>>("forward_s");
-    row.backward_s = samples[i].get<std::vector<double>>("backward_s");
+  if (samples.size() != section.layers.size()) {
+    fields.fail("samples.layers", fmt::format("of {} layers", samples.size()), fmt::format("those of {}", section.layers.size()));
   }
-  if (samples.size() < section.layers.size())
-    fields.fail(fmt::format("layers[{}].name", samples.size()), "no samples", "samples for every layer");
+  for (size_t i = 0; i < samples.size(); ++i) {
+    section.layers[i].forward_s = samples[i].get<std::vector<double>>("forward_s");
+    section.layers[i].backward_s = samples[i].get<std::vector<double>>("backward_s");
+  }
 }
 
 // ---- Traces.

@@ -75,9 +75,9 @@ TEST(ScalingModel, IsAnchoredAtTheNearestMeasuredWorld) {
   const AllReduceTable table = table_of({16, 32, 64}, slow_at_64);
   const ScalingModel model(table);
   for (const ScalingForm form : kScalingForms) {
-    EXPECT_NEAR(model.costs(form, 64).isolated(1 << 24), slow_at_64(64, 1 << 24), 1e-12) << name_of(form);
-    EXPECT_GT(model.costs(form, 128).isolated(1 << 24), slow_at_64(64, 1 << 24)) << name_of(form);
-    EXPECT_NEAR(model.costs(form, 32).isolated(1 << 24), slow_at_64(32, 1 << 24), 1e-12) << name_of(form);
+    EXPECT_NEAR(model.costs(form, 64).isolated(1 << 24), slow_at_64(64, 1 << 24), 1e-12) << static_cast<int>(form);
+    EXPECT_GT(model.costs(form, 128).isolated(1 << 24), slow_at_64(64, 1 << 24)) << static_cast<int>(form);
+    EXPECT_NEAR(model.costs(form, 32).isolated(1 << 24), slow_at_64(32, 1 << 24), 1e-12) << static_cast<int>(form);
   }
 }
 

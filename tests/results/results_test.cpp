@@ -1,11 +1,9 @@
 #include "results/results.h"
 
-#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <filesystem>
-#include <functional>
 
 #include "firkin/base/error.h"
 #include "firkin/base/file.h"
@@ -61,18 +59,10 @@ TEST(Results, AMissingSectionOrFieldOfTuneIsNamed) {
   EXPECT_THROW(results_from_json(json::array()), InputError);
 }
 
-TEST(Results, SamplesOfLayersAreCheckedWhetherTheirLayerIsThereOrNot) {
-  const json document = json::parse(read_file(kData / "bench-layers.json"));
-  const auto refusal_of = [&](const std::function<void(json&)>& change) {
-    json changed = document;
-    change(changed["samples"]["layers"]);
-    return [changed] { results_from_json(changed); };
-  };
-  EXPECT_THAT(refusal_of([](json& samples) { samples[0].erase("name"); }),
-              ThrowsMessage<InputError>(HasSubstr("samples.layers[0].name: missing; expected a string")));
-  const std::string next = fmt::format("samples.layers[{}].name", document["layers"].size());
-  EXPECT_THAT(refusal_of([](json& samples) { samples.push_back({{"name", 3}}); }), ThrowsMessage<InputError>(HasSubstr(next)));
-  EXPECT_THAT(refusal_of([](json& samples) { samples.erase(0); }), ThrowsMessage<InputError>(HasSubstr("samples for every layer")));
+TEST(Results, EveryLayerHasSamples) {
+  json document = json::parse(read_file(kData / "bench-layers.json"));
+  document["samples"]["layers"].erase(0);
+  EXPECT_THAT([&] { results_from_json(document); }, ThrowsMessage<InputError>(HasSubstr("samples.layers: of")));
 }
 
 TEST(Results, AnInterruptedTuneNeedsNoAnswer) {
@@ -120,9 +110,9 @@ TEST(Results, AProfileMaySayWhenForwardNeedsItsTensors) {
   EXPECT_EQ(results_json(results_from_json(document)), document);
   json early = document;
   early["profile"]["forward_s"] = 0.1;
-  EXPECT_THAT([&] { results_from_json(early); }, ThrowsMessage<InputError>(HasSubstr("profile.forward_s")));
+  EXPECT_THAT([&] { results_from_json(early); }, ThrowsMessage<InputError>(HasSubstr("forward_s is 0.1")));
   document["profile"]["tensors"][1].erase("needed_s");
-  EXPECT_THAT([&] { results_from_json(document); }, ThrowsMessage<InputError>(HasSubstr("profile.tensors[1].needed_s")));
+  EXPECT_THAT([&] { results_from_json(document); }, ThrowsMessage<InputError>(HasSubstr("needed_s; expected as many")));
 }
 
 TEST(Results, AnIntervalWithoutAnEndIsWrittenWithNullAndReadAsNone) {

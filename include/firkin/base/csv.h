@@ -22,8 +22,7 @@ inline constexpr size_t kLongestCsvLine = size_t{1} << 20;  // bytes; a longer l
 struct CsvColumns {
   std::vector<std::string> required;
   std::vector<std::string> optional = {};
-  bool others_allowed = false;           // whether columns in neither list are allowed
-  std::vector<std::string> header = {};  // the columns of a file that has no header line
+  bool others_allowed = false;  // whether columns in neither list are allowed
 };
 
 // The content of one CSV file. Every access names a row (from 0) and a column of the file.

@@ -7,7 +7,6 @@
 
 #include <array>
 #include <cstdint>
-#include <string>
 #include <vector>
 
 #include "firkin/plan/measurements.h"
@@ -23,8 +22,6 @@ enum class ScalingForm {
   kTwoTrees,
 };
 inline constexpr std::array kScalingForms = {ScalingForm::kRing, ScalingForm::kTree, ScalingForm::kPipelinedTree, ScalingForm::kTwoTrees};
-
-std::string name_of(ScalingForm form);  // "ring", "tree", "pipelined tree", "two trees"
 
 struct FormFit {
   ScalingForm form = ScalingForm::kRing;
