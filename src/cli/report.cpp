@@ -7,18 +7,17 @@ namespace {
 
 struct ReportFlags {
   std::string result = "firkin-out/tune/results.json";
-  std::string html, out;
+  std::string out;
   bool json = false;
 };
 
 int run(const ReportFlags& flags) {
   const std::filesystem::path named = flags.result;
   const std::filesystem::path file = std::filesystem::is_directory(named) ? named / kResultsFile : named;
-  const std::filesystem::path beside = flags.out.empty() ? file.parent_path() : std::filesystem::path(flags.out);
-  const std::filesystem::path html = flags.html.empty() ? beside / "report.html" : std::filesystem::path(flags.html);
-  if (std::filesystem::is_directory(html)) throw InputError(fmt::format("--html {}: it is a folder; expected a file", html.string()));
+  const std::filesystem::path folder = flags.out.empty() ? file.parent_path() : std::filesystem::path(flags.out);
+  const std::filesystem::path html = folder / "report.html";
   const Results results = read_results(file);
-  check_output_folder(html.has_parent_path() ? html.parent_path() : ".", flags.out.empty() ? "--html" : "--out");
+  check_output_folder(folder.empty() ? "." : folder, "--out");
   write_file_atomically(html, render_report(results));
   if (flags.json) {
     print_json({{"files", nlohmann::json::array({html.string()})}});
@@ -36,8 +35,7 @@ Run declare_report(CLI::App& app) {
       "  firkin report                              firkin-out/tune/results.json\n"
       "  firkin report run7                         run7/report.html\n");
   app.add_option("results", flags->result, "results.json file or its folder (default\nfirkin-out/tune/results.json)");
-  CLI::Option* html = app.add_option("--html", flags->html, "the page (default: report.html beside the results)");
-  app.add_option("--out", flags->out, "folder for report.html")->excludes(html);
+  app.add_option("--out", flags->out, "folder for report.html (default: beside the results)");
   add_json_flag(app, flags->json);
   return [flags] { return run(*flags); };
 }

@@ -76,7 +76,7 @@ READERS = {
         missing=("time", "speed"), text=("20.0", "fast"), negative=("20.0", "-20.0"), nan=("20.0", "nan"), duplicate=("size", "time"),
         unsorted=None),
     "results.json": dict(
-        good=RESULTS, command=["report", "FILE", "--html", "out/report.html"],
+        good=RESULTS, command=["report", "FILE", "--out", "out"],
         missing=('"measured_s"', '"measured"'), text=("0.014878", '"early"'), negative=("0.014878", "-0.014878"), nan=("0.014878", "NaN"),
         duplicate=("blocks.11.v.weight", "lm_head.weight"), unsorted=("0.014878", "0.2")),
 }

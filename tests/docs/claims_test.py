@@ -66,8 +66,8 @@ class Claims(unittest.TestCase):
         result = study("1gbit-compute")
         with tempfile.TemporaryDirectory() as folder:
             (pathlib.Path(folder) / "results.json").write_text(json.dumps(result))
-            firkin("report", folder, "--html", f"{folder}/page.html")
-            page = one_line(html.unescape(re.sub(r"<[^>]+>", " ", (pathlib.Path(folder) / "page.html").read_text())).replace("\N{NO-BREAK SPACE}", " "))
+            firkin("report", folder)
+            page = one_line(html.unescape(re.sub(r"<[^>]+>", " ", (pathlib.Path(folder) / "report.html").read_text())).replace("\N{NO-BREAK SPACE}", " "))
         shown = re.search(r"```text\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)[1]
         watched, tuned = shown[: shown.index("Set ")], shown[shown.index("Set ") :]
         self.assertIn(one_line(tuned).removesuffix("."), page)

@@ -33,9 +33,8 @@ class Browser:
         subprocess.run([FIRKIN, *map(str, words)], check=True, capture_output=True, timeout=60, cwd=self.folder)
 
     def page_of(self, result):
-        page = self.folder / "page.html"
-        self.run_firkin("report", result, "--html", page)
-        return page
+        self.run_firkin("report", result, "--out", self.folder)
+        return self.folder / "report.html"
 
     def open(self, page, window):
         return open_page(page.as_uri(), *window, self.folder)

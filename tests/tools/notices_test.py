@@ -77,7 +77,7 @@ class Notices(unittest.TestCase):
         with tempfile.TemporaryDirectory() as folder:
             page = pathlib.Path(folder) / "report.html"
             results = ROOT / "tests/report/data/tune.json"
-            subprocess.run([FIRKIN, "report", str(results), "--html", str(page)], check=True, capture_output=True)
+            subprocess.run([FIRKIN, "report", str(results), "--out", folder], check=True, capture_output=True)
             text = page.read_text(encoding="utf-8")
         shown = re.search(r"<summary>Licences of the code in this page</summary>.*?<pre>(.*?)</pre>", text, re.DOTALL)
         self.assertIsNotNone(shown)
