@@ -20,7 +20,7 @@ std::string at_line(const std::string& file, int64_t line);  // "FILE:LINE"
 
 // One all-reduce of one size.
 struct BenchmarkRow {
-  std::string where;  // "FILE:LINE", or "FILE: results[3]"
+  std::string where;  // "FILE:LINE"
   int64_t bytes = 0;
   double seconds = 0;
   std::optional<double> stdev_s = {};
@@ -66,8 +66,6 @@ std::optional<double> number_in(std::string_view word);
 // The word without the tag that mpirun may have put before the line, "[1,0]<stdout>:8", and that as a whole number.
 std::string_view untagged(std::string_view word);
 std::optional<int64_t> tagged_integer(std::string_view word);
-
-bool begins_json_object(std::string_view text);
 
 // Whether a line is the header or a row of a table of nccl-tests or rccl-tests, the title of one of OSU's, the header
 // of a CSV file with a column of sizes.

@@ -53,7 +53,6 @@ std::string name_of(ImportFormat format) {
 
 ImportFormat recognize_import(std::string_view text, const std::string& file) {
   const std::string clean = undecorated(text);
-  if (begins_json_object(clean)) return ImportFormat::kNcclTests;
   bool nccl_tests = false, osu = false;
   std::string_view first;  // the first line that is neither empty nor a comment
   int64_t first_number = 1;

@@ -20,14 +20,14 @@ enum class ImportFormat {
   kCmsc828gSizes,  // CMSC 828G's assignment 2 (University of Maryland): parameters of GPT-2's blocks
   kCmsc828gTimes,  // its gradient times
   kAllReduceCsv,   // all-reduce times in CSV: Firkin's, that course's, those of data/, others
-  kNcclTests,      // what all_reduce_perf prints, or writes with -J; rccl-tests
+  kNcclTests,      // what all_reduce_perf prints; rccl-tests
   kOsu,            // what osu_allreduce prints
 };
 
 std::string name_of(ImportFormat format);  // "layer sizes of CMSC 828G", ...
 
-// Recognises a table of nccl-tests or OSU anywhere in the text, JSON of these, or the header of a CSV file. Throws
-// InputError, with file and line, which lists the known formats.
+// Recognises a table of nccl-tests or OSU anywhere in the text, or the header of a CSV file. Throws InputError, with file
+// and line, which lists the known formats.
 ImportFormat recognize_import(std::string_view text, const std::string& file);
 
 struct ImportOptions {
@@ -71,14 +71,13 @@ Imported parse_cmsc828g_profile(std::string_view sizes_text, const std::string& 
 // not known, or a time or size is impossible.
 
 // Firkin's own allreduce.csv, strictly; any other CSV file by the names of its columns (bytes or size_mib; time_us,
-// latency_ms or time with a `unit`; ranks, world_size or n_gpus). Also throws if a column of words has two values, unless `where` chooses
-// one.
+// latency_ms or time with a `unit`; ranks, world_size or n_gpus). Also throws if a column of words has two values,
+// unless `where` chooses one.
 Imported parse_allreduce_times(std::string_view text, const std::string& file, const ImportOptions& options);
 
-// JSON as nccl-tests writes it (format version 1 to 3), or a log with one or more tables, whose headers say where their
-// columns are. The number of ranks is that of the devices which the log lists. Left out are other
-// collectives (by their program's name or the shape of their rows), other element types and operations, rows cut off by
-// other lines, sizes of 0 bytes, and runs of a single rank.
+// A log with one or more tables, whose headers say where their columns are. The number of ranks is that of the devices
+// which the log lists. Left out are other collectives (by their program's name or the shape of their rows), other
+// element types and operations, rows cut off by other lines, sizes of 0 bytes, and runs of a single rank.
 //
 // Also throws for wrong elements, and for bandwidths that contradict size and time, or the number of ranks.
 Imported parse_nccl_tests(std::string_view text, const std::string& file, const ImportOptions& options);

@@ -1,4 +1,4 @@
-// The tables of nccl-tests and rccl-tests, anywhere in a log, and the JSON of nccl-tests.
+// The tables of nccl-tests and rccl-tests, anywhere in a log.
 //
 // A row is found by its shape: two whole numbers and the name of an element type (size, count, type), whatever stands
 // before them. What follows is read as the last header says. nccl-tests prints a row in pieces, between which other
@@ -8,21 +8,18 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <nlohmann/json.hpp>
 #include <set>
 #include <span>
 
 #include "benchmark_rows.h"
-#include "firkin/base/json_text.h"
 
 namespace firkin {
 namespace {
 
 constexpr std::string_view kAllReduceProgram = "all_reduce";  // without _perf
 
-// One result, as either format gives it.
 struct NcclResult {
-  std::string where;         // "FILE:LINE", or "FILE: results[3]"
+  std::string where;         // "FILE:LINE"
   std::string program = {};  // without _perf; empty: not named
   int64_t bytes = 0, count = 0;
   std::string type = {}, operation = {};
@@ -115,8 +112,6 @@ void add_result(BenchmarkRows& rows, const NcclResult& result, const ImportOptio
                        .type = result.type,
                        .operation = result.operation});
 }
-
-// ---- The printed table
 
 // Whether the word is a whole number, which need not fit into 64 bits.
 bool is_integer(std::string_view word) {
@@ -336,69 +331,7 @@ BenchmarkRows rows_of_table(std::string_view text, const std::string& file, cons
   return rows;
 }
 
-// ---- JSON
-
-constexpr const char* kExpectedOutput = "what nccl-tests prints, or writes with -J";
-
-double number_of(const nlohmann::json& object, const char* key, const std::string& where) {
-  if (!object.contains(key) || !object[key].is_number()) fail(where, fmt::format("{} is missing or no number; expected a number", key));
-  return object[key].get<double>();
-}
-
-std::string text_of(const nlohmann::json& object, const char* key) {
-  return object.contains(key) && object[key].is_string() ? object[key].get<std::string>() : "";
-}
-
-int64_t whole_number_of(const nlohmann::json& row, const char* key, const std::string& where) {
-  if (!row.is_object() || !row.contains(key) || !row[key].is_number_integer()) fail(where, fmt::format("no whole number '{}'", key));
-  if (row[key].is_number_unsigned() && row[key].get<uint64_t>() > INT64_MAX) fail(where, fmt::format("{} does not fit into 64 bits", key));
-  return row[key].get<int64_t>();
-}
-
-NcclResult result_of(const nlohmann::json& row, bool in_place, const std::string& where) {
-  const char* side = in_place ? "in_place" : "out_of_place";
-  const int64_t bytes = whole_number_of(row, "size", where);
-  if (!row.contains(side) || !row[side].is_object()) fail(where, fmt::format("no object '{}'", side));
-  const nlohmann::json& values = row[side];
-  if (values.contains("cpu_time")) fail(where, "the time is CPU time (-C); expected a run without that option");
-  const std::string padded_root = text_of(row, "root");
-  const std::vector<std::string_view> root = words_of(padded_root);
-  NcclResult result{.where = where,
-                    .program = std::string(kAllReduceProgram),
-                    .bytes = bytes,
-                    .type = text_of(row, "type"),
-                    .operation = row.contains("redop") ? text_of(row, "redop") : "sum",
-                    .root = root.empty() ? -1 : tagged_integer(root[0]).value_or(-1),
-                    .time_us = number_of(values, "time", where),
-                    .algorithm_bandwidth = number_of(values, "alg_bw", where),
-                    .bus_bandwidth = number_of(values, "bus_bw", where)};
-  if (values.contains("nwrong") && !values["nwrong"].is_null()) result.wrong = number_of(values, "nwrong", where);
-  return result;
-}
-
-BenchmarkRows rows_of_json(std::string_view text, const std::string& file, const ImportOptions& options) {
-  const nlohmann::json json = parse_json(text, file, kExpectedOutput);
-  if (json.contains("args") && json["args"].is_array() && !json["args"].empty() && json["args"][0].is_string()) {
-    const auto program = json["args"][0].get<std::string>();
-    if (program.find("all_reduce_perf") == std::string::npos)
-      fail(file, fmt::format("args[0] is '{}'; expected all_reduce_perf", shown(program)));
-  }
-  if (!json.contains("results") || !json["results"].is_array()) {
-    fail(file, fmt::format("no array 'results'; expected {}", kExpectedOutput));
-  }
-  BenchmarkRows rows;
-  for (size_t i = 0; i < json["results"].size(); ++i) {
-    add_result(rows, result_of(json["results"][i], options.in_place, fmt::format("{}: results[{}]", file, i)), options);
-  }
-  return rows;
-}
-
 }  // namespace
-
-bool begins_json_object(std::string_view text) {
-  const size_t first = text.find_first_not_of(" \t\n");
-  return first != std::string_view::npos && text[first] == '{';
-}
 
 bool belongs_to_nccl_tests(std::string_view line) {
   const Words words = words_in(line, false);
@@ -408,8 +341,7 @@ bool belongs_to_nccl_tests(std::string_view line) {
 Imported parse_nccl_tests(std::string_view text, const std::string& file, const ImportOptions& options) {
   const std::string clean = undecorated(text);
   const auto last_line = 1 + std::count(clean.begin(), clean.empty() ? clean.end() : clean.end() - 1, '\n');
-  const auto parse = begins_json_object(clean) ? rows_of_json : rows_of_table;
-  return import_rows(parse(clean, file, options), options, kExpectedRows, at_line(file, last_line));
+  return import_rows(rows_of_table(clean, file, options), options, kExpectedRows, at_line(file, last_line));
 }
 
 }  // namespace firkin

@@ -4,7 +4,6 @@ FIRKIN names the binary. Each case ends with exit code 2, one line on standard e
 line (in JSON the field), nothing on standard output, and no file written. None of the commands needs LibTorch.
 """
 
-import json
 import os
 import pathlib
 import subprocess
@@ -26,8 +25,6 @@ TIMES = (DATA / "layer-times-gpt2_large-bs4.csv").read_text()
 COURSE_ALLREDUCE = (DATA / "allreduce-times.csv").read_text()
 NCCL = ("# size count type redop root time algbw busbw #wrong time algbw busbw #wrong\n"
         "1024 256 float sum -1 20.0 0.05 0.09 0 25.0 0.04 0.07 0\n")
-NCCL_JSON = json.dumps({"args": ["all_reduce_perf"], "results": [
-    {"size": 1024, "out_of_place": {"time": 20.0, "alg_bw": 0.05, "bus_bw": 0.09, "nwrong": 0}}]}, indent=1)
 OSU = "# OSU MPI Allreduce Latency Test v7.3\n# Size       Avg Latency(us)\n1024    20.0\n"
 OTHERS_CSV = "size,time\n1024,20.0\n4096,25.0\n"
 RESULTS = (ROOT / "tests" / "report" / "data" / "tune.json").read_text()
@@ -63,10 +60,6 @@ READERS = {
         good=NCCL, command=["import", "FILE", "--world", "8", "--out", "out"],
         missing=("time algbw", "algbw"), text=("20.0", "fast"), negative=("20.0", "-20.0"), nan=("20.0", "nan"), duplicate=None,
         unsorted=None),
-    "nccl.json": dict(
-        good=NCCL_JSON, command=["import", "FILE", "--world", "8", "--out", "out"],
-        missing=('"time"', '"times"'), text=("20.0", '"fast"'), negative=("20.0", "-20.0"), nan=("20.0", "NaN"),
-        duplicate=('"alg_bw"', '"time"'), unsorted=None),
     "osu.txt": dict(
         good=OSU, command=["import", "FILE", "--world", "8", "--out", "out"],
         missing=("Allreduce", "Broadcast"), text=("20.0", "fast"), negative=("20.0", "-20.0"), nan=("20.0", "nan"), duplicate=None,

@@ -131,7 +131,6 @@ std::span<const Reader> readers() {
       Reader{"cmsc828g_times", read_cmsc828g_times},
       Reader{"allreduce_times", read_allreduce_times},
       Reader{"nccl_text", read_nccl_tests},
-      Reader{"nccl_json", read_nccl_tests},
       Reader{"osu", read_osu},
       Reader{"results", read_results},
       Reader{"model", read_model},

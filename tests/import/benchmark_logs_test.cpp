@@ -267,6 +267,24 @@ TEST(BenchmarkLogs, AreRefusedByName) {
   }
 }
 
+TEST(BenchmarkLogs, AreRefusedByFileAndLineWhereARowIsMalformed) {
+  const auto error = [](const std::string& text) { return error_of([&] { parse_nccl_tests(text, "n.txt", {.world_size = 8}); }); };
+  const std::string cut_off = "only rows that are cut off; expected the results of all_reduce_perf";
+  EXPECT_EQ(error(kHeader + "8 2 float sum -1 fast 0 0 0 1 0 0 0\n"), "n.txt:2: " + cut_off);
+  EXPECT_EQ(error(kHeader + "8 2 float\n"), "n.txt:2: " + cut_off);
+  EXPECT_EQ(error("8 2 float sum -1 1 0 0 0\n"),
+            "n.txt:1: only rows without a header before them; expected the results of all_reduce_perf");
+  EXPECT_EQ(error(kHeader + "8 2 float sum -1 0 0 0 0 1 0 0 0\n"), "n.txt:2: the time is 0 s; expected seconds, more than 0");
+  EXPECT_THAT(error(kHeader + "8 2 float sum -1 nan 0 0 0 1 0 0 0\n"), HasSubstr("n.txt:2: the time is nan"));
+  EXPECT_EQ(error(kHeader + "-8 2 float sum -1 1 0 0 0 1 0 0 0\n"), "n.txt:2: size is -8; expected at least 0");
+  EXPECT_EQ(error(kHeader + "8 2 float sum -1 1 0 0 3 1 0 0 0\n"), "n.txt:2: 3 wrong; expected 0 at most");
+  EXPECT_EQ(error(kHeader + "8 2 float sum -1 1 -5 -5 0 1 0 0 0\n"), "n.txt:2: a bandwidth is -5; expected GB/s, at least 0");
+  EXPECT_THAT(error("#\n#" + std::string(size_t{2} << 20, 'x')), HasSubstr("n.txt:2: the line is longer than 1048576 bytes"));
+  for (const std::string& nothing : {std::string(), kHeader}) {
+    EXPECT_EQ(error(nothing), "n.txt:1: no measurements; expected the results of all_reduce_perf");
+  }
+}
+
 TEST(BenchmarkLogs, HaveBandwidthsThatAreRoundedEachByItself) {
   // 0.0018 and 0.0031, 0.0046 and 0.0081, 0.1049 and 0.1835 GB/s.
   const std::string rows =

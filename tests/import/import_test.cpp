@@ -46,7 +46,6 @@ TEST(ImportFiles, TakesAllReduceTimesAlone) {
 TEST(ImportFiles, RecognizesAFormatByWhatItHolds) {
   EXPECT_EQ(recognize_import("\n\n" + std::string(kNccl), "f"), ImportFormat::kNcclTests);
   EXPECT_EQ(recognize_import("host:1:1 [0] NCCL INFO Bootstrap\n", "f"), ImportFormat::kNcclTests);
-  EXPECT_EQ(recognize_import("{\"results\": []}", "f"), ImportFormat::kNcclTests);
   EXPECT_EQ(recognize_import("Name,min,mean\n", "f"), ImportFormat::kCmsc828gTimes);
   EXPECT_EQ(recognize_import("# measured with NCCL\nbytes,time_us\n", "f"), ImportFormat::kAllReduceCsv);
   EXPECT_EQ(recognize_import("size,count,type,redop,root,time,algbw,busbw,#wrong\n", "f"), ImportFormat::kNcclTests);
