@@ -118,11 +118,12 @@ int list_models(const BucketsFlags& flags) {
 
 constexpr int64_t kMostRanks = 1024;
 
-// What training `elements` parameters keeps on one rank: without sharding, and for each power of two of ranks with it.
-nlohmann::json memory_of(const BucketsFlags& flags, const std::string& source, int64_t elements) {
-  const int64_t bytes = element_bytes(flags.model);
+// What training keeps on one rank: without sharding, and for each power of two of ranks with it.
+nlohmann::json memory_of(const BucketsFlags& flags) {
+  const int64_t bytes = element_bytes(flags.model), elements = gradients_of(flags).total_bytes() / bytes;
   const TrainedMemory trained = {.elements = elements, .element_bytes = bytes, .masters = bytes < kFloatBytes};
-  nlohmann::json json = {{"source", source}, {"parameters", elements}, {"plain", json_of(plain_memory(trained))}};
+  nlohmann::json json = {
+      {"source", source_of(flags)}, {"dtype", flags.model.dtype}, {"parameters", elements}, {"plain", json_of(plain_memory(trained))}};
   for (int64_t ranks = 1; ranks <= kMostRanks; ranks *= 2) {
     json["sharded"].push_back(json_of(sharded_memory(trained, ranks)));
     json["sharded"].back()["ranks"] = ranks;
@@ -144,41 +145,15 @@ void print_memory(const nlohmann::json& model) {
   for (const nlohmann::json& row : model["sharded"]) print(fmt::format("{}", row["ranks"].get<int64_t>()), row);
 }
 
-void print_memories(const nlohmann::json& models) {
-  const std::vector<int64_t> shown = {2, 4, 8, 64, 1024};
-  fmt::print("{:<12} {:>9}", "model", "plain");
-  for (const int64_t ranks : shown) fmt::print(" {:>10}", fmt::format("{} ranks", ranks));
-  fmt::print("\n");
-  for (const nlohmann::json& model : models) {
-    fmt::print("{:<12} {:>9}", model["source"].get<std::string>(), format_bytes(model["plain"]["total_bytes"]));
-    for (const nlohmann::json& row : model["sharded"]) {
-      if (std::ranges::find(shown, row["ranks"].get<int64_t>()) != shown.end()) fmt::print(" {:>10}", format_bytes(row["total_bytes"]));
-    }
-    fmt::print("\n");
-  }
-}
-
-// Shows the memory of one model or file in parts, or the totals of all named models.
-int show_memory(const BucketsFlags& flags, bool all_models) {
-  nlohmann::json models = nlohmann::json::array();
-  if (all_models) {
-    for (const NamedModel& named : named_models()) {
-      const ModelDescription model = describe_model({.model = std::string(named.name), .sizes = {}, .dtype = flags.model.dtype});
-      models.push_back(memory_of(flags, model.name, *model.parameters));
-    }
-  } else {
-    models.push_back(memory_of(flags, source_of(flags), gradients_of(flags).total_bytes() / element_bytes(flags.model)));
-  }
+// Shows the memory of a model or a file in parts.
+int show_memory(const BucketsFlags& flags) {
+  nlohmann::json result = memory_of(flags);
   if (flags.json) {
-    print_json({{"dtype", flags.model.dtype}, {"models", models}});
+    print_json(result);
     return 0;
   }
   fmt::print("Memory of a rank in a step, activations aside: {}, AdamW; plain, or sharded among so many ranks\n\n", flags.model.dtype);
-  if (all_models) {
-    print_memories(models);
-  } else {
-    print_memory(models[0]);
-  }
+  print_memory(result);
   fmt::print("\nReceived, in totals too, is there only during a step.\n");
   return 0;
 }
@@ -211,7 +186,7 @@ Run declare_buckets(CLI::App& app) {
     check_alone(app, "--tensors", replaced);
     check_alone(app, "--memory", {"--cap", "--list", "--rule", "--first-cap"}, "which is the same for all buckets");
     const bool all_models = app.count("--model") + app.count("--tensors") == 0;
-    if (flags->memory) return show_memory(*flags, all_models);
+    if (flags->memory) return show_memory(*flags);
     return all_models ? list_models(*flags) : run(*flags);
   };
 }

@@ -244,9 +244,6 @@ std::string_view third_party_notices() {
 std::string render_report(const Results& results) {
   const Wording answer = summarize(results);
   const std::vector<Chart> charts = charts_for(results);
-  // What the cap that the prediction alone favours costs over the measured best.
-  std::string trust;
-  if (results.decision) trust = results.regret > 0 ? display_percent(*results.regret) + " longer" : "no longer";
   return fill_page({firkin_report_page_begin, firkin_report_page_end},
                    {{"light colours", colour_declarations(Scheme::kLight)},
                     {"dark colours", colour_declarations(Scheme::kDark)},
@@ -261,9 +258,6 @@ std::string render_report(const Results& results) {
                     {"charts", charts_html(charts)},
                     {"lead", answer.lead.empty() ? "" : "<section class=\"lead\">" + paragraphs(answer.lead) + "</section>\n"},
                     {"tables", tables_html(results)},
-                    {"reading hidden", results.decision ? "" : " hidden"},
-                    {"trust", trust},
-                    {"favoured", results.decision ? display_cap(results.best_predicted->cap_mib) : ""},
                     {"origin", origin_html(results.run)}});
 }
 

@@ -154,9 +154,8 @@ class Buckets(InFolder):
         self.assertEqual([cap["buckets"] for cap in answer["caps"]], [435, 339, 98, 8])
         self.assertEqual(answer["gradient_bytes"], 4 * 1_998_235_200)
 
-    def test_memory_of_all_models_of_one_and_of_a_file(self):
-        answer = json.loads(firkin("buckets", "--memory", "--json").stdout)
-        model = next(model for model in answer["models"] if model["source"] == "gpt2-large")
+    def test_memory_of_a_model_and_of_a_file(self):
+        model = json.loads(firkin("buckets", "--model", "gpt2-large", "--memory", "--json").stdout)
         self.assertEqual(model["plain"]["total_bytes"], 16 * 774_030_080)  # parameters, gradients, two moments
         self.assertEqual([row["ranks"] for row in model["sharded"]], [1 << i for i in range(11)])
         self.assertEqual(model["sharded"][3]["optimizer_bytes"], 774_030_080)
@@ -167,8 +166,8 @@ class Buckets(InFolder):
         self.assertEqual(len(bf16), 4 + 11 + 2)
         file = self.folder / "tensors.csv"
         file.write_text("name,bytes,ready_s\na,400,0.1\n")
-        rows = json.loads(firkin("buckets", "--tensors", file, "--memory", "--json").stdout)["models"][0]
-        halves = json.loads(firkin("buckets", "--tensors", file, "--memory", "--dtype", "bf16", "--json").stdout)["models"][0]
+        rows = json.loads(firkin("buckets", "--tensors", file, "--memory", "--json").stdout)
+        halves = json.loads(firkin("buckets", "--tensors", file, "--memory", "--dtype", "bf16", "--json").stdout)
         self.assertEqual((rows["parameters"], rows["plain"]["total_bytes"]), (100, 1600))
         self.assertEqual((halves["parameters"], halves["plain"]["total_bytes"]), (200, 400 + 400 + 3 * 800))
 
