@@ -46,8 +46,6 @@ constexpr std::array kTypes = {
     ElementType{"fp8_e4m3", 1}, ElementType{"fp8_e5m2", 1}, ElementType{"char", 1},     ElementType{"int", 4},
 };
 constexpr std::array<std::string_view, 7> kOperations = {"sum", "prod", "max", "min", "avg", "mulsum", "none"};
-constexpr std::array<std::string_view, 11> kPrograms = {"all_reduce", "all_gather", "broadcast", "reduce",   "reduce_scatter", "alltoall",
-                                                        "alltoallv",  "gather",     "scatter",   "sendrecv", "hypercube"};
 
 const ElementType* find_type(std::string_view name) {
   const auto found = std::ranges::find(kTypes, name, &ElementType::name);
@@ -157,15 +155,7 @@ bool is_csv_header(const Words& fields) {
   return (has("time") || has("cputime")) && has("algbw") && has("busbw") && std::ranges::all_of(*columns, is_known);
 }
 
-// The line's words; or its fields, where it belongs to a table in CSV, whose rows are told from other files' by the
-// header before them.
-Words words_in(std::string_view line, bool after_header) {
-  Words words = words_of(line);
-  if (columns_in(words) || find_row(words) != std::string_view::npos) return words;
-  Words fields = words_of(line, " \t\r,;");
-  const bool in_table = is_csv_header(fields) || (after_header && find_row(fields) != std::string_view::npos);
-  return in_table ? fields : words;
-}
+constexpr std::string_view kBetweenWords = " \t\r,;";  // a table may be a CSV file
 
 struct OpenRow {
   NcclResult result;
@@ -272,13 +262,11 @@ struct Run {
 // The collective whose program a line starts, as nccl-tests says it or as a command line with options; empty if none.
 std::string program_in(const Words& words) {
   for (size_t i = 0; i < words.size(); ++i) {
-    std::string_view name = words[i].substr(words[i].find_last_of('/') + 1);
+    const std::string_view name = words[i].substr(words[i].find_last_of('/') + 1);
     const size_t end = name.find("_perf");
     const bool started = i > 0 && words[i - 1] == "starting:";
     const bool has_options = i + 1 < words.size() && words[i + 1].starts_with('-');
-    if (end == std::string_view::npos || (!started && !has_options)) continue;
-    name = name.substr(0, end);
-    if (started || std::ranges::find(kPrograms, name) != kPrograms.end()) return std::string(name);
+    if (end != std::string_view::npos && (started || has_options)) return std::string(name.substr(0, end));
   }
   return "";
 }
@@ -301,7 +289,7 @@ BenchmarkRows rows_of_table(std::string_view text, const std::string& file, cons
   Run run;
   std::optional<OpenRow> open;
   for_each_line(text, file, [&](int64_t number, std::string_view line) {
-    const Words words = words_in(line, !run.columns.empty());
+    const Words words = words_of(line, kBetweenWords);
     if (const std::string program = program_in(words); !program.empty()) {
       run = {.program = program, .ranks = {}, .columns = {}};
     } else if (std::ranges::count(words, "nThread") > 0) {
@@ -334,8 +322,8 @@ BenchmarkRows rows_of_table(std::string_view text, const std::string& file, cons
 }  // namespace
 
 bool belongs_to_nccl_tests(std::string_view line) {
-  const Words words = words_in(line, false);
-  return columns_in(words) || find_row(words) != std::string_view::npos;
+  const Words words = words_of(line);
+  return columns_in(words) || find_row(words) != std::string_view::npos || is_csv_header(words_of(line, kBetweenWords));
 }
 
 Imported parse_nccl_tests(std::string_view text, const std::string& file, const ImportOptions& options) {
