@@ -9,6 +9,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "../base/temporary_folder.h"
 #include "../plan/helpers.h"
 #include "firkin/base/file.h"
 #include "import/import.h"
@@ -192,7 +193,8 @@ const Log kLogs[] = {
 };
 
 Imported import_log(const std::string& text, const ImportOptions& options) {
-  const std::filesystem::path path = std::filesystem::path(testing::TempDir()) / "log";
+  const TemporaryFolder folder;
+  const std::filesystem::path path = folder.path / "log";
   write_file_atomically(path, text);
   Imported imported = import_files({path}, options);
   for (std::string& note : imported.notes) note = replaced(note, path.string(), "log");
