@@ -30,9 +30,7 @@ from torch.nn.parallel import DistributedDataParallel as DDP
 
 _log = logging.getLogger("firkin")
 
-# How often PyTorch takes times by default. There is no getter (kDDPRuntimeLoggingSampleRate in reducer.hpp).
-_USUAL_RATE = 100
-_RATE_ON_GPU = 10  # how often times are read on a GPU, in passes: reading waits for the events of the pass
+_USUAL_RATE = 100  # PyTorch takes times in one of so many passes. There is no getter (kDDPRuntimeLoggingSampleRate in reducer.hpp).
 _LOOK_EVERY = 10  # how often rank 0 looks at the store, in passes
 _READ_AT_ONCE = 8  # how many ranks' steps are read in one look
 _STALE_PASSES = 2  # passes after which the reducer's times are from the new rate
@@ -40,14 +38,21 @@ _MISSED = 3  # windows without the steps of some rank, after which a line says s
 _STAMPS = ("forward_compute_time_start", "backward_compute_time_start", "backward_comm_time_start",
            "backward_compute_time_end", "backward_comm_time_end")  # fmt: skip
 
+_WRITTEN = ("step_s", "exposed_s", "waiting_s", "gain_at_most_s", "last_rank", "last_share")
+
 _summing = ThreadPoolExecutor(1)  # beside training, without Python's lock: with many ranks it takes milliseconds
 _watches: weakref.WeakKeyDictionary[torch.nn.Module, Watch] = weakref.WeakKeyDictionary()
+
+
+def _ends_step(model: torch.nn.Module) -> bool:
+    """Whether this pass is neither an evaluation nor one that only accumulates gradients."""
+    return torch.is_grad_enabled() and bool(model.require_backward_grad_sync)
 
 
 @torch.compiler.disable
 def _before_forward(module: torch.nn.Module, *_: Any) -> None:
     # A plain function, because modules are pickled with their hooks. A copy of the model is not watched.
-    if (watch := _watches.get(module)) is None:
+    if (watch := _watches.get(module)) is None or not _ends_step(module):
         return
     try:
         watch._pass(module)
@@ -58,7 +63,7 @@ def _before_forward(module: torch.nn.Module, *_: Any) -> None:
 
 @torch.compiler.disable
 def _after_forward(module: torch.nn.Module, *_: Any) -> None:
-    if torch.is_grad_enabled() and (watch := _watches.get(module)) is not None:  # not of an evaluation between steps
+    if (watch := _watches.get(module)) is not None and _ends_step(module):
         watch._source.forward_ended_ns = time.perf_counter_ns()
 
 
@@ -74,21 +79,21 @@ class _Step(NamedTuple):
     sent: list[int] = []  # per bucket
 
 
+def _seconds(nanoseconds: Sequence[int]) -> list[float]:
+    return [each // 1000 / 1e6 for each in nanoseconds]  # to a microsecond, so that texts stay short
+
+
 class _Stock:
     """Reads PyTorch's DistributedDataParallel on CPUs: five time stamps per pass, and each gradient's ready time."""
 
     phases = ("before forward", "forward", "loss and backward")
-    hooks_forward_end, forward_ended_ns = False, 0
+    rate = 1  # times are taken in each pass
 
     def __init__(self, ddp: DDP) -> None:
         self._passes, self._end, self._ready = 0, 0, []  # type: ignore[var-annotated]
-        ddp._set_ddp_runtime_logging_sample_rate(1)  # type: ignore[no-untyped-call]
         self.broadcasts_in_forward = bool(ddp.will_sync_module_buffers())  # type: ignore[no-untyped-call]
         self.group = ddp.process_group
         self.parameters = _ddp.reduced_parameters(ddp.module)
-
-    def synchronises(self, ddp: DDP) -> bool:
-        return bool(ddp.require_backward_grad_sync)
 
     def read(self, ddp: DDP) -> _Step | None:
         """The step before the last: PyTorch stores the stamps of a step during the next forward."""
@@ -119,34 +124,28 @@ class _Stock:
         ready = steps[-1].ready if steps else []
         return self.parameters[max(range(len(ready)), key=ready.__getitem__)][1].nbytes if ready else 0
 
-    def stop(self, ddp: DDP) -> None:
-        ddp._set_ddp_runtime_logging_sample_rate(_USUAL_RATE)  # type: ignore[no-untyped-call]
-
 
 class _StockOnGpu(_Stock):
-    """The same on GPUs. Time stamps are the host's there, so it reads only durations between events.
-
-    It reads them in every tenth pass.
-    """
+    """The same on GPUs. Time stamps are the host's there, so it reads only durations between events."""
 
     phases = ("forward and backward",)
+    rate = 10  # reading waits for the events of the pass
 
     def __init__(self, ddp: DDP) -> None:
         super().__init__(ddp)
         self.broadcasts_in_forward = False  # does not matter with a single phase
-        ddp._set_ddp_runtime_logging_sample_rate(_RATE_ON_GPU)  # type: ignore[no-untyped-call]
         self._number = 0
 
     def read(self, ddp: DDP) -> _Step | None:
         self._passes += 1
-        if self._passes % _RATE_ON_GPU:
+        if self._passes % self.rate:
             return None
         logged = ddp.logger._get_ddp_logging_data().ints_map
         number, before, now = logged.get("iteration", 0), self._end, time.perf_counter_ns()
         is_another, self._number, self._end = number != self._number, number, now
         if not before or not is_another:
             return None
-        step = (now - before) // _RATE_ON_GPU
+        step = (now - before) // self.rate
         exposed = max(0, logged.get("backward_comm_time", 0) - logged.get("backward_compute_comm_overlap_time", 0))
         return _Step(number, [max(0, step - exposed)], exposed)
 
@@ -158,7 +157,7 @@ class _Engine:
     """Reads stats() of Firkin's engine."""
 
     phases = _Stock.phases
-    hooks_forward_end, forward_ended_ns = True, 0
+    forward_ended_ns = 0
     broadcasts_in_forward = False  # the engine broadcasts buffers with the last bucket
     parameters: list[tuple[str, torch.nn.Parameter]] = []
 
@@ -166,9 +165,6 @@ class _Engine:
         self.group = model._group or dist.group.WORLD
         self._steps, self._end, self._forward_ns, self._stats = model.stats().steps, 0, 0, model.stats()
         self._sizes = {name: p.nbytes for name, p in model._parameters_then}
-
-    def synchronises(self, model: Ours) -> bool:
-        return True  # read() only sees steps that have ended, and these were synchronised
 
     def read(self, model: Ours) -> _Step | None:
         now, forward, stats = time.perf_counter_ns(), self._forward_ns, model.stats()
@@ -193,8 +189,9 @@ class _Engine:
     def last_bytes(self, steps: Sequence[_Step]) -> int:
         return max((self._sizes.get(name, 0) for name in self._stats.tensors[-1:]), default=0)
 
-    def stop(self, model: Ours) -> None:
-        pass
+
+def _summed(texts: list[str]) -> tuple[list[str], dict[str, Any]]:
+    return texts, json.loads(_core.watched_summary(texts))
 
 
 class Watch:
@@ -214,15 +211,28 @@ class Watch:
         self._steps: list[_Step] = []  # the current window's
         self._ready: list[list[int]] = []  # the previous window's
         self._buckets: list[tuple[int, list[int]]] = []
-        self._wanted: str | None = None  # the window that rank 0 is collecting
+        self._wanted: int | None = None  # the window that rank 0 is collecting
         self._texts: list[str] = []  # what it has collected, by rank
-        self._sum: tuple[list[str], Future[str]] | None = None  # what is summed up, and the result
-        self._told: list[str] = []  # the same for the last window that was reported
+        self._sum: Future[tuple[list[str], dict[str, Any]]] | None = None
+        self._told: list[str] = []  # the texts of the last window that was reported
         self._summary: dict[str, Any] = {}
+        self._put_on(model)
+
+    def _put_on(self, model: Any) -> None:
         self._hooks: list[Any] = [model.register_forward_pre_hook(_before_forward)]
-        if source.hooks_forward_end:
+        if isinstance(model, Ours):
             self._hooks.append(model.register_forward_hook(_after_forward))
+        else:
+            model._set_ddp_runtime_logging_sample_rate(self._source.rate)
         _watches[model] = self
+
+    def _take_off(self, model: Any) -> None:
+        for hook in self._hooks:
+            hook.remove()
+        self._hooks = []
+        if not isinstance(model, Ours):
+            model._set_ddp_runtime_logging_sample_rate(_USUAL_RATE)
+        del _watches[model]
 
     def __enter__(self) -> Watch:
         return self
@@ -231,31 +241,27 @@ class Watch:
         self.close()
 
     def _pass(self, model: torch.nn.Module) -> None:
-        if not (torch.is_grad_enabled() and self._source.synchronises(model)):
-            return  # an evaluation, or a pass that only accumulates gradients
         self._passes += 1
         if (step := self._source.read(model)) is not None:
             if self._first is None:
                 self._first = step.number + self._warmup
             window = (step.number - self._first) // self._every
             if window > self._window:
-                self._publish(model, str(self._window))
+                self._publish(model)
                 self._window = window
             if window >= 0:
                 self._steps.append(step)
         if self._passes % _LOOK_EVERY == 0:
             self._look()
 
-    def _place(self, rank: int, window: str) -> str:
-        """The key for a rank's window.
+    def _place(self, rank: int, window: int) -> str:
+        """The key for a rank's window: each rank uses two keys in turn, so that the store does not grow."""
+        return f"{self._key}/{rank}/{window % 2}"
 
-        Each rank uses two keys in turn, so that the store does not grow, and one for the end.
-        """
-        return f"{self._key}/{rank}/{window if window == 'end' else int(window) % 2}"
-
-    def _publish(self, model: torch.nn.Module, window: str) -> None:
+    def _publish(self, model: torch.nn.Module) -> None:
+        """Tells rank 0 of the window that has ended."""
         steps, self._steps = self._steps, []
-        self._buckets = buckets = self._source.buckets(model)
+        buckets = self._buckets = self._source.buckets(model)
         self._ready = [step.ready for step in steps if step.ready]
         rows = []
         for step in steps:
@@ -263,49 +269,45 @@ class Watch:
             if step.ready:  # a bucket is launched with its last gradient, and after the bucket before it
                 last = itertools.accumulate((max((step.ready[i] for i in part), default=0) for _, part in buckets), max)
                 sent = [step.backward - each for each in last]
-            if len(sent) == len(buckets):
-                rows.append({"step": step.number, "phases_us": [each // 1000 for each in step.phases], "exposed_us": step.exposed // 1000,
-                             "gradients_us": step.gradients // 1000, "sent_us": [each // 1000 for each in sent]})  # fmt: skip
+            exposed_s, gradients_s = _seconds([step.exposed, step.gradients])
+            rows.append({"step": step.number, "phases_s": _seconds(step.phases), "exposed_s": exposed_s, "gradients_s": gradients_s,
+                         "sent_s": _seconds(sent)})  # fmt: skip
         mine = {
             "host": socket.gethostname(), "threads": torch.get_num_threads(), "cpus": sorted(os.sched_getaffinity(0)),
             "phases": self._source.phases, "broadcasts_in_forward": self._source.broadcasts_in_forward,
             "bucket_bytes": [size for size, _ in buckets], "last_bytes": self._source.last_bytes(steps), "steps": rows,
         }  # fmt: skip
-        self._store.set(self._place(self._rank, window), f"{window} {json.dumps(mine)}")
+        self._store.set(self._place(self._rank, self._window), f"{self._window} {json.dumps(mine)}")
         if self._rank:
             return
         self._missed = self._missed + 1 if self._wanted is not None else 0
         if self._missed == _MISSED:
             _log.warning("firkin.watch: rank %d has told nothing; expected firkin.watch(model) on every rank", len(self._texts))
-        self._wanted, self._texts = window, []
+        self._wanted, self._texts = self._window, []
 
     def _look(self) -> None:
         """Rank 0 collects what the others have put into the store, a few at a time, without waiting."""
-        if self._sum is not None and self._sum[1].done():
-            self._tell()
-        for _ in range(_READ_AT_ONCE if self._wanted is not None else 0):
-            place = self._place(len(self._texts), str(self._wanted))
-            if not self._store.check([place]):
+        if self._sum is not None and self._sum.done():
+            self._tell(*self._sum.result())
+            self._sum = None
+        for _ in range(_READ_AT_ONCE):
+            if self._wanted is None or not self._store.check([place := self._place(len(self._texts), self._wanted)]):
                 return
             window, text = self._store.get(place).decode().split(" ", 1)
-            if window != self._wanted:
+            if int(window) != self._wanted:
                 return
             self._texts.append(text)
             if len(self._texts) == self._size:
-                self._wanted, self._sum = None, (self._texts, _summing.submit(_core.watched_summary, self._texts))
-                return
+                self._wanted, self._sum = None, _summing.submit(_summed, self._texts)
 
-    def _tell(self) -> None:
-        assert self._sum is not None
-        (texts, result), self._sum = self._sum, None
-        before, summary = self._summary.get("causes"), json.loads(result.result())
+    def _tell(self, texts: list[str], summary: dict[str, Any]) -> None:
+        before = self._summary.get("causes")
         if summary["steps"]:
             self._summary, self._told = summary, texts
             if self._table is not None:
                 self._add_best_cap(self._table)
             if self._writer is not None:
-                values = {name: summary[name] for name in ("step_s", "exposed_s", "waiting_s", "gain_at_most_s", "last_rank", "last_share")}
-                self._writer({f"firkin/{name}": value for name, value in values.items()}, summary["last_step"])
+                self._writer({f"firkin/{name}": summary[name] for name in _WRITTEN}, summary["last_step"])
         # Warnings are shown even if the program has not set up logging, so the first lines are one, and those that name
         # another cause than before.
         level = logging.INFO if summary.get("causes") == before else logging.WARNING
@@ -353,66 +355,54 @@ class Watch:
             return
         self._take_off(model)
         deadline = time.monotonic() + timeout_s
-        for window in (None, "end"):  # the window that is being collected, then the rest
-            if window and self._steps and self._window == 0:
-                self._publish(model, window)
-            while (self._wanted is not None or self._sum is not None) and time.monotonic() < deadline:
-                self._look()
-                time.sleep(1e-3)
+        if self._steps and self._window == 0:
+            self._publish(model)
+        while (self._wanted is not None or self._sum is not None) and time.monotonic() < deadline:
+            self._look()
+            time.sleep(1e-3)
 
-    def _take_off(self, model: torch.nn.Module) -> None:
-        for hook in self._hooks:
-            hook.remove()
-        self._hooks = []
-        del _watches[model]
-        self._source.stop(model)
-
-    def events(self) -> list[dict[str, Any]]:
-        """The last step that all ranks have seen, as events of a Chrome trace. Empty when summary() is.
-
-        They are phases, and buckets from launch to end, in microseconds since the first rank began the step. The end is
-        known for the last bucket only; for the others it is estimated from the link's rate.
-        """
-        found: list[dict[str, Any]] = []
+    def _spans(self) -> list[tuple[int, str, str, float, float]]:
+        """The last step that all ranks have seen: rank, kind, name, and start and end in seconds since the first rank began it."""
+        found: list[tuple[int, str, str, float, float]] = []
         rows = [{row["step"]: row for row in json.loads(text)["steps"]} for text in self._told]
         last = [of_rank[self._summary["last_step"]] for of_rank in rows]
-        end = max((sum(row["phases_us"]) + row["exposed_us"] for row in last), default=0)
+        end = max((sum(row["phases_s"]) + row["exposed_s"] for row in last), default=0.0)
         for rank, row in enumerate(last):
-
-            def add(name: str, kind: str, start: float, until: float, rank: int = rank) -> None:
-                found.append({"name": name, "ph": "X", "pid": rank, "tid": kind, "ts": start, "dur": max(0.0, until - start)})
-
-            at = end - sum(row["phases_us"]) - row["exposed_us"]
-            for name, length in zip(self._summary["phases"], row["phases_us"]):
-                add(name, "compute", at, at + length)
+            at = end - sum(row["phases_s"]) - row["exposed_s"]
+            for name, length in zip(self._summary["phases"], row["phases_s"]):
+                found.append((rank, "compute", name, at, at + length))
                 at += length
-            until = float(end)
-            for k, (size, sent) in reversed(list(enumerate(zip(self._summary["bucket_bytes"], row["sent_us"])))):
-                add(f"bucket {k}", "communication", end - sent, until)
-                until -= size / (1e-6 * self._summary["bytes_per_s"] or math.inf)
-            if not row["sent_us"]:
-                add("not hidden", "communication", end - row["exposed_us"], end)
+            until = end
+            for k, (size, sent) in reversed(list(enumerate(zip(self._summary["bucket_bytes"], row["sent_s"])))):
+                found.append((rank, "communication", f"bucket {k}", end - sent, max(end - sent, until)))
+                until -= size / (self._summary["bytes_per_s"] or math.inf)
+            if not row["sent_s"]:
+                found.append((rank, "communication", "not hidden", end - row["exposed_s"], end))
         return found
 
     def trace(self, path: str | os.PathLike[str]) -> None:
-        """Writes events() as a Chrome trace, for https://ui.perfetto.dev; nothing if there are no events."""
-        if self._told:
-            pathlib.Path(path).write_text(json.dumps({"traceEvents": self.events()}))
+        """Writes the last step that all ranks have seen as a Chrome trace, for https://ui.perfetto.dev.
+
+        It has phases, and buckets from launch to end. The end is known for the last bucket only; for the others it is
+        estimated from the link's rate. Writes nothing before summary() has something.
+        """
+        if spans := self._spans():
+            events = [{"name": name, "ph": "X", "pid": rank, "tid": kind, "ts": 1e6 * start, "dur": 1e6 * (end - start)}
+                      for rank, kind, name, start, end in spans]  # fmt: skip
+            pathlib.Path(path).write_text(json.dumps({"traceEvents": events}))
 
     def report(self, path: str | os.PathLike[str]) -> None:
-        """Writes an HTML page with the lines, and with the step of events() as `firkin trace` draws it.
+        """Writes an HTML page with the lines, and with the step of trace() as `firkin trace` draws it.
 
-        Viewing it needs no network. Writes nothing if there are no events.
+        Viewing it needs no network. Writes nothing before summary() has something.
         """
-        timelines: list[list[dict[str, Any]]] = [[] for _ in self._told]
-        for each in self.events():
-            period = {"start_s": 1e-6 * each["ts"], "end_s": 1e-6 * (each["ts"] + each["dur"])}
-            timelines[each["pid"]].append({"activity": each["tid"], **period})
-        if self._told:
+        if spans := self._spans():
+            traces = [{"strategy": "watched", "name": f"rank {rank}", "file": "", "timeline": [
+                          {"activity": kind, "start_s": start, "end_s": end} for of, kind, _, start, end in spans if of == rank]}
+                      for rank in range(self._size)]  # fmt: skip
             page = {"schema": "firkin.results/1", "command": "watch", "notes": [line.strip() for line in self._summary["lines"].splitlines()],
                     "environment": {"firkin": _core.version, "libtorch": torch.__version__, "world_size": self._world},
-                    "traces": [{"strategy": "watched", "name": f"rank {rank}", "file": "", "timeline": timeline}
-                               for rank, timeline in enumerate(timelines)]}  # fmt: skip
+                    "traces": traces}  # fmt: skip
             _core.write_report(json.dumps(page), os.fspath(path))
 
 
@@ -449,9 +439,8 @@ def watch(
     if getattr(wrapped, "_use_python_reducer", False):
         raise InputError('watch: optimize_ddp="python_reducer" takes no times; expected another value of torch._dynamo.config.optimize_ddp')
     on_cpu = all(p.device.type == "cpu" for p in wrapped.parameters())
-    kind = _Engine if ours is not None else _Stock if on_cpu else _StockOnGpu
-    group = (ours._group or dist.group.WORLD) if ours is not None else wrapped.process_group
-    if table is not None and (kind is not _Stock or (size := world_of(group)) not in table.world_sizes):
-        what = "Firkin's engine or GPUs" if kind is not _Stock else f"{size} ranks"
+    source = (_Engine if ours is not None else _Stock if on_cpu else _StockOnGpu)(wrapped)
+    if table is not None and (type(source) is not _Stock or (size := world_of(source.group)) not in table.world_sizes):
+        what = f"{size} ranks" if type(source) is _Stock else "Firkin's engine or GPUs"
         raise InputError(f"watch: a table with {what}; expected PyTorch's DistributedDataParallel on CPUs, and measure_all_reduce() on its ranks")
-    return Watch(wrapped, kind(wrapped), every, warmup, writer, table)
+    return Watch(wrapped, source, every, warmup, writer, table)

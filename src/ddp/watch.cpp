@@ -5,7 +5,6 @@
 #include <sched.h>
 
 #include <chrono>
-#include <cmath>
 #include <iostream>
 #include <utility>
 
@@ -19,12 +18,8 @@ namespace {
 constexpr int64_t kLookEvery = 10;  // how many steps from one look at the store to the next
 constexpr int kReadAtOnce = 8;      // how many ranks' steps are read in one look
 
-int64_t us(double seconds) {
-  return std::llround(1e6 * seconds);
-}
-
-int64_t us(std::chrono::steady_clock::duration time) {
-  return us(std::chrono::duration<double>(time).count());
+double seconds(std::chrono::steady_clock::duration time) {
+  return std::chrono::duration<double>(time).count();
 }
 
 std::vector<int64_t> usable_cpus() {
@@ -64,19 +59,19 @@ struct Watch::Parts {
       publish(stats);
       window = (stats.steps - first_step) / options.every;
     }
-    const int64_t waits = us(stats.forward_wait_s), exposed = us(stats.exposed_wait_s), gradients = us(stats.ended - stats.began);
-    RankStep& step = mine.steps.emplace_back(RankStep{.step = stats.steps,
-                                                      .phases_us = {us(stats.began - before) - waits, gradients - exposed},
-                                                      .exposed_us = exposed + waits,
-                                                      .gradients_us = gradients});
-    for (const BucketStats& bucket : stats.buckets) step.sent_us.push_back(gradients - us(bucket.launch_s));
+    const double gradients_s = seconds(stats.ended - stats.began);
+    RankStep& step = mine.steps.emplace_back(
+        RankStep{.step = stats.steps,
+                 .phases_s = {seconds(stats.began - before) - stats.forward_wait_s, gradients_s - stats.exposed_wait_s},
+                 .exposed_s = stats.exposed_wait_s + stats.forward_wait_s,
+                 .gradients_s = gradients_s});
+    for (const BucketStats& bucket : stats.buckets) step.sent_s.push_back(gradients_s - bucket.launch_s);
     if (wanted && stats.steps % kLookEvery == 0) look();
   }
 
   void publish(const DataParallelStats& stats) {
     mine.bucket_bytes.clear();
     for (const BucketStats& bucket : stats.buckets) mine.bucket_bytes.push_back(bucket.bytes);
-    std::erase_if(mine.steps, [&stats](const RankStep& step) { return step.sent_us.size() != stats.buckets.size(); });
     group.store->set(place(group.rank, window), fmt::format("{} {}", window, rank_steps_text(mine)));
     mine.steps.clear();
     if (group.rank != 0) return;

@@ -3,7 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
+#include <limits>
 #include <map>
 #include <numeric>
 #include <set>
@@ -16,11 +16,11 @@
 
 namespace firkin {
 
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(RankStep, step, phases_us, exposed_us, gradients_us, sent_us)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(RankStep, step, phases_s, exposed_s, gradients_s, sent_s)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(RankSteps, host, threads, cpus, phases, broadcasts_in_forward, bucket_bytes, last_bytes, steps)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(WatchSummary, ranks, steps, first_step, last_step, step_s, phases, phases_s, exposed_s, waiting_s,
-                                   waited_s, last_rank, last_share, last_by_s, last_in, gain_at_most_s, bytes_per_s, bucket_bytes,
-                                   launched_s, causes, notes)
+                                   waited_s, last_rank, last_share, last_by_s, last_in, gain_at_most_s, bytes_per_s, bucket_bytes, causes,
+                                   notes)
 
 namespace {
 
@@ -28,36 +28,29 @@ constexpr double kNoticeable = 0.05;    // the share of a step that makes someth
 constexpr double kWorthTuning = 0.02;   // the gain, as a share of a step, that is worth a tuning
 constexpr double kOftenLast = 2.0 / 3;  // a rank that is last in this share of steps is slow
 constexpr double kFastShare = 0.9;      // the quantile of the link's rate that bounds the possible gain
-constexpr double kMicrosecond = 1e-6;
 
 using StepOfRanks = std::vector<const RankStep*>;  // by rank
 
-// One step of all ranks, as the last of them saw it, in microseconds.
+// One step of all ranks, as the last of them saw it, in seconds.
 struct LastOfStep {
   size_t rank = 0;
-  std::vector<double> times;      // the phases, exposed, the whole step, and from the first gradient to the last
-  std::vector<double> waited_us;  // per rank
-  std::vector<double> excess_us;  // per phase, then of all work: by how much it exceeds the median of the others
-  // Per bucket, after the last gradient: its launch on the last rank; empty if unknown.
-  std::vector<double> launched_us;
-  double bytes_per_us = 0;  // the least rate that the link must have
+  std::vector<double> times_s;   // the phases, exposed, the whole step, and from the first gradient to the last
+  std::vector<double> waited_s;  // per rank
+  std::vector<double> excess_s;  // per phase, then of all work: by how much it exceeds the median of the others
+  double bytes_per_s = 0;        // the least rate that the link must have; 0 if unknown
 };
 
 // The ranks' work. A rank that is late before forward makes the others wait for its buffers in forward; that is left
 // out.
 std::vector<double> work_of(const StepOfRanks& rows, bool broadcasts_in_forward) {
-  int64_t latest = 0, least = INT64_MAX;
-  for (const RankStep* row : rows) {
-    latest = std::max(latest, row->phases_us[0]);
-    least = std::min(least, row->phases_us[broadcasts_in_forward ? 1 : 0]);
-  }
-  std::vector<double> work_us;
-  for (const RankStep* row : rows) {
-    int64_t work = std::reduce(row->phases_us.begin(), row->phases_us.end());
-    if (broadcasts_in_forward) work -= std::min(row->phases_us[1] - least, latest - row->phases_us[0]);
-    work_us.push_back(static_cast<double>(work));
-  }
-  return work_us;
+  std::vector<double> work_s;
+  for (const RankStep* row : rows) work_s.push_back(std::reduce(row->phases_s.begin(), row->phases_s.end()));
+  if (!broadcasts_in_forward) return work_s;
+  const auto before = [](const RankStep* row) { return row->phases_s[0]; };
+  const auto forward = [](const RankStep* row) { return row->phases_s[1]; };
+  const double latest_s = before(std::ranges::max(rows, {}, before)), least_s = forward(std::ranges::min(rows, {}, forward));
+  for (size_t rank = 0; rank < rows.size(); ++rank) work_s[rank] -= std::min(forward(rows[rank]) - least_s, latest_s - before(rows[rank]));
+  return work_s;
 }
 
 // By how much one value exceeds the median of the others; 0 if it is the only one.
@@ -67,31 +60,34 @@ double excess_of(std::vector<double> values, size_t one) {
   return value - median(values);
 }
 
+// A bucket travels once the last rank has launched it, and all buckets have travelled when the step ends.
+double least_rate(const StepOfRanks& rows, const std::vector<int64_t>& bucket_bytes) {
+  double left_bytes = 0, bytes_per_s = 0;
+  for (size_t bucket = bucket_bytes.size(); bucket-- > 0;) {
+    double sent_s = std::numeric_limits<double>::infinity();
+    for (const RankStep* row : rows) sent_s = std::min(sent_s, row->sent_s[bucket]);
+    left_bytes += static_cast<double>(bucket_bytes[bucket]);
+    if (sent_s > 0) bytes_per_s = std::max(bytes_per_s, left_bytes / sent_s);
+  }
+  return bytes_per_s;
+}
+
 LastOfStep last_of(const StepOfRanks& rows, const RankSteps& facts) {
-  const std::vector<double> work_us = work_of(rows, facts.broadcasts_in_forward);
+  const std::vector<double> work_s = work_of(rows, facts.broadcasts_in_forward);
   LastOfStep last;
-  last.rank = static_cast<size_t>(std::ranges::max_element(work_us) - work_us.begin());
+  last.rank = static_cast<size_t>(std::ranges::max_element(work_s) - work_s.begin());
   const RankStep& row = *rows[last.rank];
-  last.times = {row.phases_us.begin(), row.phases_us.end()};
-  const double all_work = std::reduce(last.times.begin(), last.times.end());
-  const auto exposed = static_cast<double>(row.exposed_us);
-  last.times.insert(last.times.end(), {exposed, all_work + exposed, static_cast<double>(row.gradients_us) - exposed});
-  for (const double each : work_us) last.waited_us.push_back(work_us[last.rank] - each);
+  const double all_work_s = std::reduce(row.phases_s.begin(), row.phases_s.end());
+  last.times_s = row.phases_s;
+  last.times_s.insert(last.times_s.end(), {row.exposed_s, all_work_s + row.exposed_s, row.gradients_s - row.exposed_s});
+  for (const double each : work_s) last.waited_s.push_back(work_s[last.rank] - each);
   for (size_t phase = 0; phase < facts.phases.size(); ++phase) {
-    std::vector<double> times;
-    for (const RankStep* each : rows) times.push_back(static_cast<double>(each->phases_us[phase]));
-    last.excess_us.push_back(excess_of(std::move(times), last.rank));
+    std::vector<double> times_s;
+    for (const RankStep* each : rows) times_s.push_back(each->phases_s[phase]);
+    last.excess_s.push_back(excess_of(std::move(times_s), last.rank));
   }
-  last.excess_us.push_back(excess_of(work_us, last.rank));
-  double left_bytes = 0;
-  for (size_t bucket = facts.bucket_bytes.size(); bucket-- > 0;) {
-    int64_t sent = INT64_MAX;  // a bucket travels once its last rank has launched it; times are before the common end
-    for (const RankStep* each : rows) sent = std::min(sent, bucket < each->sent_us.size() ? each->sent_us[bucket] : 0);
-    if (sent <= 0) return last;
-    left_bytes += static_cast<double>(facts.bucket_bytes[bucket]);
-    last.bytes_per_us = std::max(last.bytes_per_us, left_bytes / static_cast<double>(sent));
-    last.launched_us.insert(last.launched_us.begin(), exposed - static_cast<double>(sent));
-  }
+  last.excess_s.push_back(excess_of(work_s, last.rank));
+  last.bytes_per_s = least_rate(rows, facts.bucket_bytes);
   return last;
 }
 
@@ -112,30 +108,24 @@ void note_shared_cores(const std::vector<RankSteps>& ranks, std::vector<std::str
   }
 }
 
-// The steps that all ranks have.
-std::vector<StepOfRanks> common_steps(const std::vector<RankSteps>& ranks) {
-  std::map<int64_t, StepOfRanks> by_step;
+// The steps that all ranks have, with the same buckets.
+std::map<int64_t, StepOfRanks> common_steps(const std::vector<RankSteps>& ranks) {
+  std::map<int64_t, StepOfRanks> steps;
   for (const RankSteps& rank : ranks) {
     if (rank.phases != ranks[0].phases) throw std::invalid_argument("ranks that watched different phases");
-    for (const RankStep& step : rank.steps) by_step[step.step].push_back(&step);
+    for (const RankStep& step : rank.steps) {
+      if (step.sent_s.size() == ranks[0].bucket_bytes.size()) steps[step.step].push_back(&step);
+    }
   }
-  std::vector<StepOfRanks> steps;
-  for (auto& [number, rows] : by_step) {
-    if (rows.size() == ranks.size()) steps.push_back(std::move(rows));
-  }
+  std::erase_if(steps, [&ranks](const auto& step) { return step.second.size() < ranks.size(); });
   return steps;
-}
-
-std::vector<double> seconds_of(std::vector<double> us) {
-  for (double& each : us) each *= kMicrosecond;
-  return us;
 }
 
 // A lower bound of exposed communication, whatever the buckets: with no latency, with a link that is busy from the
 // first gradient on, and with the last gradient's tensor sent after it is ready.
-double least_exposed_us(const RankSteps& facts, double window_us, double bytes_per_us) {
+double least_exposed(const RankSteps& facts, double window_s, double bytes_per_s) {
   const auto all = static_cast<double>(std::reduce(facts.bucket_bytes.begin(), facts.bucket_bytes.end()));
-  return std::max(static_cast<double>(facts.last_bytes) / bytes_per_us, all / bytes_per_us - window_us);
+  return std::max({0.0, static_cast<double>(facts.last_bytes) / bytes_per_s, all / bytes_per_s - window_s});
 }
 
 }  // namespace
@@ -143,7 +133,7 @@ double least_exposed_us(const RankSteps& facts, double window_us, double bytes_p
 WatchSummary summarize(const std::vector<RankSteps>& ranks) {
   if (ranks.empty()) throw std::invalid_argument("steps of no rank");
   const RankSteps& facts = ranks[0];
-  const std::vector<StepOfRanks> steps = common_steps(ranks);
+  const std::map<int64_t, StepOfRanks> steps = common_steps(ranks);
   WatchSummary summary;
   summary.ranks = std::ssize(ranks);
   summary.steps = std::ssize(steps);
@@ -151,47 +141,38 @@ WatchSummary summarize(const std::vector<RankSteps>& ranks) {
   summary.bucket_bytes = facts.bucket_bytes;
   note_shared_cores(ranks, summary.notes);
   if (steps.empty()) return summary;
-  summary.first_step = steps.front()[0]->step;
-  summary.last_step = steps.back()[0]->step;
+  summary.first_step = steps.begin()->first;
+  summary.last_step = steps.rbegin()->first;
 
-  std::vector<std::vector<double>> times, waited, launched;
-  std::vector<std::vector<std::vector<double>>> excess(ranks.size());  // by the rank that was last
+  std::vector<std::vector<double>> times_s;
+  std::vector<std::vector<std::vector<double>>> excess_s(ranks.size());  // by the rank that was last
   std::vector<double> rates;
-  for (const StepOfRanks& rows : steps) {
-    LastOfStep last = last_of(rows, facts);
-    times.push_back(std::move(last.times));
-    waited.push_back(std::move(last.waited_us));
-    excess[last.rank].push_back(std::move(last.excess_us));
-    rates.push_back(last.bytes_per_us);
-    if (last.launched_us.size() == facts.bucket_bytes.size()) launched.push_back(std::move(last.launched_us));
-  }
-  summary.phases_s = seconds_of(column_medians(times));
-  const double window_us = summary.phases_s.back() / kMicrosecond;
-  summary.step_s = *(summary.phases_s.end() - 2);
-  summary.exposed_s = *(summary.phases_s.end() - 3);
-  summary.phases_s.resize(facts.phases.size());
-
   summary.waited_s.assign(ranks.size(), 0);
-  for (const std::vector<double>& step : waited) {
-    for (size_t rank = 0; rank < ranks.size(); ++rank)
-      summary.waited_s[rank] += step[rank] * kMicrosecond / static_cast<double>(steps.size());
+  for (const auto& [number, rows] : steps) {
+    LastOfStep last = last_of(rows, facts);
+    times_s.push_back(std::move(last.times_s));
+    excess_s[last.rank].push_back(std::move(last.excess_s));
+    rates.push_back(last.bytes_per_s);
+    for (size_t rank = 0; rank < ranks.size(); ++rank) summary.waited_s[rank] += last.waited_s[rank] / static_cast<double>(steps.size());
   }
   summary.waiting_s = mean(summary.waited_s);
-  const auto most = std::ranges::max_element(excess, {}, [](const auto& of_rank) { return of_rank.size(); });
-  summary.last_rank = most - excess.begin();
-  summary.last_share = static_cast<double>(most->size()) / static_cast<double>(steps.size());
-  std::vector<double> lead_s = seconds_of(column_medians(*most));
-  summary.last_by_s = lead_s.back();
-  lead_s.pop_back();
-  summary.last_in = facts.phases[static_cast<size_t>(std::ranges::max_element(lead_s) - lead_s.begin())];
+  const std::vector<double> medians_s = column_medians(times_s);
+  const auto end_of_phases = medians_s.begin() + std::ssize(facts.phases);
+  summary.phases_s.assign(medians_s.begin(), end_of_phases);
+  summary.exposed_s = end_of_phases[0];
+  summary.step_s = end_of_phases[1];
+  const double window_s = end_of_phases[2];
 
-  summary.gain_at_most_s = summary.exposed_s;
-  if (const double fast = quantile(rates, kFastShare); fast > 0 && !launched.empty()) {
-    const double least_s = least_exposed_us(facts, window_us, fast) * kMicrosecond;
-    summary.gain_at_most_s = std::clamp(summary.exposed_s - least_s, 0.0, summary.exposed_s);
-    summary.bytes_per_s = median(rates) / kMicrosecond;
-    summary.launched_s = seconds_of(column_medians(launched));
-  }
+  const auto most = std::ranges::max_element(excess_s, {}, [](const auto& of_rank) { return of_rank.size(); });
+  summary.last_rank = most - excess_s.begin();
+  summary.last_share = static_cast<double>(most->size()) / static_cast<double>(steps.size());
+  const std::vector<double> lead_s = column_medians(*most);
+  summary.last_by_s = lead_s.back();
+  summary.last_in = facts.phases[static_cast<size_t>(std::max_element(lead_s.begin(), lead_s.end() - 1) - lead_s.begin())];
+
+  summary.bytes_per_s = median(rates);
+  const double fast = quantile(rates, kFastShare), least_s = fast > 0 ? least_exposed(facts, window_s, fast) : 0;
+  summary.gain_at_most_s = std::max(0.0, summary.exposed_s - least_s);
   const bool is_slow = ranks.size() > 1 && summary.last_by_s >= kNoticeable * summary.step_s && summary.last_share >= kOftenLast;
   if (summary.exposed_s >= kNoticeable * summary.step_s) summary.causes.emplace_back(kCommunicationCause);
   if (is_slow) summary.causes.insert(summary.last_by_s > summary.exposed_s ? summary.causes.begin() : summary.causes.end(), kSlowRankCause);

@@ -13,25 +13,27 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
 
-constexpr double kHalfMicrosecond = 5e-7;
+constexpr double kHalfMicrosecond = 5e-7, kMs = 1e-3;
 
-// Ten steps of 20 ms. us: of each rank, before forward, forward, backward, exposed.
-std::vector<RankSteps> ranks_with(const std::vector<std::vector<int64_t>>& us, bool broadcasts = false) {
+// Ten steps of 20 ms. ms: of each rank, before forward, forward, backward, exposed.
+std::vector<RankSteps> ranks_with(const std::vector<std::vector<double>>& ms, bool broadcasts = false) {
   std::vector<RankSteps> ranks;
-  for (const std::vector<int64_t>& times : us) {
+  for (const std::vector<double>& times : ms) {
     RankSteps& rank = ranks.emplace_back();
     rank.host = "a";
     rank.cpus = {0, 1, 2, 3};
     rank.phases = {"before forward", "forward", "backward"};
     rank.broadcasts_in_forward = broadcasts;
-    for (int step = 1; step <= 10; ++step) rank.steps.push_back({step, {times[0], times[1], times[2]}, times[3], times[2] + times[3], {}});
+    for (int step = 1; step <= 10; ++step) {
+      rank.steps.push_back({step, {times[0] * kMs, times[1] * kMs, times[2] * kMs}, times[3] * kMs, (times[2] + times[3]) * kMs, {}});
+    }
   }
   return ranks;
 }
 
 struct Case {
   const char* what;
-  std::vector<std::vector<int64_t>> us;
+  std::vector<std::vector<double>> ms;
   bool broadcasts;
   std::vector<std::string> causes;
   double exposed_s, waiting_s;
@@ -40,24 +42,18 @@ struct Case {
 
 TEST(WatchedSteps, NamesWhatTakesTime) {
   const std::vector<Case> cases = {
-      {"nothing", {{2000, 8000, 9900, 100}, {2000, 8000, 9900, 100}}, false, {}, 1e-4, 0, "before forward"},
-      {"communication", {{2000, 8000, 5000, 5000}, {2000, 8000, 5000, 5000}}, false, {"communication"}, 5e-3, 0, "before forward"},
+      {"nothing", {{2, 8, 9.9, 0.1}, {2, 8, 9.9, 0.1}}, false, {}, 1e-4, 0, "before forward"},
+      {"communication", {{2, 8, 5, 5}, {2, 8, 5, 5}}, false, {"communication"}, 5e-3, 0, "before forward"},
       {"a slow rank, whose peers wait at the end",
-       {{2000, 2000, 9900, 6100}, {2000, 8000, 9900, 100}, {2000, 2000, 9900, 6100}},
+       {{2, 2, 9.9, 6.1}, {2, 8, 9.9, 0.1}, {2, 2, 9.9, 6.1}},
        false,
        {"slow rank"},
        1e-4,
        4e-3,
        "forward"},
-      {"both, the larger first",
-       {{2000, 2000, 5900, 10100}, {2000, 8000, 5900, 4100}},
-       false,
-       {"slow rank", "communication"},
-       4.1e-3,
-       3e-3,
-       "forward"},
+      {"both, the larger first", {{2, 2, 5.9, 10.1}, {2, 8, 5.9, 4.1}}, false, {"slow rank", "communication"}, 4.1e-3, 3e-3, "forward"},
       {"a rank late before forward, for whose buffers others wait in forward",
-       {{2000, 14000, 3900, 100}, {8000, 8000, 3900, 100}},
+       {{2, 14, 3.9, 0.1}, {8, 8, 3.9, 0.1}},
        true,
        {"slow rank"},
        1e-4,
@@ -66,7 +62,7 @@ TEST(WatchedSteps, NamesWhatTakesTime) {
   };
   for (const Case& each : cases) {
     SCOPED_TRACE(each.what);
-    const WatchSummary summary = summarize(ranks_with(each.us, each.broadcasts));
+    const WatchSummary summary = summarize(ranks_with(each.ms, each.broadcasts));
     EXPECT_EQ(summary.causes, each.causes);
     EXPECT_THAT(summary.exposed_s, DoubleNear(each.exposed_s, kHalfMicrosecond));
     EXPECT_THAT(summary.waiting_s, DoubleNear(each.waiting_s, kHalfMicrosecond));
@@ -77,24 +73,26 @@ TEST(WatchedSteps, NamesWhatTakesTime) {
 }
 
 TEST(WatchedSteps, BoundsTheGainByTheLastTensorAndByTheWindow) {
-  std::vector<RankSteps> ranks = ranks_with({{0, 4000, 6000, 10000}, {0, 4000, 6000, 10000}});
+  std::vector<RankSteps> ranks = ranks_with({{0, 4, 6, 10}, {0, 4, 6, 10}});
   for (RankSteps& rank : ranks) {
     rank.bucket_bytes = {4000, 10000};  // 1 byte a microsecond
     rank.last_bytes = 500;
-    for (RankStep& step : rank.steps) step.sent_us = {15000, 10000};
+    for (RankStep& step : rank.steps) step.sent_s = {0.015, 0.01};
   }
   WatchSummary summary = summarize(ranks);
   EXPECT_THAT(summary.bytes_per_s, DoubleNear(1e6, 1));
-  EXPECT_THAT(summary.launched_s, ElementsAre(DoubleNear(-0.005, kHalfMicrosecond), DoubleNear(0, kHalfMicrosecond)));
   EXPECT_THAT(summary.gain_at_most_s, DoubleNear(0.002, kHalfMicrosecond));  // 14 ms to send, of which 6 fit beside the gradients
   for (RankSteps& rank : ranks) rank.last_bytes = 9000;
   EXPECT_THAT(summarize(ranks).gain_at_most_s, DoubleNear(0.001, kHalfMicrosecond));
-  for (RankStep& step : ranks[1].steps) step.sent_us = {15000, 5000};  // a later launch: 2 bytes a microsecond
+  for (RankStep& step : ranks[1].steps) step.sent_s = {0.015, 0.005};  // a later launch: 2 bytes a microsecond
   EXPECT_THAT(summarize(ranks).bytes_per_s, DoubleNear(2e6, 1));
+  ranks[1].steps.pop_back();
+  ranks[1].steps[0].sent_s.pop_back();  // other buckets
+  EXPECT_EQ(summarize(ranks).steps, 8);
 }
 
 TEST(WatchedSteps, CountsOnlyWhatAllRanksHaveSeenAndSaysWhenTheyShareCores) {
-  std::vector<RankSteps> ranks = ranks_with({{2000, 8000, 5000, 5000}, {2000, 8000, 5000, 5000}});
+  std::vector<RankSteps> ranks = ranks_with({{2, 8, 5, 5}, {2, 8, 5, 5}});
   ranks[0].steps.erase(ranks[0].steps.begin());
   ranks[1].steps.pop_back();
   for (RankSteps& rank : ranks) rank.threads = 3;
@@ -109,7 +107,7 @@ TEST(WatchedSteps, CountsOnlyWhatAllRanksHaveSeenAndSaysWhenTheyShareCores) {
 }
 
 TEST(WatchedSteps, TravelAsText) {
-  const RankSteps rank = ranks_with({{2000, 8000, 5000, 5000}})[0];
+  const RankSteps rank = ranks_with({{2, 8, 5, 5}})[0];
   EXPECT_EQ(rank_steps_text(parse_rank_steps(rank_steps_text(rank))), rank_steps_text(rank));
   EXPECT_THROW(parse_rank_steps("{"), InputError);
   EXPECT_THAT(summary_text(summarize({rank})), HasSubstr("\"lines\":\"steps 1 to 10, 1 ranks: 20 ms a step"));

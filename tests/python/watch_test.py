@@ -127,7 +127,8 @@ class NamedTest(unittest.TestCase):
         if dist.get_rank() == 0:
             self.assertIn("communication", summary["causes"])  # beside other tests a rank may be slow as well
             self.assertGreater(summary["exposed_s"], 0.01)
-            self.assertEqual(len(summary["launched_s"]), len(summary["bucket_bytes"]))
+            self.assertGreater(len(summary["bucket_bytes"]), 1)
+            self.assertGreater(summary["bytes_per_s"], 0)
             self.assertIn("communication not hidden", lines[0][1])
 
 

@@ -16,13 +16,13 @@
 
 namespace firkin {
 
-// One step as one rank saw it, in microseconds.
+// One step as one rank saw it, in seconds.
 struct RankStep {
-  int64_t step = 0;                   // the same number on every rank
-  std::vector<int64_t> phases_us;     // one after another, from the end of the previous step to the last gradient
-  int64_t exposed_us = 0;             // from the last gradient to the end
-  int64_t gradients_us = 0;           // from the first gradient to the end
-  std::vector<int64_t> sent_us = {};  // per bucket, from its launch to the end of the step; empty if unknown
+  int64_t step = 0;                 // the same number on every rank
+  std::vector<double> phases_s;     // one after another, from the end of the previous step to the last gradient
+  double exposed_s = 0;             // from the last gradient to the end
+  double gradients_s = 0;           // from the first gradient to the end
+  std::vector<double> sent_s = {};  // per bucket, from its launch to the end of the step
 };
 
 struct RankSteps {
@@ -32,7 +32,7 @@ struct RankSteps {
   std::vector<std::string> phases;  // the names of phases
   // Whether buffers are broadcast at the beginning of phase 1, where ranks wait for one that is late in phase 0.
   bool broadcasts_in_forward = false;
-  std::vector<int64_t> bucket_bytes = {};  // in launch order
+  std::vector<int64_t> bucket_bytes = {};  // in launch order; empty if unknown
   int64_t last_bytes = 0;                  // the size of the tensor whose gradient is the last
   std::vector<RankStep> steps;
 };
@@ -42,7 +42,7 @@ struct RankSteps {
 std::string rank_steps_text(const RankSteps& steps);
 RankSteps parse_rank_steps(const std::string& text);
 
-// Medians over the steps that all ranks have seen, in seconds.
+// Medians over the steps that all ranks have seen with the buckets of rank 0, in seconds.
 struct WatchSummary {
   int64_t ranks = 0, steps = 0;  // without steps everything else is empty
   int64_t first_step = 0, last_step = 0;
@@ -59,7 +59,6 @@ struct WatchSummary {
   double gain_at_most_s = 0;     // a bound on what other buckets could gain
   double bytes_per_s = 0;        // the link's rate, from the buckets' own times; 0 if unknown
   std::vector<int64_t> bucket_bytes;
-  std::vector<double> launched_s;   // per bucket, after the last gradient (negative if before)
   std::vector<std::string> causes;  // those of the two below that take 5 % of a step or more, the larger first
   std::vector<std::string> notes;   // what makes the figures doubtful, one sentence each
 };
