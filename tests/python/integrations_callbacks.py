@@ -23,6 +23,7 @@ import torch  # noqa: E402
 import torch.distributed as dist  # noqa: E402
 import torch.distributed.nn.functional as dist_nn  # noqa: E402
 import torchvision  # noqa: E402
+from accelerate import Accelerator  # noqa: E402
 from lightning.pytorch.strategies import DDPStrategy  # noqa: E402
 from peft import LoraConfig, get_peft_model  # noqa: E402
 from small_models import Transformer, next_bytes  # noqa: E402
@@ -88,6 +89,21 @@ def lightning(tuned, arguments=QUICK, **options):
     return model, callback.result, keep.ddp
 
 
+def accelerated(watched):
+    torch.manual_seed(0)
+    accelerator, net = Accelerator(cpu=True), Transformer()
+    data = TensorDataset(*next(next_bytes(seed=0, batch=4 * STEPS)))
+    model, optimizer, loader = accelerator.prepare(net, torch.optim.AdamW(net.parameters()), DataLoader(data, batch_size=2))
+    watch = firkin.watch(model, warmup=0, writer=accelerator.log) if watched else None
+    for inputs, targets in loader:
+        optimizer.zero_grad()
+        accelerator.backward(cross_entropy(model(inputs), targets))
+        optimizer.step()
+    if watch is not None:
+        watch.close()
+    return net, watch, model
+
+
 class SyncedNorm(torch.nn.BatchNorm2d):
     """As SyncBatchNorm, which PyTorch refuses on a CPU: statistics of all ranks, by collectives within forward and backward."""
 
@@ -135,6 +151,7 @@ PROGRAMS = {
     "transformers, LoRA": lora,
     "transformers, watched": lambda tuned: transformers(tuned, for_callback=WATCH),
     "lightning, watched": lambda tuned: lightning(tuned, WATCH),
+    "accelerate, watched": accelerated,
 }
 
 *chosen, folder = sys.argv[1:]
