@@ -4,7 +4,7 @@
     lab/run --rate 1gbit --hosts 3 -- .venv/bin/python studies/python/watch.py named
     lab/run --rate 1gbit -- .venv/bin/python studies/python/watch.py bound             gain_at_most_s of six caps against the best of them
         ... named --runs 1 --page watch.html                                           also writes the page of the case `communication`
-    .venv/bin/torchrun --nproc-per-node 2 studies/python/watch.py cost [stock|firkin]  a step of 20 ms, watched and not, in blocks
+    .venv/bin/torchrun --nproc-per-node 2 studies/python/watch.py cost [stock|firkin]  a step of 20 ms: time in the hooks, and watched less not
     .venv/bin/torchrun --nproc-per-node 2 studies/python/watch.py tune                 how often firkin.tune steps, with a watch and without
 
 Computation is sleep, so that ranks leave each other the cores. `named` times every step itself as well, with a hook on each parameter and around
@@ -21,9 +21,10 @@ import time
 import firkin
 import torch
 import torch.distributed as dist
+from firkin import _watch
 from torch.nn.parallel import DistributedDataParallel
 
-SLOW_S = 0.02
+SLOW_S = STEP_S = 0.02
 PHASES = ("before forward", "forward", "loss and backward")
 
 
@@ -155,40 +156,70 @@ def bound():
                   flush=True)  # fmt: skip
 
 
-def cost(engine, blocks):
-    """Pairs of blocks of 20 steps, watched and not, in turn; a third of a step computes, the rest sleeps."""
-    net = Net(8, 256, 0.0017)
+class Spent:
+    """The time inside the watch's own hooks."""
+
+    def __init__(self):
+        self.wall = self.cpu = 0.0
+
+    def around(self, hook):
+        def timed(*arguments):
+            wall, cpu = time.perf_counter(), time.thread_time()
+            hook(*arguments)
+            self.wall += time.perf_counter() - wall
+            self.cpu += time.thread_time() - cpu
+
+        return timed
+
+
+def cost(engine, pairs):
+    """Pairs of blocks of ten steps of 20 ms, watched and not, in turn, on a core of each rank's own; most of a step is sleep."""
+    cores = sorted(os.sched_getaffinity(0))
+    os.sched_setaffinity(0, {cores[dist.get_rank() % len(cores)]})
+    net = Net(8, 256, 0.0)
     ddp = DistributedDataParallel(net, bucket_cap_mb=1) if engine == "stock" else firkin.DistributedDataParallel(net, cap_mib=1)
-    optimizer, x, per = torch.optim.SGD(ddp.parameters(), lr=1e-4), torch.randn(140, 256), 120
+    optimizer, x = torch.optim.SGD(ddp.parameters(), lr=1e-4), torch.randn(32, 256)
     logging.getLogger("firkin").setLevel(logging.ERROR)
 
-    def block(on):
-        watch = firkin.watch(ddp, every=50, warmup=5) if on else None
-        wall, cpu = [], []
-        for _ in range(per):
-            started, thread = time.perf_counter(), time.thread_time()
+    def block(steps=10):
+        """Seconds of a step: wall time, and CPU time of all threads of this process."""
+        wall, cpu = time.perf_counter(), time.process_time()
+        for _ in range(steps):
             optimizer.zero_grad()
             ddp(x).square().mean().backward()
             optimizer.step()
-            wall.append(time.perf_counter() - started)
-            cpu.append(time.thread_time() - thread)
-        if watch is not None:
-            watch.close()
-        return sum(wall[10:]) / (per - 10), sum(cpu[10:]) / (per - 10)
+        return (time.perf_counter() - wall) / steps, (time.process_time() - cpu) / steps
 
-    block(False)
-    pairs = []
-    for i in range(blocks):
-        both = {on: block(on) for on in ((False, True) if i % 2 else (True, False))}
-        pairs.append((both[False], both[True]))
-    if dist.get_rank() == 0:
-        step_s = statistics.median(off[0] for off, _ in pairs)
-        for k, what in enumerate(("wall time", "this thread's CPU time")):
-            more = [on[k] - off[k] for off, on in pairs]
-            drawn = sorted(statistics.median(random.choices(more, k=len(more))) for _ in range(1000))
-            low, middle, high = drawn[25], statistics.median(more), drawn[975]
-            print(f"{engine}, step of {1e3 * step_s:.2f} ms, {blocks} pairs of blocks, {what}: {1e6 * middle:+.0f} us a step (95 %: {1e6 * low:+.0f} to"
-                  f" {1e6 * high:+.0f}), {100 * middle / step_s:+.2f} % (to {100 * high / step_s:+.2f} %)", flush=True)  # fmt: skip
+    block()
+    sleep_s = torch.tensor(max(0.0, STEP_S - block(50)[0]) / len(net.layers) / dist.get_world_size())
+    dist.all_reduce(sleep_s)
+    net.backward_s = sleep_s.item()
+    spent, blocks = Spent(), []
+    _watch._before_forward, _watch._after_forward = spent.around(_watch._before_forward), spent.around(_watch._after_forward)
+    watch = firkin.watch(ddp, every=200, warmup=0)  # it sees half of these steps
+    watch._take_off(ddp)
+    for pair in range(pairs):
+        both = {}
+        for watched in ((False, True) if pair % 2 else (True, False)):
+            if watched:
+                watch._put_on(ddp)
+            both[watched] = block()
+            if watched:
+                watch._take_off(ddp)
+        blocks.append((both[False], both[True]))
+    if dist.get_rank():
+        return
+    step_s = statistics.median(off[0] for off, _ in blocks)
+    print(f"{engine}, {dist.get_world_size()} ranks on {len(cores)} cores, step of {1e3 * step_s:.2f} ms, {pairs} pairs of blocks", flush=True)
+    for what, seconds in (("wall time", spent.wall), ("CPU time", spent.cpu)):
+        each_s = seconds / (10 * pairs)
+        print(f"  in the watch's hooks, {what}: {1e6 * each_s:.1f} us a step, {100 * each_s / step_s:.3f} %", flush=True)
+    for k, what in enumerate(("wall time", "CPU time of all threads")):
+        more = sorted(on[k] - off[k] for off, on in blocks)
+        half = round(0.98 * len(more) ** 0.5)  # ranks around the median that hold the true one in 95 of 100
+        low, middle, high = more[max(0, len(more) // 2 - half)], statistics.median(more), more[min(len(more) - 1, len(more) // 2 + half)]
+        print(f"  watched less not, {what}: {1e6 * middle:+.1f} us a step (95 %: {1e6 * low:+.1f} to {1e6 * high:+.1f}),"
+              f" {100 * middle / step_s:+.3f} % (to {100 * high / step_s:+.3f} %)", flush=True)  # fmt: skip
 
 
 def tune():
@@ -222,14 +253,14 @@ def main():
     parser.add_argument("what", choices=("named", "bound", "cost", "tune"))
     parser.add_argument("engine", nargs="?", default="stock", choices=("stock", "firkin"))
     parser.add_argument("--runs", type=int, default=20)
-    parser.add_argument("--blocks", type=int, default=20, help="pairs")
+    parser.add_argument("--pairs", type=int, default=500, help="of blocks of ten steps")
     parser.add_argument("--page")
     chosen = parser.parse_args()
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
     logging.getLogger("firkin").setLevel(logging.ERROR if chosen.what == "named" else logging.WARNING)
     dist.init_process_group("gloo")
     torch.manual_seed(0)
-    {"named": lambda: named(chosen.runs, chosen.page), "bound": bound, "cost": lambda: cost(chosen.engine, chosen.blocks), "tune": tune}[chosen.what]()
+    {"named": lambda: named(chosen.runs, chosen.page), "bound": bound, "cost": lambda: cost(chosen.engine, chosen.pairs), "tune": tune}[chosen.what]()
     dist.destroy_process_group()
 
 
