@@ -10,6 +10,7 @@
 #include <chrono>
 
 #include "ddp/audit.h"
+#include "ddp/optimizer_state.h"
 #include "firkin/base/units.h"
 #include "firkin/comm/run_ranks.h"
 #include "firkin/ddp/data_parallel.h"
@@ -28,6 +29,14 @@ double seconds_of(const std::function<void()>& body) {
   const auto started = std::chrono::steady_clock::now();
   body();
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - started).count();
+}
+
+std::vector<NamedTensor> state_of(const torch::optim::Optimizer& optimizer) {
+  std::vector<NamedTensor> tensors;
+  for (const auto& [parameter, state] : optimizer.state()) {
+    for (const auto& [field, tensor] : fields_of(*state).tensors) tensors.push_back({field, *tensor});
+  }
+  return tensors;
 }
 
 int measure(const ProcessGroup& group) {
@@ -55,7 +64,7 @@ int measure(const ProcessGroup& group) {
     for (int i = 0; i < kSteps; ++i) step_s.push_back(seconds_of(step));
     audit_s.push_back(seconds_of([&] {
       for (const uint64_t each : checksums_of(parameters)) checksum ^= each;
-      for (const uint64_t each : checksums_of(state_of(optimizer, parameters))) checksum ^= each;
+      for (const uint64_t each : checksums_of(state_of(optimizer))) checksum ^= each;
     }));
   }
   const double share = median(audit_s) / (median(step_s) * static_cast<double>(DataParallelOptions().audit_every));
