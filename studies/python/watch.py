@@ -1,7 +1,7 @@
 """Whether firkin.watch names what is there, what it costs, and whether its bound holds.
 
     lab/run --rate 1gbit -- .venv/bin/python studies/python/watch.py named             20 runs each: a slow rank, communication, neither
-    lab/run --rate 1gbit --hosts 3 -- .venv/bin/python studies/python/watch.py named
+    chrt --rr 1 lab/run --rate 1gbit --hosts 3 -- ... named                            the same on three ranks, before other programs of these cores
     lab/run --rate 1gbit -- .venv/bin/python studies/python/watch.py bound             gain_at_most_s of six caps against the best of them
         ... named --runs 1 --page watch.html                                           also writes the page of the case `communication`
     .venv/bin/torchrun --nproc-per-node 2 studies/python/watch.py cost [stock|firkin]  a step of 20 ms: time in the hooks, and watched less not
