@@ -174,12 +174,11 @@ void add_uncertainty(const Fit& fit, const Vector& x, const Vector& residuals, C
     result.warning = fmt::format("these runs cannot tell {}, so predicted times may be off; runs with more, and with fewer, buckets could",
                                  fmt::join(undetermined, " or "));
   }
-  result.residual = norm(residuals) / std::sqrt(static_cast<double>(residuals.size() - x.size()));
+  if (residuals.size() > x.size()) result.residual = norm(residuals) / std::sqrt(static_cast<double>(residuals.size() - x.size()));
 }
 
 void check_runs(const TensorProfile& profile, const std::vector<MeasuredRun>& runs) {
-  constexpr size_t kFewest = 4;  // one more than the parameters, which leaves something that says how well they fit
-  if (runs.size() < kFewest) throw InputError(fmt::format("calibration has {} measured runs; expected at least {}", runs.size(), kFewest));
+  if (runs.empty()) throw InputError("calibration has no measured run; expected at least one");
   for (size_t r = 0; r < runs.size(); ++r) {
     check_plan(runs[r].plan, static_cast<int64_t>(profile.bytes.size()));
     if (runs[r].plan.buckets.empty()) throw InputError(fmt::format("run {} of the calibration communicates nothing", r));
@@ -189,7 +188,8 @@ void check_runs(const TensorProfile& profile, const std::vector<MeasuredRun>& ru
   }
 }
 
-// In units in which 1 is large: a slowdown of e, launches as long as the longest run.
+// As many as the runs determine with one run left over, but at least one. In units in which 1 is large: a slowdown of e,
+// launches as long as the longest run.
 std::vector<Parameter> parameters_for(const std::vector<MeasuredRun>& runs) {
   constexpr double kLargestLogSlowdown = 2.5, kLargestLogLatency = 3;
   double longest_s = 0;
@@ -198,12 +198,16 @@ std::vector<Parameter> parameters_for(const std::vector<MeasuredRun>& runs) {
     longest_s = std::max(longest_s, run.end_s);
     most_buckets = std::max(most_buckets, run.plan.buckets.size());
   }
-  return {{"the slowdown of computation", "how much communication slows computation down", 0, kLargestLogSlowdown, 0,
-           [](Calibration& c, double v) { c.options.compute_slowdown = v; }},
-          {"the latency factor", "how much longer an all-reduce takes to start during backward", -kLargestLogLatency, kLargestLogLatency, 0,
-           [](Calibration& c, double v) { c.latency_factor = v; }},
-          {"the overhead per call", "what each all-reduce costs the thread that computes", 0, 1,
-           longest_s / static_cast<double>(most_buckets), [](Calibration& c, double v) { c.options.overhead_s = v; }}};
+  std::vector<Parameter> parameters = {
+      {"the slowdown of computation", "how much communication slows computation down", 0, kLargestLogSlowdown, 0,
+       [](Calibration& c, double v) { c.options.compute_slowdown = v; }},
+      {"the overhead per call", "what each all-reduce costs the thread that computes", 0, 1, longest_s / static_cast<double>(most_buckets),
+       [](Calibration& c, double v) { c.options.overhead_s = v; }},
+      {"the latency factor", "how much longer an all-reduce takes to start during backward", -kLargestLogLatency, kLargestLogLatency, 0,
+       [](Calibration& c, double v) { c.latency_factor = v; }}};
+  const size_t count = std::clamp<size_t>(runs.size() - 1, 1, parameters.size());
+  parameters.erase(parameters.begin() + static_cast<std::ptrdiff_t>(count), parameters.end());
+  return parameters;
 }
 
 // [i]: a bucket ends between tensor i and the next.

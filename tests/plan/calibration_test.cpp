@@ -36,13 +36,29 @@ std::vector<MeasuredRun> runs_of(const std::vector<int64_t>& caps, const Simulat
   return runs;
 }
 
+TEST(Calibrate, FewRunsGiveFewParametersWithOneRunLeftOver) {
+  const SimulationOptions slow = {.compute_slowdown = 1.2};
+  const Calibration one = calibrate(kProfile, kCosts, {run_of(4000000, slow)});
+  EXPECT_THAT(one.fitted, testing::ElementsAre("the slowdown of computation"));
+  EXPECT_NEAR(one.options.compute_slowdown, 1.2, 1e-4);
+  EXPECT_FALSE(one.residual);
+  const SimulationOptions truth = {.overhead_s = 2e-3, .compute_slowdown = 1.2};
+  const Calibration two = calibrate(kProfile, kCosts, runs_of({1000000, 5000000}, truth));
+  EXPECT_EQ(two.fitted.size(), 1u);
+  EXPECT_GT(*two.residual, 0.01);
+  const Calibration three = calibrate(kProfile, kCosts, runs_of({1000000, 5000000, 2000000}, truth));
+  EXPECT_NEAR(three.options.overhead_s, 2e-3, 2e-5);
+  EXPECT_NEAR(three.options.compute_slowdown, 1.2, 2e-3);
+  EXPECT_EQ(three.warning, "");
+}
+
 TEST(Calibrate, FindsTheLatencyBesideABackwardWhichMayBeLessThanAlone) {
   for (const double latency : {0.4, 2.0}) {
     const SimulationOptions truth = {.overhead_s = 1e-3, .compute_slowdown = 1.1};
     const CommCosts alone = linear_costs(4e-3, 12e-9);
     const auto runs = runs_of({1000000, 2000000, 3000000, 6000000}, truth, scaled(alone, latency));
     const Calibration calibration = calibrate(kProfile, alone, runs);
-    EXPECT_THAT(calibration.fitted, testing::ElementsAre("the slowdown of computation", "the latency factor", "the overhead per call"));
+    EXPECT_THAT(calibration.fitted, testing::ElementsAre("the slowdown of computation", "the overhead per call", "the latency factor"));
     EXPECT_NEAR(calibration.latency_factor, latency, 0.1 * latency);
     EXPECT_LT(calibration.median_relative_error, 2e-3);
     const double unseen_s = run_of(4000000, truth, scaled(alone, latency)).end_s;
@@ -108,7 +124,7 @@ TEST(Calibrate, TheResidualIsTheNoiseOfTheTimes) {
 
 TEST(Calibrate, RejectsRunsThatAreNoMeasurement) {
   const auto error = [](const std::vector<MeasuredRun>& runs) { return error_of([&] { calibrate(kProfile, kCosts, runs); }); };
-  EXPECT_EQ(error({}), "calibration has 0 measured runs; expected at least 4");
+  EXPECT_EQ(error({}), "calibration has no measured run; expected at least one");
   std::vector<MeasuredRun> runs = runs_of({1000000, 2000000, 3000000, 5000000}, {});
   runs[0].end_s = 0;
   EXPECT_EQ(error(runs), "run 0 of the calibration took 0 s; expected more than 0");

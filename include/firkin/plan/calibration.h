@@ -34,9 +34,9 @@ struct Calibration {
   std::string warning = {};
 };
 
-// Least squares of log(predicted / measured), for the slowdown of computation, a factor on the latency of all-reduces,
-// and the overhead per call. A parameter without influence on these runs gets no effect. Deterministic. Throws
-// InputError if there are fewer than four runs, a plan does not fit the profile, or a time is not positive.
+// Least squares of log(predicted / measured). One or two runs determine the slowdown of computation, three also the
+// overhead per call, four also a factor on the latency of all-reduces; what has no influence on the runs gets no effect.
+// Deterministic. Throws InputError without runs, if a plan does not fit the profile, or if a time is not positive.
 Calibration calibrate(const TensorProfile& profile, const CommCosts& costs, const std::vector<MeasuredRun>& runs);
 
 // Four plans to calibrate on, one more than the parameters they determine: buckets of a sixtieth, a twentieth, a sixth
