@@ -10,6 +10,7 @@
 #include "firkin/ddp/module_parameters.h"
 #include "firkin/plan/bucket_plan.h"
 #include "measuring/steps.h"
+#include "plan/plan_file.h"
 
 namespace firkin {
 
@@ -55,14 +56,6 @@ std::vector<int64_t> reversed_order(size_t count);
 // profile_in_order() of measuring/steps.h for parameters.
 TensorProfile profile_in_order(const std::vector<NamedTensor>& parameters, const std::vector<int64_t>& order,
                                const std::vector<double>& ready_s, double backward_s);
-
-// The order in which tensors lie in the buckets, and the buckets over it.
-struct CommunicationPlan {
-  std::vector<int64_t> order;  // parameter indices; the ready order itself unless dtypes or devices are mixed
-  BucketPlan plan;
-
-  bool operator==(const CommunicationPlan&) const = default;
-};
 
 // Whether DataParallelOptions::plan decides. The strategies ordered and sharded take a plan if there is one.
 inline bool takes_plan(const DataParallelOptions& options) {

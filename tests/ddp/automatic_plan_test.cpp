@@ -231,10 +231,10 @@ TEST(PlanFile, IsWrittenByOneRunAndUsedByTheNextFromItsFirstStepOn) {
 
   const KeptRun other_model = run_with(file, false, "tied");
   EXPECT_EQ(other_model.first_phase, AutomaticPhase::kWarmUp);
-  EXPECT_THAT(other_model.log, ElementsAre(AllOf(HasSubstr("choosing buckets again"), HasSubstr("made for parameters 6 tensors"))));
+  EXPECT_THAT(other_model.log, ElementsAre(AllOf(HasSubstr("choosing buckets again"), HasSubstr("made for parameters \"6 tensors"))));
   const KeptRun other_world = run_with(file, false, "mlp", 3);
   EXPECT_EQ(other_world.first_phase, AutomaticPhase::kWarmUp);
-  EXPECT_THAT(other_world.log, ElementsAre(HasSubstr("made for world size 2; expected 3")));
+  EXPECT_THAT(other_world.log, ElementsAre(HasSubstr("made for world size \"2\"; expected \"3\"")));
 }
 
 TEST(PlanFile, ThatIsDamagedIsALineOfTheLogAndBucketsAreChosenAnew) {
@@ -261,7 +261,7 @@ TEST(PlanFile, ThatIsDamagedIsALineOfTheLogAndBucketsAreChosenAnew) {
   const size_t counts = other.find("\"count_part_parts\": [");
   ASSERT_NE(counts, std::string::npos);
   other.insert(counts + std::string("\"count_part_parts\": [").size(), "[1000, 0, 1], ");
-  EXPECT_THAT(with(other), HasSubstr("plan.json: bucket 0 holds 1000 tensors"));
+  EXPECT_THAT(with(other), AllOf(HasSubstr("plan.json:"), HasSubstr(": bucket 0 holds 1000 tensors")));
 }
 
 TEST(PlanFile, ThatCannotBeWrittenIsALineOfTheLog) {

@@ -212,7 +212,9 @@ std::optional<CommunicationPlan> Automatic::kept_plan() {
   std::error_code ignored;
   if (setup_.group.rank == 0 && !options_.plan_file.empty() && std::filesystem::exists(options_.plan_file, ignored)) {
     try {
-      kept = read_plan_file(options_.plan_file, plan_key(setup_), setup_.parameters);
+      CommunicationPlan plan = read_plan_file(options_.plan_file, plan_key(setup_), std::ssize(setup_.parameters));
+      check_communication(setup_.parameters, plan.order, plan.plan);
+      kept = std::move(plan);
       log(fmt::format("{}, as {} says", describe(*kept), options_.plan_file));
     } catch (const std::exception& error) {
       log(fmt::format("choosing buckets again: {}", error.what()));

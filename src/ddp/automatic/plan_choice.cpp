@@ -4,13 +4,9 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <array>
 #include <numeric>
 
 #include "comm/across_ranks.h"
-#include "firkin/base/error.h"
-#include "firkin/base/file.h"
-#include "firkin/base/json_text.h"
 #include "firkin/base/units.h"
 #include "firkin/plan/decision.h"
 #include "firkin/plan/ordered_plan.h"
@@ -19,8 +15,6 @@
 
 namespace firkin {
 namespace {
-
-using nlohmann::json;
 
 // The gain, as a share of a step, for which a plan may replace the best cap.
 constexpr double kWorthOverCap = 1e-3;
@@ -118,9 +112,6 @@ PlanChoice best_cap(const std::vector<NamedTensor>& parameters, DataParallelOpti
   return {.plan = std::move(plans[best]), .name = fmt::format("{} caps", format_bytes(caps[best])), .step_s = step_s[best]};
 }
 
-constexpr const char* kFormat = "firkin bucket plan 2";
-constexpr const char* kExpected = "a plan file written by DataParallel";
-
 // Frozen parameters are left out, so that the text also tells what is trainable.
 std::string describe_parameters(const std::vector<NamedTensor>& parameters) {
   std::string all;
@@ -130,24 +121,6 @@ std::string describe_parameters(const std::vector<NamedTensor>& parameters) {
     all += fmt::format("{} [{}] {}\n", name, fmt::join(tensor.sizes(), ", "), c10::toString(tensor.scalar_type()));
   }
   return fmt::format("{} tensors, {}, hash {:016x}", parameters.size(), format_bytes(bytes), hash_of(all));
-}
-
-json json_of(const CommunicationPlan& plan) {
-  std::vector<std::array<int64_t, 3>> buckets;
-  for (const Bucket& bucket : plan.plan.buckets) buckets.push_back({bucket.count, bucket.part, bucket.parts});
-  return {{"ready_order", plan.order}, {"count_part_parts", buckets}, {"launch_order", plan.plan.launch_order}};
-}
-
-CommunicationPlan plan_of(const json& value) {
-  CommunicationPlan plan;
-  value.at("ready_order").get_to(plan.order);
-  int64_t first = 0;
-  for (const auto& [count, part, parts] : value.at("count_part_parts").get<std::vector<std::array<int64_t, 3>>>()) {
-    plan.plan.buckets.push_back({first, count, part, parts});
-    if (part == parts - 1) first += count;
-  }
-  value.at("launch_order").get_to(plan.plan.launch_order);
-  return plan;
 }
 
 }  // namespace
@@ -188,37 +161,9 @@ PlanKey plan_key(const StepSetup& setup) {
           {"LibTorch", TORCH_VERSION}};
 }
 
-CommunicationPlan read_plan_file(const std::filesystem::path& path, const PlanKey& key, const std::vector<NamedTensor>& parameters) {
-  const json content = parse_json(read_text_file(path, kLongestJsonLine, kExpected), path.string(), kExpected);
-  try {
-    if (content.at("format") != kFormat) throw InputError(fmt::format("its format is {}; expected {}", content["format"].dump(), kFormat));
-    for (const auto& [name, ours] : key) {
-      const auto theirs = content.at("made_for").at(name).get<std::string>();
-      if (theirs != ours) throw InputError(fmt::format("made for {} {}; expected {}", name, theirs, ours));
-    }
-    CommunicationPlan plan = plan_of(content.at("plan"));
-    if (!std::ranges::is_permutation(plan.order, reversed_order(parameters.size()))) {
-      throw InputError(fmt::format("its ready order is not a permutation of 0..{}", parameters.size() - 1));
-    }
-    check_communication(parameters, plan.order, plan.plan);
-    return plan;
-  } catch (const json::exception&) {
-    throw InputError(fmt::format("{}: a field is missing or has another type; expected {}", path.string(), kExpected));
-  } catch (const InputError& error) {
-    throw InputError(fmt::format("{}: {}", path.string(), error.what()));
-  }
-}
-
-void write_plan_file(const std::filesystem::path& path, const PlanKey& key, const CommunicationPlan& plan, const std::string& why) {
-  json made_for = json::object();
-  for (const auto& [name, value] : key) made_for[name] = value;
-  const json content = {{"format", kFormat}, {"made_for", made_for}, {"plan", json_of(plan)}, {"why", why}};
-  write_file_atomically(path, dump_json(content, /*indent=*/1) + "\n");
-}
-
 std::optional<CommunicationPlan> plan_of_rank_0(const ProcessGroup& group, const std::optional<CommunicationPlan>& ours) {
-  const std::string line = text_of_rank(group, ours ? dump_json(json_of(*ours)) : "", 0);
-  return line.empty() ? std::nullopt : std::optional(plan_of(json::parse(line)));
+  const std::string line = text_of_rank(group, ours ? line_of_plan(*ours) : "", 0);
+  return line.empty() ? std::nullopt : std::optional(plan_of_line(line));
 }
 
 }  // namespace firkin

@@ -1,16 +1,15 @@
-// Chooses the buckets that are predicted to be best, from what was observed in training, and keeps them in a file for
-// the next run.
+// Chooses the buckets that are predicted to be best, from what was observed in training (plan/plan_file.h keeps them
+// for the next run).
 #pragma once
 
 #include <cstdint>
-#include <filesystem>
 #include <optional>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "ddp/transport.h"
 #include "firkin/plan/measurements.h"
+#include "plan/plan_file.h"
 
 namespace firkin {
 
@@ -44,17 +43,8 @@ PlanChoice choose_plan(const std::vector<NamedTensor>& parameters, const DataPar
 // "7 buckets (largest 2.4 MiB)"
 std::string describe_buckets(const std::vector<NamedTensor>& parameters, const CommunicationPlan& plan);
 
-// What a plan was chosen for: names and values, in words. For anything else the plan may be bad, or not fit.
-using PlanKey = std::vector<std::pair<std::string, std::string>>;
+// What a plan for this training is chosen for.
 PlanKey plan_key(const StepSetup& setup);
-
-// Throws InputError, "FILE: ...; expected ...", when it cannot be read, is no plan file, was made for another key
-// (naming the first difference and both values), or its plan does not cover the parameters.
-CommunicationPlan read_plan_file(const std::filesystem::path& path, const PlanKey& key, const std::vector<NamedTensor>& parameters);
-
-// why: a sentence in the file, for its reader. Throws RuntimeError when the file cannot be written; it is then
-// unchanged.
-void write_plan_file(const std::filesystem::path& path, const PlanKey& key, const CommunicationPlan& plan, const std::string& why);
 
 // Rank 0's plan, on every rank; none if it has none. Collective.
 std::optional<CommunicationPlan> plan_of_rank_0(const ProcessGroup& group, const std::optional<CommunicationPlan>& ours);
