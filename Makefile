@@ -60,7 +60,7 @@ docs-test: docs ## and its pages in a browser, wide and narrow; its links, its s
 
 FUZZ_SECONDS := 600
 
-fuzz: ## fuzz every reader of files for FUZZ_SECONDS (600) in all; needs Clang
+fuzz: ## fuzz every reader of files for FUZZ_SECONDS (600) in all; needs Clang 16 or later
 	tools/fuzz $(FUZZ_SECONDS)
 
 bootstrap: ## install what the program needs
