@@ -46,6 +46,8 @@ constexpr std::array kTypes = {
     ElementType{"fp8_e4m3", 1}, ElementType{"fp8_e5m2", 1}, ElementType{"char", 1},     ElementType{"int", 4},
 };
 constexpr std::array<std::string_view, 7> kOperations = {"sum", "prod", "max", "min", "avg", "mulsum", "none"};
+constexpr std::array<std::string_view, 11> kPrograms = {"all_reduce", "all_gather", "broadcast", "reduce",   "reduce_scatter", "alltoall",
+                                                        "alltoallv",  "gather",     "scatter",   "sendrecv", "hypercube"};
 
 const ElementType* find_type(std::string_view name) {
   const auto found = std::ranges::find(kTypes, name, &ElementType::name);
@@ -259,14 +261,15 @@ struct Run {
   }
 };
 
-// The collective whose program a line starts, as nccl-tests says it or as a command line with options; empty if none.
+// The collective whose program a line starts, as nccl-tests says it or as a command line with options, where other words
+// may end in _perf (srun --job-name=nccl_perf --ntasks=8 all_reduce_perf -b 8); empty if none.
 std::string program_in(const Words& words) {
   for (size_t i = 0; i < words.size(); ++i) {
-    const std::string_view name = words[i].substr(words[i].find_last_of('/') + 1);
-    const size_t end = name.find("_perf");
+    const std::string_view file = words[i].substr(words[i].find_last_of('/') + 1), name = file.substr(0, file.find("_perf"));
+    if (name == file) continue;
     const bool started = i > 0 && words[i - 1] == "starting:";
     const bool has_options = i + 1 < words.size() && words[i + 1].starts_with('-');
-    if (end != std::string_view::npos && (started || has_options)) return std::string(name.substr(0, end));
+    if (started || (has_options && std::ranges::find(kPrograms, name) != kPrograms.end())) return std::string(name);
   }
   return "";
 }

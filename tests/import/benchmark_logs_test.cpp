@@ -140,6 +140,11 @@ const Log kLogs[] = {
          devices(8) + kTable,
      "",
      {}},
+    {"other_names_that_end_in_perf",
+     "#SBATCH --job-name=nccl_perf --exclusive\n+ srun --job-name=nccl_perf --ntasks=8 ./build/all_reduce_perf -b 1000000\n" + devices(8) +
+         kTable,
+     "",
+     {}},
     {"program_with_suffix", "# Collective test starting: all_reduce_perf_mpi\n" + devices(8) + kTable, "", {}},
     {"hash_signs_lost", replaced(devices(8) + kTable, "#  ", "   "), "", {}},
     {"devices_left_out", "#  Rank  7 Group  0 Pid  14840 on node device  7 [0x01] NVIDIA A100\n" + kTable, "", {}},
