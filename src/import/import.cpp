@@ -16,7 +16,8 @@ namespace firkin {
 namespace {
 
 constexpr const char* kExpectedFiles =
-    "layer sizes or layer times of CMSC 828G, all-reduce times in CSV, or the output of nccl-tests or osu_allreduce";
+    "layer sizes or layer times of CMSC 828G, all-reduce times in CSV with a header such as bytes,time_us,ranks, or a log of nccl-tests "
+    "or osu_allreduce";
 
 struct ImportText {
   std::string file, text;
