@@ -152,7 +152,8 @@ int show_memory(const BucketsFlags& flags) {
     print_json(result);
     return 0;
   }
-  fmt::print("Memory of a rank in a step, activations aside: {}, AdamW; plain, or sharded among so many ranks\n\n", flags.model.dtype);
+  fmt::print("{}, {}, AdamW: memory of a rank in a step, activations aside; plain, or sharded among so many ranks\n\n", source_of(flags),
+             flags.model.dtype);
   print_memory(result);
   fmt::print("\nReceived, in totals too, is there only during a step.\n");
   return 0;

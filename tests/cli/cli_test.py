@@ -162,6 +162,7 @@ class Buckets(InFolder):
         totals = [row["total_bytes"] for row in model["sharded"][1:]]
         self.assertEqual(totals, sorted(totals, reverse=True))
         bf16 = firkin("buckets", "--model", "gpt2-large", "--memory", "--dtype", "bf16").stdout.splitlines()
+        self.assertTrue(bf16[0].startswith("gpt2-large, bf16, AdamW: memory of a rank"), bf16[0])
         self.assertEqual(bf16[3].split()[0], "plain")
         self.assertEqual(len(bf16), 4 + 11 + 2)
         file = self.folder / "tensors.csv"
