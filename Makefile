@@ -19,7 +19,7 @@ build: ## build/firkin and the tests
 	@grep -qs '^FIRKIN_BUILD_TESTS:BOOL=ON' $(BUILD)/CMakeCache.txt || cmake --preset release -DFIRKIN_BUILD_TESTS=ON
 	cmake --build $(BUILD)
 
-test: build ## build, and test every behaviour once; takes ten minutes on two cores once built
+test: build ## build, and test every behaviour once; takes five minutes on two cores once built
 	tools/test $(BUILD)
 
 test-all: test ## and full products, long runs, packaging
