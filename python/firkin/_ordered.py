@@ -15,6 +15,7 @@ from firkin._torch import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 _engine_steps = threading.local()  # `now`: whether the engine is running an optimiser's step on this thread
+_running: weakref.WeakSet[Arrivals] = weakref.WeakSet()
 
 
 class _Awaited(dict[str, Any]):
@@ -111,8 +112,7 @@ class Arrivals:
         # To be called before the root module's forward, in case that module takes no hooks.
         self.await_root: Callable[..., None] = lambda *_: None
         self._ids = {id(p) for p in parameters}
-        # A weak method: hooks of all optimisers live until they are removed.
-        weakref.finalize(self, register_optimizer_step_post_hook(_calling(weakref.WeakMethod(self._after_step))).remove)
+        _running.add(self)
 
     def install(self, module: torch.nn.Module) -> Callable[[], None]:
         """Makes every module, and everyone who reads its parameters, wait for them.
@@ -208,20 +208,25 @@ class Arrivals:
         if any(id(p) in mine for group in optimizer.param_groups for p in group["params"]):
             self.engine.drain()
 
-    def _after_step(self, optimizer: Any) -> None:
-        """Tells the engine of a step that is not its own: it compares how often ranks step."""
-        if getattr(_engine_steps, "now", False) or isinstance(optimizer, OverlappedOptimizer):
-            return
-        if any(id(p) in self._ids for group in optimizer.param_groups for p in group["params"]):
-            self.engine.note_optimizer_step(optimizer)
+    def are_stepped(self, group: dict[str, Any]) -> bool:
+        """Whether a step of an optimiser's group moves any of these parameters."""
+        lr = group.get("lr")
+        if (not torch.is_tensor(lr) or lr.device.type == "cpu") and lr == 0:
+            return False  # so that an optimiser makes its state: code for checkpoints does this, on some ranks only
+        return any(id(p) in self._ids for p in group["params"])
 
 
-def _calling(after_step: weakref.WeakMethod[Callable[[Any], None]]) -> Callable[..., None]:
-    def call(optimizer: Any, _args: Any, _kwargs: Any) -> None:
-        if not torch.compiler.is_compiling() and (method := after_step()):
-            method(optimizer)
+def _after_step(optimizer: Any, _args: Any, _kwargs: Any) -> None:
+    """Tells engines of a step that is not their own: they compare how often ranks step."""
+    if torch.compiler.is_compiling() or getattr(_engine_steps, "now", False) or isinstance(optimizer, OverlappedOptimizer):
+        return
+    # A set, because an engine may have had other arrivals, which somebody may still hold.
+    for engine in {arrivals.engine for arrivals in list(_running) if any(map(arrivals.are_stepped, optimizer.param_groups))}:
+        engine.note_optimizer_step(optimizer)
 
-    return call
+
+# Once for all engines: PyTorch's hooks must not change while an optimiser steps, when an engine may well be collected.
+register_optimizer_step_post_hook(_after_step)
 
 
 class _LiveGroup(collections.UserDict[str, Any]):

@@ -14,6 +14,7 @@ import torch.distributed as dist
 from models import refusals
 from ranks import on_ranks
 from torch import nn
+from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict
 from trainees import SGD, STRATEGIES, WIDTH, ByHand, Trainee, batch, net, trains
 
 
@@ -306,6 +307,17 @@ class Programs(ByHand):
             said = refusals({"the optimiser's steps are 1 on rank 0 and 2 on rank 1": lambda: trainee.train(backward)})  # noqa: B023
             self.assert_refused(said, "AuditError")
             trainee.train(steps=2)
+
+    @on_ranks(2)
+    def test_a_step_that_only_makes_the_optimizers_state_is_none_that_others_miss(self):
+        """PyTorch's code for checkpoints steps an optimiser that has no state yet, here before the first step and between steps."""
+        trainee = Trainee("bucketed", net(), audit_every=0)
+        trainee.optimizer = torch.optim.SGD(trainee.leaves, lr=0.1)
+        for _ in range(3):
+            if dist.get_rank() == 1:
+                get_optimizer_state_dict(trainee.module, trainee.optimizer)
+            trainee.train(steps=1)
+            trainee.optimizer.zero_grad()
 
 
 class ProgramsFull(Programs):

@@ -15,7 +15,7 @@ from models import (
 from ranks import of_all, on_ranks
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel as DDP
-from torch.optim.optimizer import _global_optimizer_pre_hooks
+from torch.optim.optimizer import _global_optimizer_pre_hooks, register_optimizer_step_post_hook
 
 STRATEGIES = ("naive", "flat", "overlap", "bucketed", "planned", "ordered")
 STEPS = 4
@@ -232,6 +232,15 @@ class Engine(TestCase):
         self.assertEqual([p._post_accumulate_grad_hooks or {} for p in module.parameters()], [{}] * 4)
         module.zero_grad()
         loss_of(module, dist.get_rank()).backward()  # alone again: no collective
+
+    @on_ranks(2)
+    def test_may_be_collected_while_another_ones_optimizer_steps(self):
+        handle = register_optimizer_step_post_hook(lambda *_: gc.collect())
+        gone, stays = (firkin.DataParallel(seeded(Layers, [WIDTH] * 3)) for _ in range(2))
+        gone.__dict__["itself"] = gone
+        del gone
+        train(stays, sgd(stays.parameters()), range(2))
+        handle.remove()
 
     @on_ranks(2)
     def test_can_be_dropped_as_soon_as_a_step_has_ended(self):
