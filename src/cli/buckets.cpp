@@ -164,8 +164,9 @@ int show_memory(const BucketsFlags& flags) {
 Run declare_buckets(CLI::App& app) {
   auto flags = std::make_shared<BucketsFlags>();
   app.footer(
-      "Lists the named models unless --model or --tensors is given. Tensors are in\n"
-      "gradient-ready order: the file's, or the reverse of a model's registration.\n\n"
+      "Lists the named models unless --model, --tensors or --memory is given. Tensors\n"
+      "are in gradient-ready order: the file's, or the reverse of a model's\n"
+      "registration.\n\n"
       "--memory, received: during a step, other ranks' slices of the gradients, as much\n"
       "as these once more (so two ranks need as much as plain with AdamW in fp32), and\n"
       "at least, where masters are stepped, the part's gradient in float32.\n\n"
