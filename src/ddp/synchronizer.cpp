@@ -261,7 +261,7 @@ void Synchronizer::audit() {
 // times. Of several optimisers, one may call another.
 void Synchronizer::note_optimizer_step(const void* optimizer) {
   const auto held = lock();
-  if (is_lost()) return;
+  if (is_lost() || is_capturing(setup_.parameters[0].tensor.device())) return;  // a graph's step comes when it is replayed
   if (!is_begun_) ++optimizer_steps_[optimizer];
   if (open_ || !audit_.is_due(step_)) return;
   or_lose_group([&] {
