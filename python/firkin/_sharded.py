@@ -85,8 +85,6 @@ class ShardedOptimizer(torch.optim.Optimizer):
     # Tells a scaler to leave the decision to skip a step to step(), since all ranks must decide alike.
     _step_supports_amp_scaling = True
     optimizer: torch.optim.Optimizer  # over this rank's parts
-    param_groups: list[dict[str, Any]]  #: the optimiser's groups; their parameters are this rank's parts
-    state: Any  #: the state of this rank's parts
     _parts: list[_Part]
     _groups: list[dict[str, Any]]
 
@@ -120,10 +118,23 @@ class ShardedOptimizer(torch.optim.Optimizer):
             return seen
 
         self._native = load_engine().EngineShardedOptimizer(self._engine, make, master_weights, whole_parameters)
-        self.defaults, self.state, self.param_groups = self.optimizer.defaults, self.optimizer.state, self.optimizer.param_groups
-        super().__setstate__({})  # makes what every Optimizer has besides these
-        groups = self.param_groups
-        self._engine.audit_tensors(lambda: _audited(groups))
+        super().__setstate__({})  # makes what every Optimizer has besides its groups, states and defaults
+        inner = self.optimizer
+        self._engine.audit_tensors(lambda: _audited(inner.param_groups))
+
+    @property
+    def param_groups(self) -> list[dict[str, Any]]:  # type: ignore[override]
+        """The optimiser's groups; their parameters are this rank's parts."""
+        return self.optimizer.param_groups
+
+    @property
+    def state(self) -> Any:  # type: ignore[override]
+        """The state of this rank's parts."""
+        return self.optimizer.state
+
+    @property
+    def defaults(self) -> dict[str, Any]:  # type: ignore[override]
+        return self.optimizer.defaults
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Steps this rank's parts and returns the result of closure(). Collective.
