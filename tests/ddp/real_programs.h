@@ -26,7 +26,7 @@
 
 namespace firkin {
 
-inline constexpr int kSteps = 6;  // of most programs
+inline constexpr int kSteps = 6;                                   // of most programs
 inline constexpr auto kProgramTimeout = std::chrono::seconds(60);  // of a collective; who waits for it has been told nothing
 
 // Three layers, to which a fourth may be added before the last; everything in double.
