@@ -58,7 +58,8 @@ def unknown_fields(root: pathlib.Path) -> list[str]:
 
 def undocumented_fields(root: pathlib.Path) -> list[str]:
     """Fields of the tables in src/results, and what is written beside them, that stand nowhere in docs/results.md as code."""
-    texts = {file: file.read_text(encoding="utf-8") for folder in ("src", "include") for file in sorted((root / folder).rglob("*.[ch]*"))}
+    sources = [file for folder in ("src", "include") for pattern in ("*.cpp", "*.h") for file in sorted((root / folder).rglob(pattern))]
+    texts = {file: file.read_text(encoding="utf-8") for file in sources}
     constants = dict(re.findall(r'\b(k\w+) = "(\w+)"', "\n".join(texts.values())))
     page = (root / "docs/results.md").read_text(encoding="utf-8")
     documented = {name for code in re.findall(r"`([^`]+)`", page) for name in re.findall(r"\w+", code)}
