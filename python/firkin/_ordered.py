@@ -200,7 +200,7 @@ class Arrivals:
         queue(lambda: queue(self.drain_unless_overlapped))
 
     def _before_step(self, optimizer: Any, _args: Any, _kwargs: Any) -> None:
-        if getattr(_engine_steps, "now", False) or isinstance(optimizer, OverlappedOptimizer):
+        if _is_stepped_by_engine(optimizer):
             return
         if any(optimizer is each.optimizer for each in self.optimizers):
             raise InputError("OverlappedOptimizer: step() called on the inner optimiser; expected OverlappedOptimizer.step()")
@@ -216,9 +216,14 @@ class Arrivals:
         return any(id(p) in self._ids for p in group["params"])
 
 
+def _is_stepped_by_engine(optimizer: Any) -> bool:
+    """Whether an engine makes the step that PyTorch's hooks now tell of, and so knows of it."""
+    return bool(getattr(_engine_steps, "now", False)) or isinstance(optimizer, OverlappedOptimizer)
+
+
 def _after_step(optimizer: Any, _args: Any, _kwargs: Any) -> None:
     """Tells engines of a step that is not their own: they compare how often ranks step."""
-    if torch.compiler.is_compiling() or getattr(_engine_steps, "now", False) or isinstance(optimizer, OverlappedOptimizer):
+    if torch.compiler.is_compiling() or _is_stepped_by_engine(optimizer):
         return
     # A set, because an engine may have had other arrivals, which somebody may still hold.
     for engine in {arrivals.engine for arrivals in list(_running) if any(map(arrivals.are_stepped, optimizer.param_groups))}:
