@@ -1,7 +1,6 @@
 """Trains a transformer with firkin.DataParallel, which finds the best gradient buckets while it trains: nothing is tuned beforehand.
 
   torchrun --nproc-per-node 2 examples/python/automatic.py
-  torchrun --nproc-per-node 2 examples/python/automatic.py --plan-file buckets.json     # the next run begins with what this one found
 
 Needs the engine, which `make python` builds (docs/install.md). On CPUs, over Gloo.
 """
@@ -20,12 +19,11 @@ from torch.nn.functional import cross_entropy
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, default=200, help="of training; buckets are settled after about 110 (default: %(default)s)")
-    parser.add_argument("--plan-file", help="where the buckets are kept for the next run")
     arguments = parser.parse_args()
     logging.basicConfig(level=logging.INFO, format="%(name)s: %(message)s", stream=sys.stdout)  # one line says what was chosen, and why
 
     dist.init_process_group("gloo")
-    model = firkin.DataParallel(Transformer(), buckets="automatic", plan_file=arguments.plan_file)
+    model = firkin.DataParallel(Transformer(), buckets="automatic")
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     batches = next_bytes(seed=dist.get_rank())
     for _ in range(arguments.steps):

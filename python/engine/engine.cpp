@@ -60,8 +60,7 @@ DataParallelOptions data_parallel_options(const py::kwargs& given) {
   result.broadcast_buffers = py::cast<bool>(given["broadcast_buffers"]);
   result.audit_every = py::cast<int64_t>(given["audit_every"]);
   if (py::cast<bool>(given["automatic"])) {
-    result.buckets = automatic(
-        {.plan_file = py::cast<std::string>(given["plan_file"]), .log = py::cast<std::function<void(const std::string&)>>(given["log"])});
+    result.buckets = automatic({.log = py::cast<std::function<void(const std::string&)>>(given["log"])});
   }
   return result;
 }

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import inspect
 import logging
-import os
 import sys
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -57,8 +56,7 @@ class DistributedDataParallel(torch.nn.Module):
 
     cap_mib or bucket_cap_mb: the bucket cap in MiB, 25 by default; first_cap_mib: the cap of the first bucket. plan: a
     Plan (TuneResult.plan) instead of caps. buckets: "automatic" starts with cap_mib, measures during training (about
-    3 s and 92 steps) and keeps the fastest buckets; the logger "firkin" says which and why. plan_file: where rank 0
-    saves that choice; later runs start with it if it fits.
+    3 s and 92 steps) and keeps the fastest buckets; the logger "firkin" says which and why.
 
     strategy: "bucketed" (with a plan, "planned"), "ordered" (see OverlappedOptimizer) or "sharded" (see
     ShardedOptimizer). compression: the type of float32 gradients on the wire, "none", "bf16" or "fp16".
@@ -83,7 +81,6 @@ class DistributedDataParallel(torch.nn.Module):
         first_cap_mib: float | None = None,
         plan: Plan | None = None,
         buckets: str | None = None,
-        plan_file: str | os.PathLike[str] | None = None,
         strategy: str | None = None,
         compression: str = "none",
         find_unused_parameters: bool = False,
@@ -121,8 +118,6 @@ class DistributedDataParallel(torch.nn.Module):
                 raise InputError(f"DataParallel: experiment '{min(tried.keys() - {'link'})}'; expected 'strategy' or 'link'")
             if buckets not in (None, "automatic"):
                 raise InputError(f"DataParallel: buckets '{buckets}'; expected None or 'automatic'")
-            if plan_file is not None and buckets is None:
-                raise InputError("DataParallel: plan_file without buckets='automatic'; expected both")
             counts, ready_order = (None, []) if plan is None else _positions(plan, module, self.strategy)
             return {
                 "strategy": self.strategy,
@@ -131,7 +126,6 @@ class DistributedDataParallel(torch.nn.Module):
                 "counts": counts,
                 "ready_order": ready_order,
                 "automatic": buckets == "automatic",
-                "plan_file": "" if plan_file is None else os.fspath(plan_file),
                 "log": _say,
                 "compression": compression,
                 "comm_hook": None,

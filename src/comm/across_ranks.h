@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "firkin/comm/process_group.h"
+#include "firkin/plan/bucket_plan.h"
 
 namespace firkin {
 
@@ -77,6 +78,11 @@ std::vector<Value> list_of_rank(const ProcessGroup& group, const std::vector<Val
   std::vector<Value> list(bytes.size() / sizeof(Value));
   std::memcpy(list.data(), bytes.data(), bytes.size());
   return list;
+}
+
+// Rank 0's plan, on every rank: one whose library rounds differently must not choose another. Collective.
+inline BucketPlan plan_of_rank_0(const ProcessGroup& group, const BucketPlan& plan) {
+  return {list_of_rank(group, plan.buckets, 0), list_of_rank(group, plan.launch_order, 0)};
 }
 
 // Every rank's text, by rank, on every rank. Collective.

@@ -18,7 +18,7 @@ namespace firkin {
 // FNV-1a, 64 bit: http://www.isthe.com/chongo/tech/comp/fnv/
 uint64_t hash_of(std::string_view text);
 
-// One line for each thing that ranks must agree on: options (all but the timeout, and what only rank 0 uses), then
+// One line for each thing that ranks must agree on: options (all but the timeout and the log), then
 // every parameter and buffer of the module.
 std::vector<std::string> describe(const DataParallelOptions& options, const torch::nn::Module& module);
 // "parameter blocks.0.w1 [64, 64] Float strides [64, 1] on cpu"

@@ -10,7 +10,6 @@
 #include "firkin/ddp/module_parameters.h"
 #include "firkin/plan/bucket_plan.h"
 #include "measuring/steps.h"
-#include "plan/plan_file.h"
 
 namespace firkin {
 
@@ -48,6 +47,14 @@ class ReadyCounter {
   std::vector<int64_t> received_;        // so far in this step
   std::vector<int64_t> observed_order_;  // in the first step
   bool has_learned_ = false;
+};
+
+// The order in which tensors lie in the buckets, and the buckets over it.
+struct CommunicationPlan {
+  std::vector<int64_t> order;  // parameter indices; the ready order itself unless dtypes or devices are mixed
+  BucketPlan plan;
+
+  bool operator==(const CommunicationPlan&) const = default;
 };
 
 // Count - 1, ..., 1, 0: registration order, reversed.

@@ -47,11 +47,6 @@ void check_input(const Workload& workload, const TuneOptions& options) {
   }
 }
 
-// Rank 0's plan: a rank whose library rounds differently must not choose another.
-BucketPlan plan_of_rank_0(const ProcessGroup& group, const BucketPlan& plan) {
-  return {list_of_rank(group, plan.buckets, 0), list_of_rank(group, plan.launch_order, 0)};
-}
-
 // The share of the time that may have passed when a part of the measurement ends.
 constexpr double kProfiled = 0.15, kCalibrated = 0.4, kRaced = 0.6, kOrderedRaced = 0.7, kAll = 1;
 

@@ -1,16 +1,12 @@
-// What automatic buckets decide on, and what they keep: all-reduces between steps, the choice, the trial, the plan file.
+// What automatic buckets decide with: all-reduces between steps, the choice, the trial.
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <filesystem>
 #include <numeric>
 
 #include "../../src/ddp/automatic/automatic.h"
-#include "../../src/ddp/automatic/plan_choice.h"
 #include "../../src/ddp/ready_order.h"
-#include "../base/temporary_folder.h"
-#include "firkin/base/file.h"
 #include "firkin/base/units.h"
 #include "firkin/plan/decision.h"
 #include "training.h"
@@ -18,11 +14,7 @@
 namespace firkin {
 namespace {
 
-using testing::AllOf;
-using testing::ElementsAre;
 using testing::HasSubstr;
-using testing::IsEmpty;
-using testing::Not;
 
 TEST(AllReduceSampler, GivesEveryRankTheSameCurvesAndNoneIsFasterThanTheLink) {
   std::array<AllReduceTable, 2> tables;
@@ -179,96 +171,13 @@ TEST(PlanTrial, TheFirstStepOfABlockDoesNotCountAndAnOutlierDecidesNothing) {
   EXPECT_NEAR(verdict.new_s, 0.9, 0.02);
 }
 
-// Rank 0's lines while buckets are constructed, and trained with until they have settled if `steps` says so.
-struct KeptRun {
-  std::vector<std::string> log;
-  std::optional<AutomaticPhase> first_phase;
-  BucketPlan first_plan, last_plan;
-};
-
-KeptRun run_with(const std::string& file, bool trains, const std::string& name = "mlp", int ranks = 2) {
-  KeptRun run;
-  run_linked_ranks(ranks, "1gbit,1ms", [&](const ProcessGroup& group) {
-    const TestModel model = make_test_model(name, at::kDouble);
-    DataParallelOptions options = with_strategy("bucketed", 1);
-    options.buckets = automatic({.budget_s = 1, .profile_steps = 3, .trial_pairs = 6, .trial_steps = 2, .plan_file = file, .log = {}});
-    options.buckets->log = [&](const std::string& line) { run.log.push_back(line); };
-    DataParallel ddp(*model.module, group, options);
-    if (group.rank == 0) {
-      run.first_phase = ddp.stats().automatic;
-      run.first_plan = ddp.plan();
-    }
-    for (int step = 0; trains && (step < 3 || *ddp.stats().automatic != AutomaticPhase::kSettled); ++step) {
-      ASSERT_LT(step, 300);
-      model.module->zero_grad();
-      model.loss(step, group.rank * 4, 4).backward();
-    }
-    if (group.rank == 0) run.last_plan = ddp.plan();
-  });
-  return run;
-}
-
-TEST(PlanFile, HoldsPartsOfTensorsAndALaunchOrder) {
+TEST(PlanOfRank0, HasPartsOfTensorsAndALaunchOrder) {
   const CommunicationPlan plan = {{2, 0, 1}, {{{0, 1, 0, 2}, {0, 1, 1, 2}, {1, 2}}, {2, 0, 1}}};
   run_ranks(2, [&](const ProcessGroup& group) {
     const std::optional<CommunicationPlan> ours = group.rank == 0 ? std::optional(plan) : std::nullopt;
     EXPECT_EQ(plan_of_rank_0(group, ours), plan);
     EXPECT_EQ(plan_of_rank_0(group, std::nullopt), std::nullopt);
   });
-}
-
-TEST(PlanFile, IsWrittenByOneRunAndUsedByTheNextFromItsFirstStepOn) {
-  const TemporaryFolder folder;
-  const std::string file = folder.path / "plan.json";
-  const KeptRun first = run_with(file, true);
-  EXPECT_EQ(first.first_phase, AutomaticPhase::kWarmUp);
-  EXPECT_LT(first.last_plan.buckets.size(), first.first_plan.buckets.size());
-  const KeptRun second = run_with(file, true);
-  EXPECT_EQ(second.first_phase, AutomaticPhase::kSettled);
-  EXPECT_EQ(second.first_plan, first.last_plan);
-  EXPECT_EQ(second.last_plan, first.last_plan);
-  EXPECT_THAT(second.log, ElementsAre(AllOf(HasSubstr("bucket"), HasSubstr("plan.json says"))));
-
-  const KeptRun other_model = run_with(file, false, "tied");
-  EXPECT_EQ(other_model.first_phase, AutomaticPhase::kWarmUp);
-  EXPECT_THAT(other_model.log, ElementsAre(AllOf(HasSubstr("choosing buckets again"), HasSubstr("made for parameters \"6 tensors"))));
-  const KeptRun other_world = run_with(file, false, "mlp", 3);
-  EXPECT_EQ(other_world.first_phase, AutomaticPhase::kWarmUp);
-  EXPECT_THAT(other_world.log, ElementsAre(HasSubstr("made for world size \"2\"; expected \"3\"")));
-}
-
-TEST(PlanFile, ThatIsDamagedIsALineOfTheLogAndBucketsAreChosenAnew) {
-  const TemporaryFolder folder;
-  const std::string file = folder.path / "plan.json";
-  run_with(file, true);
-  const std::string whole = read_file(file);
-  const auto with = [&](const std::string& content) {
-    folder.write("plan.json", content);
-    const KeptRun run = run_with(file, false);
-    EXPECT_EQ(run.first_phase, AutomaticPhase::kWarmUp);
-    EXPECT_EQ(run.log.size(), 1u);
-    return run.log.empty() ? "" : run.log[0];
-  };
-  EXPECT_THAT(with(whole.substr(0, whole.size() / 2)), HasSubstr("plan.json:"));
-  EXPECT_THAT(with("{}\n"), HasSubstr("expected a plan file"));
-  EXPECT_THAT(with("[1]\n"), HasSubstr("expected a plan file"));
-  std::string other = whole;
-  const size_t order = other.find("\"ready_order\": [");
-  ASSERT_NE(order, std::string::npos);
-  other.insert(order + std::string("\"ready_order\": [").size(), "7, ");
-  EXPECT_THAT(with(other), HasSubstr("not a permutation of 0..5"));
-  other = whole;
-  const size_t counts = other.find("\"count_part_parts\": [");
-  ASSERT_NE(counts, std::string::npos);
-  other.insert(counts + std::string("\"count_part_parts\": [").size(), "[1000, 0, 1], ");
-  EXPECT_THAT(with(other), AllOf(HasSubstr("plan.json:"), HasSubstr(": bucket 0 holds 1000 tensors")));
-}
-
-TEST(PlanFile, ThatCannotBeWrittenIsALineOfTheLog) {
-  const KeptRun run = run_with("/proc/firkin/plan.json", true);
-  ASSERT_EQ(run.log.size(), 2u);
-  EXPECT_THAT(run.log[0], Not(HasSubstr("/proc")));
-  EXPECT_THAT(run.log[1], AllOf(HasSubstr("cannot keep the choice for the next run"), HasSubstr("/proc/firkin")));
 }
 
 }  // namespace

@@ -27,7 +27,7 @@ const std::set kAllPhases = {AutomaticPhase::kWarmUp, AutomaticPhase::kProfiling
                              AutomaticPhase::kSettled};
 
 AutomaticBuckets quick(std::vector<std::string>* log = nullptr) {
-  AutomaticBuckets buckets{.budget_s = 1, .profile_steps = 3, .trial_pairs = 6, .trial_steps = 2, .plan_file = {}, .log = {}};
+  AutomaticBuckets buckets{.budget_s = 1, .profile_steps = 3, .trial_pairs = 6, .trial_steps = 2, .log = {}};
   buckets.log = [log](const std::string& line) {
     if (log != nullptr) log->push_back(line);
   };

@@ -18,7 +18,6 @@
 #include "firkin/plan/timeline.h"
 #include "import/import.h"
 #include "model/transformer_config.h"
-#include "plan/plan_file.h"
 #include "report/report.h"
 #include "results/results.h"
 
@@ -110,13 +109,6 @@ void read_model(std::string_view text) {
   check_config(parse_model_json(text, kFile), "config");
 }
 
-void read_plan(std::string_view text) {
-  const PlanKey key = {{"parameters", "3 tensors"}, {"world size", "2"}};
-  const CommunicationPlan plan = parse_plan_file(text, kFile, key, 3);
-  check_plan(plan.plan, 3);
-  require(parse_plan_file(plan_file_text(key, plan, ""), kFile, key, 3) == plan, "what is written is read back");
-}
-
 // Whether the message starts with "input: ", or with "input:LINE: " and there is such a line.
 bool names_its_place(std::string_view message, std::string_view text) {
   if (!message.starts_with(kFile + ":")) return false;
@@ -142,7 +134,6 @@ std::span<const Reader> readers() {
       Reader{"osu", read_osu},
       Reader{"results", read_results},
       Reader{"model", read_model},
-      Reader{"plan_file", read_plan},
   };
   return kReaders;
 }

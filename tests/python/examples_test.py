@@ -46,15 +46,11 @@ class Plain(unittest.TestCase):
 
 @unittest.skipUnless(importlib.util.find_spec("firkin._engine"), "the engine is not built")
 class Automatic(unittest.TestCase):
-    def test_finds_buckets_while_it_trains_and_the_next_run_begins_with_them(self):
-        with tempfile.TemporaryDirectory() as folder:
-            words = [str(EXAMPLES / "automatic.py"), "--plan-file", str(pathlib.Path(folder) / "buckets.json")]
-            done = torchrun(*words)
-            self.assertEqual(done.returncode, 0, done.stderr)
-            self.assertRegex(done.stdout, r"trained 200 steps: loss [\d.]+; buckets: \d+, settled")
-            self.assertEqual(len(re.findall("^firkin: .*; measured in", done.stdout, re.MULTILINE)), 1, done.stdout)  # what was chosen, or why nothing
-            again = torchrun(*words, "--steps", "5")
-            self.assertRegex(again.stdout, r"trained 5 steps: loss [\d.]+; buckets: \d+, settled", again.stderr)
+    def test_finds_buckets_while_it_trains(self):
+        done = torchrun(str(EXAMPLES / "automatic.py"))
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertRegex(done.stdout, r"trained 200 steps: loss [\d.]+; buckets: \d+, settled")
+        self.assertEqual(len(re.findall("^firkin: .*; measured in", done.stdout, re.MULTILINE)), 1, done.stdout)  # what was chosen, or why nothing
 
 
 if __name__ == "__main__":

@@ -63,7 +63,7 @@ GradientHook comm_hook(std::string name, std::shared_ptr<c10d::CommHookInterface
 
 // Buckets chosen during training, for the strategies bucketed and ordered.
 //
-//   DataParallel ddp(*net, group, {.buckets = automatic({.plan_file = "buckets.json"})});
+//   DataParallel ddp(*net, group, {.buckets = automatic()});
 //   ...                                                            // train as before
 //   // firkin: 7 buckets (largest 2.4 MiB, best plan) instead of 25 MiB caps (1 bucket): step 226 ms -> 222 ms ...
 //
@@ -87,8 +87,6 @@ struct AutomaticBuckets {
   int64_t profile_steps = 10;  // 3 or more
   int64_t trial_pairs = 8;     // pairs of blocks, one with each plan; 6 or more, for 95 % intervals
   int64_t trial_steps = 5;     // per block; the first, which allocates buckets, is not timed; 2 or more
-  // On rank 0: keeps the choice, and supplies it from the first step if it fits; empty: none.
-  std::string plan_file = {};
   std::function<void(const std::string& line)> log = {};  // on rank 0, per line; default: standard error
 };
 
@@ -105,7 +103,7 @@ enum class AutomaticPhase {
   kSettled,
 };
 
-// Must be equal on every rank, except timeout and the log and file of automatic buckets.
+// Must be equal on every rank, except timeout and the log of automatic buckets.
 struct DataParallelOptions {
   Strategy strategy = find_strategy("bucketed");
   CapOptions cap;  // for Grouping::kCap

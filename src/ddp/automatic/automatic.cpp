@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <array>
 #include <cstdio>
-#include <filesystem>
 #include <utility>
 
 #include "comm/across_ranks.h"
@@ -129,7 +128,6 @@ Automatic::Automatic(Synchronizer& synchronizer, Ordered* ordered)
       options_(*setup_.options.buckets),
       old_name_(format_bytes(setup_.options.cap.cap_bytes) + " caps") {
   renewed();
-  if (std::optional<CommunicationPlan> kept = kept_plan()) synchronizer_.transport().use_plan(std::move(*kept));
 }
 
 // Parameters changed: restart from warm-up.
@@ -206,25 +204,6 @@ void Automatic::log(const std::string& line) const {
   }
 }
 
-std::optional<CommunicationPlan> Automatic::kept_plan() {
-  if (phase_ == AutomaticPhase::kSettled) return std::nullopt;
-  std::optional<CommunicationPlan> kept;
-  std::error_code ignored;
-  if (setup_.group.rank == 0 && !options_.plan_file.empty() && std::filesystem::exists(options_.plan_file, ignored)) {
-    try {
-      CommunicationPlan plan = read_plan_file(options_.plan_file, plan_key(setup_), std::ssize(setup_.parameters));
-      check_communication(setup_.parameters, plan.order, plan.plan);
-      kept = std::move(plan);
-      log(fmt::format("{}, as {} says", describe(*kept), options_.plan_file));
-    } catch (const std::exception& error) {
-      log(fmt::format("choosing buckets again: {}", error.what()));
-    }
-  }
-  kept = plan_of_rank_0(setup_.group, kept);
-  if (kept) phase_ = AutomaticPhase::kSettled;
-  return kept;
-}
-
 void Automatic::step_ended() {
   ++steps_;
   switch (phase_) {
@@ -283,7 +262,7 @@ void Automatic::plan() {
   if (setup_.group.rank == 0) chosen = plan_on_rank_0(why_not);
   sampler_.reset();
   chosen = plan_of_rank_0(setup_.group, chosen);
-  if (!chosen) return settle(in_use(), fmt::format("{} stay, {}: {}; {}", old_name_, describe(in_use()), why_not, cost()));
+  if (!chosen) return settle(fmt::format("{} stay, {}: {}; {}", old_name_, describe(in_use()), why_not, cost()));
   new_.plan = std::move(*chosen);
   old_ = in_use();
   trial_.emplace(options_.trial_pairs, options_.trial_steps);
@@ -337,21 +316,15 @@ void Automatic::settle_trial() {
   const std::string new_words = fmt::format("{}, {}", describe(new_.plan), new_.name);
   const std::string old_words = fmt::format("{}, {}", old_name_, describe(old_));
   const CommunicationPlan& chosen = new_stays ? new_.plan : old_;
-  settle(chosen, new_stays ? fmt::format("{}, instead of {}: {}", new_words, old_words, figures)
+  settle(new_stays ? fmt::format("{}, instead of {}: {}", new_words, old_words, figures)
                            : fmt::format("{}, stay; tried {}: {}", old_words, new_words, figures));
   use(chosen);
 }
 
-void Automatic::settle(const CommunicationPlan& chosen, const std::string& line) {
+void Automatic::settle(const std::string& line) {
   phase_ = AutomaticPhase::kSettled;
   log(line);
   times_.clear();
-  if (setup_.group.rank != 0 || options_.plan_file.empty()) return;
-  try {
-    write_plan_file(options_.plan_file, plan_key(setup_), chosen, line);
-  } catch (const std::exception& error) {
-    log(fmt::format("cannot keep the choice for the next run: {}", error.what()));
-  }
 }
 
 std::string Automatic::cost() const {

@@ -11,10 +11,10 @@
 
 #include "comm/device_time.h"
 #include "ddp/ordered/ordered.h"
+#include "firkin/plan/measurements.h"
 #include "firkin/stats/estimates.h"
 #include "measuring/allreduce_schedule.h"
 #include "measuring/steps.h"
-#include "plan_choice.h"
 
 namespace firkin {
 
@@ -75,6 +75,43 @@ class PlanTrial {
   int done_ = 0;                 // steps of this visit
 };
 
+// ---- The buckets that are predicted to be best.
+
+// Seconds. Times of backward count from its first gradient, without what launching the buckets took.
+struct TrainingTimes {
+  std::vector<double> ready_s;  // per parameter: when it is in its bucket
+  // Per parameter, under the strategy ordered: when forward uses it, from the end of the step before; otherwise 0.
+  std::vector<double> needed_s;
+  double backward_s = 0;  // when the last gradient is there
+  // Under the strategy ordered: from the end of the step before to the first gradient, without waits.
+  double forward_s = 0;
+  double launch_s = 0;  // what one launch takes of backward's thread
+  double step_s = 0;    // a whole step, with the plan in use
+};
+
+struct PlanChoice {
+  CommunicationPlan plan;
+  std::string name;     // "3 MiB caps", "best plan"
+  double step_s = 0;    // predicted
+  double in_use_s = 0;  // predicted for the plan in use: as measured, unless the model holds that impossible
+};
+
+// Compares every uniform cap under the rule of options.cap and, if all parameters are of one dtype and device, the best
+// plan of all (find_best_plan; under the strategy ordered find_ordered_plan, and all with a launch order by need). The
+// order is options.ready_order, or else that of the ready times. Prefers a cap to a plan that is better by less than a
+// thousandth of a step. The step without communication is taken to be times.step_s, less what the model says that
+// `in_use` exposes. Throws InputError when the measurements are no input for the model.
+PlanChoice choose_plan(const std::vector<NamedTensor>& parameters, const DataParallelOptions& options, const TrainingTimes& times,
+                       const AllReduceTable& table, int64_t world_size, const CommunicationPlan& in_use);
+
+// "7 buckets (largest 2.4 MiB)"
+std::string describe_buckets(const std::vector<NamedTensor>& parameters, const CommunicationPlan& plan);
+
+// Rank 0's plan, on every rank; none if it has none. Collective.
+std::optional<CommunicationPlan> plan_of_rank_0(const ProcessGroup& group, const std::optional<CommunicationPlan>& ours);
+
+// ---- The steps that are observed.
+
 // What this rank observed in one step. On a device, times are known only when it has come so far: nothing asks for them
 // before the last observed step has ended.
 struct WatchedStep {
@@ -100,12 +137,11 @@ struct WatchedStep {
 void check_automatic(const DataParallelOptions& options, const std::vector<NamedTensor>& parameters);
 
 // Runs the phases that options.h describes. All ranks call it after the same steps, so that their messages meet. What
-// depends on a clock is decided on rank 0, or from times that were exchanged. If planning or the plan file fails, the
-// log gets a line, and the plan in use stays.
+// depends on a clock is decided on rank 0, or from times that were exchanged. If planning fails, the log says so, and the
+// plan in use stays.
 class Automatic final : public StepExtension {
  public:
-  // Both must outlive this. `ordered` is null under another strategy, and is told of steps before this. Applies the
-  // plan that the plan file holds. Collective.
+  // Both must outlive this. `ordered` is null under another strategy, and is told of steps before this.
   Automatic(Synchronizer& synchronizer, Ordered* ordered);
 
   AutomaticPhase phase() const { return phase_; }
@@ -122,7 +158,6 @@ class Automatic final : public StepExtension {
   // Whether steps are profiled: every gradient is timed.
   bool is_profiling() const { return phase_ == AutomaticPhase::kProfiling; }
   DeviceTime now() const { return device_now(setup_.parameters[0].tensor.device()); }
-  std::optional<CommunicationPlan> kept_plan();
   // After a step that counts. Collective.
   void step_ended();
   const CommunicationPlan& in_use() const { return synchronizer_.transport().communication(); }
@@ -134,7 +169,7 @@ class Automatic final : public StepExtension {
   std::optional<CommunicationPlan> plan_on_rank_0(std::string& why_not);
   void try_out();
   void settle_trial();
-  void settle(const CommunicationPlan& chosen, const std::string& line);
+  void settle(const std::string& line);
   void log(const std::string& line) const;
   std::string describe(const CommunicationPlan& plan) const { return describe_buckets(setup_.parameters, plan); }
   std::string cost() const;

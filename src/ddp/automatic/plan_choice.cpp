@@ -1,7 +1,6 @@
-#include "plan_choice.h"
+#include "automatic.h"
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <numeric>
@@ -10,8 +9,6 @@
 #include "firkin/base/units.h"
 #include "firkin/plan/decision.h"
 #include "firkin/plan/ordered_plan.h"
-
-#include <torch/version.h>
 
 namespace firkin {
 namespace {
@@ -112,17 +109,6 @@ PlanChoice best_cap(const std::vector<NamedTensor>& parameters, DataParallelOpti
   return {.plan = std::move(plans[best]), .name = fmt::format("{} caps", format_bytes(caps[best])), .step_s = step_s[best]};
 }
 
-// Frozen parameters are left out, so that the text also tells what is trainable.
-std::string describe_parameters(const std::vector<NamedTensor>& parameters) {
-  std::string all;
-  int64_t bytes = 0;
-  for (const auto& [name, tensor] : parameters) {
-    bytes += static_cast<int64_t>(tensor.nbytes());
-    all += fmt::format("{} [{}] {}\n", name, fmt::join(tensor.sizes(), ", "), c10::toString(tensor.scalar_type()));
-  }
-  return fmt::format("{} tensors, {}, hash {:016x}", parameters.size(), format_bytes(bytes), hash_of(all));
-}
-
 }  // namespace
 
 PlanChoice choose_plan(const std::vector<NamedTensor>& parameters, const DataParallelOptions& options, const TrainingTimes& times,
@@ -146,24 +132,10 @@ std::string describe_buckets(const std::vector<NamedTensor>& parameters, const C
   return fmt::format("{} bucket{} (largest {})", bytes.size(), bytes.size() == 1 ? "" : "s", format_bytes(std::ranges::max(bytes)));
 }
 
-PlanKey plan_key(const StepSetup& setup) {
-  const DataParallelOptions& options = setup.options;
-  const bool is_kept = !options.ready_order.empty();
-  return {{"parameters", describe_parameters(setup.parameters)},
-          {"strategy", std::string(options.strategy.name)},
-          {"world size", std::to_string(setup.group.size)},
-          {"backend", setup.group.c10d->getBackendName()},
-          {"modelled link", setup.group.link.empty() ? "none" : setup.group.link},
-          {"device", c10::DeviceTypeName(setup.parameters[0].tensor.device().type(), /*lower_case=*/true)},
-          {"gradient hook", options.gradient_hook.name},
-          {"ready order", is_kept ? fmt::format("[{}]", fmt::join(options.ready_order, ", ")) : "as observed"},
-          {"finish with backward", options.finish_with_backward ? "yes" : "no"},
-          {"LibTorch", TORCH_VERSION}};
-}
-
 std::optional<CommunicationPlan> plan_of_rank_0(const ProcessGroup& group, const std::optional<CommunicationPlan>& ours) {
-  const std::string line = text_of_rank(group, ours ? line_of_plan(*ours) : "", 0);
-  return line.empty() ? std::nullopt : std::optional(plan_of_line(line));
+  const CommunicationPlan plan = ours.value_or(CommunicationPlan{});
+  CommunicationPlan of_rank_0{.order = list_of_rank(group, plan.order, 0), .plan = plan_of_rank_0(group, plan.plan)};
+  return of_rank_0.order.empty() ? std::nullopt : std::optional(std::move(of_rank_0));
 }
 
 }  // namespace firkin
