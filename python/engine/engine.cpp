@@ -255,8 +255,7 @@ void bind_engine(py::module_& module) {
       .def("add_awaiting", &Engine::add_awaiting)
       .def("await_module", &Engine::await_module, Released())
       .def("receive_module", &Engine::receive_module, Released())
-      .def(
-          "join", [](Engine& engine, const std::function<void()>& step) { engine.join().finish(step); }, Released())
+      .def("join", &Engine::join, Released())
       .def("stats", &Engine::stats, Released())
       .def("bucket_names", &Engine::bucket_names, Released());
   py::class_<EngineOptimizer, WithoutGil<EngineOptimizer>>(module, "EngineOptimizer")

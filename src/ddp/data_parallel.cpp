@@ -247,9 +247,8 @@ bool DataParallel::set_gradient_synchronization(bool on) {
   return parts_->synchronizer ? parts_->synchronizer->set_gradient_synchronization(on) : true;
 }
 
-void DataParallel::Join::finish(const std::function<void()>& step) {
-  Synchronizer* synchronizer = ddp_.parts_->synchronizer.get();
-  while (synchronizer != nullptr && synchronizer->take_part_without_data()) step();
+void DataParallel::join(const std::function<void()>& step) {
+  while (parts_->synchronizer && parts_->synchronizer->take_part_without_data()) step();
 }
 
 void DataParallel::parameters_changed() {
@@ -283,12 +282,11 @@ void DataParallel::forget_audited(const torch::optim::Optimizer& optimizer) {
   if (parts_->synchronizer) parts_->synchronizer->forget_audited(&optimizer);
 }
 
-void DataParallel::step(torch::optim::Optimizer& optimizer, double clip_each_norm) {
+void DataParallel::step(torch::optim::Optimizer& optimizer) {
   if (parts_->sharded) throw InputError("OverlappedOptimizer under the strategy sharded; expected a ShardedOptimizer");
   if (parts_->ordered) {
-    parts_->ordered->step(optimizer, clip_each_norm);
+    parts_->ordered->step(optimizer);
   } else {
-    clip_each(optimizer, clip_each_norm);
     optimizer.step();
   }
   note_optimizer_step(&optimizer);

@@ -168,7 +168,7 @@ std::optional<StepFailure> Synchronizer::finish_comm_hook() {
 
 void Synchronizer::succeed() {
   const int root = agreement_->first_with_data();
-  if (root == setup_.group.size) {  // no rank had anything to send: a Join ends
+  if (root == setup_.group.size) {  // no rank had anything to send: join() ends
     transport_->drop([this] { return where(); });
     for (StepExtension* extension : extensions_) extension->dropped();
     if (buffers_) buffers_->wait(/*keep=*/false);

@@ -223,7 +223,7 @@ void Synchronizer::abandon(const std::string& reason, const std::exception_ptr& 
 
 bool Synchronizer::take_part_without_data() {
   const auto held = lock();
-  if (open_) throw RuntimeError("Join: the last step is not finished; expected finish_gradient_synchronization() after its backward");
+  if (open_) throw RuntimeError("join(): the last step is not finished; expected finish_gradient_synchronization() after its backward");
   begin_step();
   forget_all_gradients();
   send(RankState::kWithoutData);

@@ -167,7 +167,6 @@ class RankCourse {
 
   // Two steps; in the second only rank 0 has samples.
   void join(int step) {
-    auto scope = ddp_.join();
     train(step, false);
     if (group_.rank == 0) {
       training_.zero_grad();
@@ -175,7 +174,7 @@ class RankCourse {
       ddp_.finish_gradient_synchronization();
       learned(step + 1, kGlobalBatch / group_.size);
     }
-    scope.finish([&] { learned(step + 1, kGlobalBatch / group_.size); });
+    ddp_.join([&] { learned(step + 1, kGlobalBatch / group_.size); });
   }
 
   void learned(int step, int64_t samples) {

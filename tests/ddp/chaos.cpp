@@ -93,7 +93,6 @@ bool ChaosRank::changes(const ChaosChange& change) const {
 
 void ChaosRank::run_joined(const ChaosSection& section) {
   ChaosTrainee& self = trainee(section.module);
-  auto join = self.ddp().join();
   size_t next = 0;
   while (next < section.steps.size() && section.steps[next].actions[static_cast<size_t>(group_.rank)]) run_step(section.steps[next++]);
 
@@ -107,7 +106,7 @@ void ChaosRank::run_joined(const ChaosSection& section) {
   };
   for (bool ended = false; !ended;) {
     try {
-      join.finish([&] {
+      self.ddp().join([&] {
         self.step_optimizer(section.steps[next].number);
         meet_after_step_of_others("");
       });

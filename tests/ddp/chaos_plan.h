@@ -90,7 +90,7 @@ struct ChaosPlan {
   bool adam = false;                  // AdamW, else SGD with momentum
   int modules = 1;                    // of the same size, wrapped on the same group
   int64_t audit_every = 0;
-  std::optional<double> clip_norm;  // by OverlappedOptions
+  std::optional<double> clip_norm;  // by clip_gradients()
   bool clips_by_hand = false;       // or after drain()
   bool keeps_average = false;       // of parameters, read after drain()
   bool keeps_gradients = false;     // takes gradients out of the parameters, and looks at them again later

@@ -60,9 +60,7 @@ ChaosTrainee::ChaosTrainee(const ChaosPlan& plan, int module, const ProcessGroup
         ShardedOptions{.whole_parameters = plan_.whole_parameters});
     return;
   }
-  OverlappedOptions overlapped;
-  if (plan_.clip_norm) overlapped.clip_norm = *plan_.clip_norm;
-  overlapped_ = std::make_unique<OverlappedOptimizer>(*ddp_, *optimizer_, overlapped);
+  overlapped_ = std::make_unique<OverlappedOptimizer>(*ddp_, *optimizer_);
 }
 
 DataParallelOptions ChaosTrainee::options() const {
@@ -190,6 +188,7 @@ void ChaosTrainee::step_optimizer(int step) {
   stepped_gradients_ = gradients();
   constexpr double kMaxNorm = 0.1;
   if (plan_.clips_by_hand) torch::nn::utils::clip_grad_norm_(optimized(), kMaxNorm);
+  if (plan_.clip_norm) overlapped_->clip_gradients(*plan_.clip_norm);
   overlapped_->step();
   move_teacher();
 }

@@ -55,15 +55,12 @@ TEST_P(Join, TheMeanIsOverTheRanksThatHaveData) {
       options.find_unused_parameters = true;  // the norm's
       DataParallel ddp(net, group, options);
       torch::optim::SGD optimizer(net.parameters(), torch::optim::SGDOptions(0.1).momentum(0.9));
-      {
-        auto join = ddp.join();
-        for (int step = 0; step < batches[static_cast<size_t>(group.rank)]; ++step) {
-          optimizer.zero_grad();
-          synchronise(ddp, net.loss(batch_of(group.rank, step)));
-          optimizer.step();
-        }
-        join.finish([&] { optimizer.step(); });
+      for (int step = 0; step < batches[static_cast<size_t>(group.rank)]; ++step) {
+        optimizer.zero_grad();
+        synchronise(ddp, net.loss(batch_of(group.rank, step)));
+        optimizer.step();
       }
+      ddp.join([&] { optimizer.step(); });
       EXPECT_EQ(ddp.stats().steps, *std::ranges::max_element(batches));
       const Tensors trained = net.parameters();
       for (size_t i = 0; i < expected.size(); ++i) EXPECT_TRUE(at::allclose(trained[i], expected[i], 1e-9, 1e-12)) << "parameter " << i;
@@ -84,12 +81,11 @@ TEST(JoinScope, GradientsInPlaceAndAllParametersInUse) {
   run_ranks(2, [](const ProcessGroup& group) {
     TwoParameters net;
     DataParallel ddp(net, group);
-    auto join = ddp.join();
     for (int step = 0; step < (group.rank == 0 ? 1 : 3); ++step) {
       net.zero_grad(/*set_to_none=*/false);
       synchronise(ddp, net.loss(rank_value(group)));
     }
-    join.finish([&] { net.expect_gradients(2); });
+    ddp.join([&] { net.expect_gradients(2); });
     net.expect_no_gradients();
   });
 }
@@ -98,13 +94,8 @@ TEST(JoinScope, BuffersComeFromARankThatHasData) {
   run_ranks(2, [](const ProcessGroup& group) {
     Net net;
     DataParallel ddp(net, group);
-    {
-      auto join = ddp.join();
-      for (int step = 0; step < (group.rank == 0 ? 1 : 4); ++step) {
-        synchronise(ddp, net.loss_with_norm(batch_of(group.rank, step)));
-      }
-      join.finish([] {});
-    }
+    for (int step = 0; step < (group.rank == 0 ? 1 : 4); ++step) synchronise(ddp, net.loss_with_norm(batch_of(group.rank, step)));
+    ddp.join([] {});
     // The first step counted rank 0's batch; then rank 1 was the only one to have any.
     EXPECT_EQ(net.norm->num_batches_tracked.item<int64_t>(), 4);
   });

@@ -27,19 +27,16 @@ void clip_all(Place& place, double max_norm) {
   torch::nn::utils::clip_grad_norm_(place.net.parameters(), max_norm);
 }
 
-enum class Clip { kAllByHand, kAllByOption, kEachByOption };
+enum class Clip { kByHand, kByOptimizer };
 
 // `drains`: where gradients may still be on their way, a clip by hand needs them all.
 LateProgram clips(Clip how, double max_norm, bool drains = true) {
   return [=](Place& place) {
-    OverlappedOptions options;
-    if (how == Clip::kAllByOption) options.clip_norm = max_norm;
-    if (how == Clip::kEachByOption) options.clip_each_norm = max_norm;
-    place.training.overlapped.emplace(place.training.ddp, *place.training.plain, options);
     for (int step = 0; step < kTrainedSteps; ++step) {
       place.backward(step);
-      if (how == Clip::kAllByHand && drains) place.training.overlapped->drain();
-      if (how == Clip::kAllByHand) clip_all(place, max_norm);
+      if (how == Clip::kByOptimizer) place.training.overlapped->clip_gradients(max_norm);
+      if (how == Clip::kByHand && drains) place.training.overlapped->drain();
+      if (how == Clip::kByHand) clip_all(place, max_norm);
       place.training.step();
     }
   };
@@ -48,27 +45,13 @@ LateProgram clips(Clip how, double max_norm, bool drains = true) {
 TEST_P(OverlappedPrograms, ClippingByTheNormOfAllGradientsGivesTheBitsOfClipGradNorm) {
   for (const double max_norm : {0.05, 1e3}) {  // always, and never
     const ProgramSetup setup{.ranks = GetParam(), .optimizer = max_norm < 1 ? "SGD" : "AdamW"};
-    const Tensors by_hand = run_late("bucketed", clips(Clip::kAllByHand, max_norm, /*drains=*/false), setup)[0];
+    const Tensors by_hand = run_late("bucketed", clips(Clip::kByHand, max_norm, /*drains=*/false), setup)[0];
     for (const char* strategy : {"bucketed", "ordered"}) {
-      for (const Clip how : {Clip::kAllByHand, Clip::kAllByOption}) {
+      for (const Clip how : {Clip::kByHand, Clip::kByOptimizer}) {
         for (const Tensors& rank : run_late(strategy, clips(how, max_norm), setup)) EXPECT_TRUE(same_bits(rank, by_hand)) << strategy;
       }
     }
   }
-}
-
-TEST_P(OverlappedPrograms, ClippingEachGradientIsBucketedToTheLastBit) {
-  const ProgramSetup setup{.ranks = GetParam()};
-  const Tensors clipped = run_late("ordered", clips(Clip::kEachByOption, 0.05), setup)[0];
-  EXPECT_TRUE(same_bits(clipped, run_late("bucketed", clips(Clip::kEachByOption, 0.05), setup)[0]));
-  const auto by_hand = [](Place& place) {
-    for (int step = 0; step < kTrainedSteps; ++step) {
-      place.backward(step);
-      for (const at::Tensor& parameter : place.net.parameters()) torch::nn::utils::clip_grad_norm_({parameter}, 0.05);
-      place.training.plain->step();
-    }
-  };
-  EXPECT_LE(relative_difference(clipped, run_late("bucketed", by_hand, setup)[0]), 1e-9);
 }
 
 // The clipped ones and those to come would be stepped as if by two norms.

@@ -92,9 +92,8 @@ TEST(Sharded, AnOptionOfOneRankIsFoundByTheAudit) {
 
 TEST(Sharded, AJoinAveragesOverTheRanksThatHaveData) {
   expect_as_bucketed(kSharded, [](Place& place) {
-    auto join = place.training.ddp.join();
     for (int step = 0; step < (place.group.rank == 0 ? 2 : 5); ++step) place.train(step);
-    join.finish([&] { place.training.step(); });
+    place.training.ddp.join([&] { place.training.step(); });
     place.train(10, 12);
   });
 }
@@ -227,15 +226,12 @@ TEST(Sharded, TheMeanIsOverTheRanksThatHaveData) {
         torch::nn::Linear net(torch::nn::LinearOptions(width, width).bias(false));
         seed_parameters(*net, 1);
         Training training(*net, group, with_strategy(strategy, /*cap_bytes=*/1 << 30), "Plain");
-        {
-          auto join = training.ddp.join();
-          for (int step = 0; step < (group.rank == 0 ? 3 : 1); ++step) {
-            training.zero_grad();
-            net->forward(at::full({1, width}, 0.1 * (step + 1))).pow(2).mean().backward();
-            training.step();
-          }
-          join.finish([&] { training.step(); });
+        for (int step = 0; step < (group.rank == 0 ? 3 : 1); ++step) {
+          training.zero_grad();
+          net->forward(at::full({1, width}, 0.1 * (step + 1))).pow(2).mean().backward();
+          training.step();
         }
+        training.ddp.join([&] { training.step(); });
         trained.push_back(copies(training.ddp.module().parameters()));
       }
       EXPECT_TRUE(same_bits(trained[0], trained[1])) << width;

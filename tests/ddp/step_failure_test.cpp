@@ -201,7 +201,6 @@ TEST(StepFailure, InAJoinSectionRanksStayTogetherWhenTheLastBackwardOfOneFails) 
     TwoParameters net;
     torch::optim::SGD optimizer(net.parameters(), torch::optim::SGDOptions(0.5));
     DataParallel ddp(net, group, options);
-    auto join = ddp.join();
     const int batches = group.rank == 0 ? 2 : 4;
     int failures = 0;
     for (int step = 0; step < batches; ++step) {
@@ -213,7 +212,7 @@ TEST(StepFailure, InAJoinSectionRanksStayTogetherWhenTheLastBackwardOfOneFails) 
         ++failures;
       }
     }
-    while (failure_of([&] { join.finish([&] { optimizer.step(); }); })) ++failures;
+    while (failure_of([&] { ddp.join([&] { optimizer.step(); }); })) ++failures;
     EXPECT_EQ(failures, 2);
     EXPECT_EQ(ddp.stats().steps, 2);
     for (const at::Tensor& parameter : net.all) EXPECT_TRUE(at::equal(parameter, at::zeros_like(parameter)));  // two steps of gradient 1

@@ -167,27 +167,17 @@ class DataParallel {
   };
   [[nodiscard]] NoSync no_sync() { return NoSync(*this); }
 
-  // For ranks with different numbers of batches. A step averages over the ranks that have a batch in it; a rank without
-  // one adds nothing and receives the same gradients, so parameters and optimiser state stay equal everywhere. Buffers
-  // come from the first rank with data. Every rank calls finish() once it has no batch left; gradients are none
-  // afterwards.
+  // For ranks with different numbers of batches: every rank calls it once it has no batch left. Takes part in the steps
+  // of the ranks that still have one, calling `step` after each, until none has; gradients are none afterwards.
   //
-  //   auto join = ddp.join();
   //   for (auto& batch : my_part_of_the_data) train_on(batch);
-  //   join.finish([&] { optimizer.step(); });
-  class Join {
-   public:
-    explicit Join(DataParallel& ddp) : ddp_(ddp) {}
-
-    // Takes part in the steps of the ranks that still have a batch, calling `step` after each, until none has.
-    // Collective. Throws StepError if a step failed on another rank (call finish() again to continue), GroupError if a
-    // collective failed.
-    void finish(const std::function<void()>& step);
-
-   private:
-    DataParallel& ddp_;
-  };
-  [[nodiscard]] Join join() { return Join(*this); }
+  //   ddp.join([&] { optimizer.step(); });
+  //
+  // A step averages over the ranks that have a batch in it; a rank without one adds nothing and receives the same
+  // gradients, so parameters and optimiser state stay equal everywhere. Buffers come from the first rank with data.
+  // Collective. Throws StepError if a step failed on another rank (call it again to continue), GroupError if a
+  // collective failed.
+  void join(const std::function<void()>& step);
 
   // Call it on every rank, between steps, after parameters were added, replaced, thawed or frozen: the next step uses
   // the module as it is now, and new parameters get rank 0's values. Collective. Throws RuntimeError on every rank,
@@ -252,7 +242,7 @@ class DataParallel {
   friend class OverlappedOptimizer;
   friend class ShardedOptimizer;
   Sharded& sharded();
-  void step(torch::optim::Optimizer& optimizer, double clip_each_norm);
+  void step(torch::optim::Optimizer& optimizer);
   void forget_audited(const torch::optim::Optimizer& optimizer);
 
   struct Parts;

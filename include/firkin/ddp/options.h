@@ -84,9 +84,9 @@ GradientHook comm_hook(std::string name, std::shared_ptr<c10d::CommHookInterface
 struct AutomaticBuckets {
   // Total for measuring all-reduces; exceeded only if one call of the smallest sizes takes longer.
   double budget_s = 3;
-  int64_t profile_steps = 10;  // 3 or more
-  int64_t trial_pairs = 8;     // pairs of blocks, one with each plan; 6 or more, for 95 % intervals
-  int64_t trial_steps = 5;     // per block; the first, which allocates buckets, is not timed; 2 or more
+  int64_t profile_steps = 10;                             // 3 or more
+  int64_t trial_pairs = 8;                                // pairs of blocks, one with each plan; 6 or more, for 95 % intervals
+  int64_t trial_steps = 5;                                // per block; the first, which allocates buckets, is not timed; 2 or more
   std::function<void(const std::string& line)> log = {};  // on rank 0, per line; default: standard error
 };
 

@@ -19,17 +19,6 @@
 
 namespace firkin {
 
-// Gradient clipping under an OverlappedOptimizer.
-struct OverlappedOptions {
-  // step() clips all gradients by their global norm, as clip_gradients() does; 0: no clipping. The norm needs every
-  // gradient, so nothing is left to hide behind the next forward, and `ordered` gains nothing over `bucketed`.
-  double clip_norm = 0;
-  // Clips each parameter's gradient to this norm by itself, on arrival; 0: no clipping. Needs no wait, but is another
-  // algorithm than clipping by the global norm: directions of steps change. Equal to the last bit under every strategy.
-  // Excludes clip_norm.
-  double clip_each_norm = 0;
-};
-
 // Works with every LibTorch optimiser except L-BFGS, and with any other that skips parameters without gradient and
 // keeps its state per parameter (a late step of such an optimiser uses only the learning rate among its options). There
 // is one optimiser with one state: after drain(), torch::save(optimizer) holds what it would hold under another
@@ -40,7 +29,7 @@ struct OverlappedOptions {
 class OverlappedOptimizer {
  public:
   // Also audits the optimiser's state (DataParallel::audit_optimizer()).
-  OverlappedOptimizer(DataParallel& ddp, torch::optim::Optimizer& optimizer, OverlappedOptions options = {});
+  OverlappedOptimizer(DataParallel& ddp, torch::optim::Optimizer& optimizer);
   // Drains, unless the group is lost.
   ~OverlappedOptimizer();
   OverlappedOptimizer(const OverlappedOptimizer&) = delete;
@@ -62,14 +51,13 @@ class OverlappedOptimizer {
   torch::optim::Optimizer& optimizer();
 
   // torch::nn::utils::clip_grad_norm_() over the optimiser's parameters, between backward() and step(). It needs all
-  // gradients and therefore drains: nothing is left to hide behind the next forward, and one warning says how long that
-  // took. Returns the norm.
+  // gradients and therefore drains: nothing is left to hide behind the next forward, `ordered` gains nothing over
+  // `bucketed`, and one warning says how long the wait took. Returns the norm.
   double clip_gradients(double max_norm);
 
  private:
   DataParallel* ddp_;
   torch::optim::Optimizer* optimizer_;
-  OverlappedOptions options_;
 };
 
 }  // namespace firkin

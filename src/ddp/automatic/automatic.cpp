@@ -317,7 +317,7 @@ void Automatic::settle_trial() {
   const std::string old_words = fmt::format("{}, {}", old_name_, describe(old_));
   const CommunicationPlan& chosen = new_stays ? new_.plan : old_;
   settle(new_stays ? fmt::format("{}, instead of {}: {}", new_words, old_words, figures)
-                           : fmt::format("{}, stay; tried {}: {}", old_words, new_words, figures));
+                   : fmt::format("{}, stay; tried {}: {}", old_words, new_words, figures));
   use(chosen);
 }
 

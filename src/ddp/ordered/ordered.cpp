@@ -3,18 +3,24 @@
 #include <ATen/record_function.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <c10/util/Exception.h>
+#include <c10/util/ScopeExit.h>
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <chrono>
+#include <exception>
 #include <limits>
 #include <numeric>
 #include <utility>
 
 #include "comm/across_ranks.h"
 #include "firkin/base/error.h"
+#include "firkin/base/units.h"
+#include "firkin/ddp/overlapped_optimizer.h"
 #include "firkin/plan/launch_order.h"
 #include "firkin/stats/estimates.h"
 
+#include <torch/nn/utils/clip_grad.h>
 #include <torch/optim/lbfgs.h>
 
 namespace firkin {
@@ -102,7 +108,47 @@ std::optional<c10::Stream> timing_stream(const std::vector<NamedTensor>& paramet
   return c10::impl::VirtualGuardImpl(device.type()).getStreamFromGlobalPool(device, /*isHighPriority=*/true);
 }
 
+// ---- Steps that are owed.
+
+using torch::optim::OptimizerOptions;
+
+std::vector<std::unique_ptr<OptimizerOptions>> options_of(const torch::optim::Optimizer& optimizer) {
+  std::vector<std::unique_ptr<OptimizerOptions>> options;
+  for (const auto& group : optimizer.param_groups()) options.push_back(group.options().clone());
+  return options;
+}
+
+void set_options(torch::optim::Optimizer& optimizer, const std::vector<std::unique_ptr<OptimizerOptions>>& options) {
+  for (size_t i = 0; i < options.size(); ++i) assign(optimizer.param_groups()[i].options(), *options[i]);
+}
+
 }  // namespace
+
+void DeferredSteps::add(torch::optim::Optimizer& optimizer) {
+  steps_.push_back({.optimizer = &optimizer, .options = options_of(optimizer)});
+}
+
+void DeferredSteps::run(const std::vector<at::Tensor>& parameters, c10::function_ref<void()> set_gradients) {
+  std::vector<std::pair<at::Tensor, at::Tensor>> hidden;  // parameters and their gradients
+  const auto restore = c10::make_scope_exit([&hidden] {
+    for (auto& [parameter, gradient] : hidden) parameter.mutable_grad() = std::move(gradient);
+  });
+  for (const Step& step : steps_) {
+    for (const auto& group : step.optimizer->param_groups()) {
+      for (const at::Tensor& parameter : group.params()) {
+        if (parameter.grad().defined()) hidden.emplace_back(parameter, std::exchange(parameter.mutable_grad(), {}));
+      }
+    }
+  }
+  set_gradients();
+  for (const Step& step : steps_) {
+    const auto current = options_of(*step.optimizer);
+    set_options(*step.optimizer, step.options);
+    step.optimizer->step();
+    set_options(*step.optimizer, current);
+  }
+  for (const at::Tensor& parameter : parameters) parameter.mutable_grad().reset();
+}
 
 Ordered::Ordered(Synchronizer& synchronizer) : FirstUse(synchronizer, kUnusedGradients) {
   renewed();
@@ -208,12 +254,12 @@ void Ordered::check_unchanged() const {
     if (is_late_[i] || !gradient.defined() || trace_of(gradient) == traces_[i]) continue;
     throw RuntimeError(
         fmt::format("OverlappedOptimizer: the gradient of {} was changed (clipped?) while others were in flight; expected "
-                    "OverlappedOptions::clip_norm, or drain() before gradients are changed",
+                    "clip_gradients(), or drain() before gradients are changed",
                     synchronizer_.setup().parameters[i].name));
   }
 }
 
-void Ordered::step(torch::optim::Optimizer& optimizer, double clip_each_norm) {
+void Ordered::step(torch::optim::Optimizer& optimizer) {
   const auto held = enter_after_step();
   if (anything_late_) {
     if (dynamic_cast<const torch::optim::LBFGS*>(&optimizer) != nullptr) {
@@ -223,9 +269,8 @@ void Ordered::step(torch::optim::Optimizer& optimizer, double clip_each_norm) {
     if (deferred_.empty()) check_unchanged();
   }
   are_unclaimed_ = false;
-  clip_each(optimizer, clip_each_norm);
   optimizer.step();
-  if (anything_late_) deferred_.add(optimizer, clip_each_norm);
+  if (anything_late_) deferred_.add(optimizer);
 }
 
 void Ordered::receive_rest() {
@@ -285,6 +330,48 @@ void Ordered::receive_late(const std::vector<int64_t>& buckets) {
   for (const size_t parameter : complete) parameters.push_back(tensor_of(parameter));
   deferred_.run(parameters, [&] { transport.adopt(complete); });
   transport.settled().set();
+}
+
+// ---- The optimiser as the program sees it.
+
+OverlappedOptimizer::OverlappedOptimizer(DataParallel& ddp, torch::optim::Optimizer& optimizer) : ddp_(&ddp), optimizer_(&optimizer) {
+  ddp_->audit_optimizer(optimizer);
+}
+
+OverlappedOptimizer::~OverlappedOptimizer() {
+  try {
+    ddp_->forget_audited(*optimizer_);
+    drain();
+  } catch (const std::exception& error) {
+    TORCH_WARN("OverlappedOptimizer: cannot complete the last step: ", error.what());
+  }
+}
+
+void OverlappedOptimizer::step() {
+  ddp_->step(*optimizer_);
+}
+
+void OverlappedOptimizer::zero_grad(bool set_to_none) {
+  drain();
+  optimizer_->zero_grad(set_to_none);
+}
+
+torch::optim::Optimizer& OverlappedOptimizer::optimizer() {
+  drain();
+  return *optimizer_;
+}
+
+double OverlappedOptimizer::clip_gradients(double max_norm) {
+  const auto started = std::chrono::steady_clock::now();
+  drain();
+  const double waited_s = seconds_since(started);
+  if (waited_s > 0.001) {
+    TORCH_WARN_ONCE("clip_gradients() waits for all gradients (here for ", format_seconds(waited_s),
+                    "), so the strategy ordered overlaps nothing with the next forward");
+  }
+  std::vector<at::Tensor> parameters;
+  for (const auto& group : optimizer_->param_groups()) parameters.insert(parameters.end(), group.params().begin(), group.params().end());
+  return torch::nn::utils::clip_grad_norm_(parameters, max_norm);
 }
 
 }  // namespace firkin

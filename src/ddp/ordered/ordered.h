@@ -23,9 +23,8 @@ namespace firkin {
 class DeferredSteps {
  public:
   // From now on until clear(), a step of this optimiser is owed, with the options that it has now: a schedule may
-  // change them before the last gradient has arrived. The optimiser must live until then. clip_each_norm: as
-  // OverlappedOptions'.
-  void add(torch::optim::Optimizer& optimizer, double clip_each_norm);
+  // change them before the last gradient has arrived. The optimiser must live until then.
+  void add(torch::optim::Optimizer& optimizer);
   bool empty() const { return steps_.empty(); }
   void clear() { steps_.clear(); }
 
@@ -37,14 +36,10 @@ class DeferredSteps {
   struct Step {
     torch::optim::Optimizer* optimizer;
     std::vector<std::unique_ptr<torch::optim::OptimizerOptions>> options;  // per group of parameters
-    double clip_each_norm;
   };
 
   std::vector<Step> steps_;
 };
-
-// Scales each defined gradient down to at most this norm; does nothing for 0.
-void clip_each(const torch::optim::Optimizer& optimizer, double max_norm);
 
 // A step and the forward behind it, by the clock of the CPU or of a device.
 struct TimedStep {
@@ -72,7 +67,7 @@ class Ordered final : public FirstUse {
   explicit Ordered(Synchronizer& synchronizer);
   ~Ordered() override;
 
-  void step(torch::optim::Optimizer& optimizer, double clip_each_norm);
+  void step(torch::optim::Optimizer& optimizer);
   // Forgets what steps have shown with the buckets in use, because these are replaced.
   void forget_buckets();
   // The last forward that was observed.
