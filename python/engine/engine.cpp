@@ -37,7 +37,7 @@ GradientHook gradient_hook(const std::string& compression, const py::object& hoo
     auto [state, call, name] = py::cast<std::tuple<py::object, py::object, std::string>>(hook);
     return comm_hook(std::move(name), std::make_shared<c10d::PythonCommHook>(std::move(state), std::move(call)));
   }
-  if (compression == "none") return plain_all_reduce();
+  if (compression == "none") return {};
   if (compression == "bf16") return bf16_compression();
   if (compression == "fp16") return fp16_compression();
   throw InputError("compression '" + compression + "'; expected none, bf16 or fp16");

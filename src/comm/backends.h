@@ -2,8 +2,12 @@
 // file.
 #pragma once
 
+#include <ATen/core/ivalue.h>
+
 #include <chrono>
+#include <exception>
 #include <string>
+#include <vector>
 
 #include "firkin/comm/process_group.h"
 
@@ -52,6 +56,40 @@ DeviceBackend choose_backend(const GroupOptions& options, c10::Device device);
 void check_link(const std::optional<ModelledLink>& link, int size, c10::Device device);
 
 inline constexpr const char* kGlooAndNccl = "cpu:gloo,cuda:nccl";  // GroupOptions::backend in full
+
+// ---- Collectives that Firkin completes itself instead of a backend of c10d.
+
+// complete() ends it. The base class keeps the trace: from the launch until complete().
+class OwnWork final : public c10d::Work {
+ public:
+  OwnWork(int rank, c10d::OpType type, const char* name, const std::vector<at::Tensor>& tensors)
+      : c10d::Work(rank, type, name, tensors),
+        tensors_(tensors),
+        future_(c10::make_intrusive<c10::ivalue::Future>(c10::ListType::create(c10::TensorType::get()))) {}
+
+  c10::intrusive_ptr<c10::ivalue::Future> getFuture() override { return future_; }
+  std::vector<at::Tensor> result() override { return tensors_; }
+
+  // Call it once. Completes in Gloo's order: a thread that has waited for the work finds the future complete. A
+  // callback of the future that throws does so on a thread where nobody would catch it, so that becomes the work's
+  // error.
+  void complete(std::exception_ptr error) noexcept {
+    try {
+      if (error) {
+        future_->setError(error);
+      } else {
+        future_->markCompleted(c10::IValue(tensors_));
+      }
+    } catch (...) {
+      if (!error) error = std::current_exception();
+    }
+    finish(error);
+  }
+
+ private:
+  std::vector<at::Tensor> tensors_;
+  c10::intrusive_ptr<c10::ivalue::Future> future_;
+};
 
 // ---- What LibTorch's own log writes to standard error, in programs whose ranks Firkin runs.
 

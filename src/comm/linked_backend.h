@@ -1,7 +1,5 @@
-// Collectives over a modelled link, which Firkin completes itself instead of a backend of c10d.
+// Collectives over a modelled link.
 #pragma once
-
-#include <ATen/core/ivalue.h>
 
 #include <chrono>
 #include <exception>
@@ -11,45 +9,12 @@
 #include <thread>
 #include <vector>
 
+#include "backends.h"
 #include "device_timer.h"
 #include "firkin/comm/modelled_link.h"
 #include "firkin/comm/process_group.h"
 
-#include <torch/csrc/distributed/c10d/Work.hpp>
-
 namespace firkin {
-
-// A collective that complete() ends. The base class keeps the trace: from the launch until complete().
-class OwnWork final : public c10d::Work {
- public:
-  OwnWork(int rank, c10d::OpType type, const char* name, const std::vector<at::Tensor>& tensors)
-      : c10d::Work(rank, type, name, tensors),
-        tensors_(tensors),
-        future_(c10::make_intrusive<c10::ivalue::Future>(c10::ListType::create(c10::TensorType::get()))) {}
-
-  c10::intrusive_ptr<c10::ivalue::Future> getFuture() override { return future_; }
-  std::vector<at::Tensor> result() override { return tensors_; }
-
-  // Call it once. Completes in Gloo's order: a thread that has waited for the work finds the future complete. A
-  // callback of the future that throws does so on a thread where nobody would catch it, so that becomes the work's
-  // error.
-  void complete(std::exception_ptr error) noexcept {
-    try {
-      if (error) {
-        future_->setError(error);
-      } else {
-        future_->markCompleted(c10::IValue(tensors_));
-      }
-    } catch (...) {
-      if (!error) error = std::current_exception();
-    }
-    finish(error);
-  }
-
- private:
-  std::vector<at::Tensor> tensors_;
-  c10::intrusive_ptr<c10::ivalue::Future> future_;
-};
 
 inline int64_t bytes_of(const std::vector<at::Tensor>& tensors) {
   int64_t bytes = 0;

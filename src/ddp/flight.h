@@ -10,13 +10,14 @@
 #include <atomic>
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "comm/device_time.h"
-#include "firkin/ddp/options.h"
+#include "firkin/comm/process_group.h"
 
 namespace firkin {
 
@@ -68,6 +69,13 @@ class StreamMark {
   static void follow(const Place& place, const c10::Stream& current);
 
   std::vector<Place> places_;
+};
+
+// A reduction of one bucket in progress. `finish` blocks until the bucket holds the result; it runs on the thread that
+// completes the step.
+struct BucketReduction {
+  Work work;                     // for completion times; may be null
+  std::function<void()> finish;  // called before waiting for `work`; may be empty
 };
 
 // A bucket's way through a step.

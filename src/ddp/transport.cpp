@@ -1,13 +1,26 @@
 #include "transport.h"
 
+#include <ATen/core/grad_mode.h>
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <utility>
 
+#include "comm/backends.h"
+#include "firkin/base/error.h"
 #include "firkin/base/units.h"
 
 namespace firkin {
 namespace {
+
+using c10::ivalue::Future;
+
+class AllReduceOfBuckets final : public BucketCollective {
+ public:
+  BucketReduction launch(const ProcessGroup& group, const GradientBuckets& buckets, int64_t bucket) override {
+    return {start_all_reduce(group, buckets.wire(bucket)), {}};
+  }
+};
 
 // What LibTorch's Module::zero_grad(false) keeps: it puts another tensor over the memory in the gradient's place.
 const void* memory_of(const at::Tensor& gradient) {
@@ -17,6 +30,66 @@ const void* memory_of(const at::Tensor& gradient) {
 
 }  // namespace
 
+GradientHook bf16_compression() {
+  return {.name = "bf16", .wire_dtype = at::kBFloat16};
+}
+GradientHook fp16_compression() {
+  return {.name = "fp16", .wire_dtype = at::kHalf};
+}
+GradientHook comm_hook(std::string name, std::shared_ptr<c10d::CommHookInterface> hook) {
+  return {.name = std::move(name), .comm_hook = std::move(hook)};
+}
+
+void CommHookCalls::begin(const GradientBuckets& buckets) {
+  futures_.assign(static_cast<size_t>(buckets.bucket_count()), nullptr);
+  count_ = 0;
+  error_ = nullptr;
+}
+
+BucketReduction CommHookCalls::launch(const ProcessGroup& /*group*/, const GradientBuckets& buckets, int64_t bucket) {
+  if (error_) return {};
+  std::vector<size_t> offsets, lengths;
+  std::vector<c10::IntArrayRef> sizes;
+  std::vector<at::Tensor> parameters;
+  const Bucket& tensors = buckets.plan().buckets[static_cast<size_t>(bucket)];
+  for (int64_t tensor = tensors.first; tensor < tensors.first + tensors.count; ++tensor) {
+    const at::Tensor& parameter = buckets.parameter(tensor);
+    offsets.push_back(static_cast<size_t>(buckets.offset(tensor)));
+    lengths.push_back(static_cast<size_t>(parameter.numel()));
+    sizes.push_back(parameter.sizes());
+    parameters.push_back(parameter);
+  }
+  c10d::GradBucket seen(static_cast<size_t>(count_), futures_.size(), buckets.wire(bucket), std::move(offsets), std::move(lengths),
+                        std::move(sizes), std::move(parameters), /*sparse_grad_indices=*/std::nullopt);
+  c10::intrusive_ptr<Future>& future = futures_[static_cast<size_t>(bucket)];
+  try {
+    future = hook_->runHook(seen);
+  } catch (const std::exception&) {
+    error_ = std::current_exception();
+    return {};
+  }
+  ++count_;
+  // Unlike c10d's own wrapper of a future, this can be waited for with a timeout, so that firkin::wait() can look out for
+  // ranks that have died. An error of the future is for finish().
+  const auto work = c10::make_intrusive<OwnWork>(0, c10d::OpType::ALLREDUCE, nullptr, std::vector<at::Tensor>{});
+  future->addCallback([work](Future& /*future*/) { work->complete(nullptr); }, /*uses_future=*/false);
+  return {.work = work, .finish = {}};
+}
+
+void CommHookCalls::finish(const ProcessGroup& /*group*/, const GradientBuckets& buckets, int64_t bucket) {
+  const at::NoGradGuard no_grad;
+  const c10::intrusive_ptr<Future> future = futures_[static_cast<size_t>(bucket)];
+  future->wait();  // on a device: the current streams wait
+  if (future->hasError()) std::rethrow_exception(future->exception_ptr());
+  const at::Tensor result = hook_->parseHookResult(future->value());
+  const at::Tensor& buffer = buckets.wire(bucket);
+  if (result.numel() != buffer.numel()) {
+    throw InputError(
+        fmt::format("the communication hook returned {} elements for a bucket of {}; expected as many", result.numel(), buffer.numel()));
+  }
+  if (!result.is_same(buffer)) buffer.copy_(result.reshape(buffer.sizes()));
+}
+
 BucketTransport::BucketTransport(const StepSetup& setup, const std::vector<StepExtension*>& extensions, AdoptedGradients& adopted)
     : setup_(setup),
       extensions_(extensions),
@@ -25,10 +98,9 @@ BucketTransport::BucketTransport(const StepSetup& setup, const std::vector<StepE
       settled_(tensors_of(setup.parameters)),
       communication_(plan_communication(setup.parameters, ready_order_, setup.options)),
       counter_(setup.parameters.size()) {
-  const GradientHook& hook = setup.options.gradient_hook;
-  if (hook.comm_hook) comm_hook_ = std::make_shared<CommHookCalls>(hook.comm_hook);
+  if (const auto& hook = setup.options.gradient_hook.comm_hook) comm_hook_ = std::make_shared<CommHookCalls>(hook);
   collective_ = setup.collective ? setup.collective : comm_hook_;
-  if (!collective_) collective_ = std::make_shared<HookedReduction>(hook);
+  if (!collective_) collective_ = std::make_shared<AllReduceOfBuckets>();
   build_buckets();
   settled_.set();
 }
@@ -65,12 +137,10 @@ void BucketTransport::set_launch_order(std::vector<int64_t> order) {
   stats_.clear();
   for (size_t i = 0; i < flights_.size(); ++i) {
     const int64_t bucket = bucket_at(i);
-    const at::Tensor& wire = buckets_->wire(bucket);
-    const auto& bytes_on_wire = setup_.options.gradient_hook.bytes_on_wire;
     launch_index_[static_cast<size_t>(bucket)] = i;
     stats_.push_back({.tensors = communication_.plan.buckets[static_cast<size_t>(bucket)].count,
                       .bytes = buckets_->gradient_bytes(bucket),
-                      .bytes_on_wire = bytes_on_wire ? bytes_on_wire(wire) : static_cast<int64_t>(wire.nbytes())});
+                      .bytes_on_wire = static_cast<int64_t>(buckets_->wire(bucket).nbytes())});
   }
 }
 

@@ -27,7 +27,7 @@ constexpr std::array kStrategies = {"naive", "flat", "overlap", "bucketed", "pla
 
 struct Course {
   std::string strategy;
-  GradientHook hook = plain_all_reduce();
+  GradientHook hook = {};
   at::ScalarType dtype = at::kFloat;
   bool a_step_fails = false;  // rank 1's
   ShardedOptions sharded = {};

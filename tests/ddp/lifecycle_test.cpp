@@ -135,28 +135,6 @@ TEST(Lifecycle, TheDestructorRemovesEveryHookAndWrappingAgainWorks) {
   });
 }
 
-TEST(Lifecycle, AGradientHookThatThrowsIsHeardOfOnEveryRankAndNobodyWaitsForATimeout) {
-  run_ranks(2, [](const ProcessGroup& group) {
-    Parameters module({4, 4});
-    DataParallelOptions options = with_strategy("bucketed", 16);
-    options.gradient_hook.name = "broken";
-    options.gradient_hook.start = [plain = plain_all_reduce().start, calls = 0](const ProcessGroup& g, at::Tensor bucket) mutable {
-      if (g.rank == 1 && ++calls > 2) throw std::runtime_error("no such codec");
-      return plain(g, std::move(bucket));
-    };
-    DataParallel ddp(module, group, options);
-    chained_loss(module.all, {0, 1}, rank_value(group)).backward();
-    module.zero_grad();
-    const auto step = [&] { chained_loss(module.all, {0, 1}, rank_value(group)).backward(); };
-    if (group.rank == 1) {
-      EXPECT_THAT(step, ThrowsMessage<std::runtime_error>(HasSubstr("no such codec")));
-    } else {
-      EXPECT_THAT(step, ThrowsMessage<GroupError>(AllOf(HasSubstr("rank 1 ("), HasSubstr("no such codec"))));
-    }
-    EXPECT_THAT(step, ThrowsMessage<GroupError>(HasSubstr("create a new one")));
-  });
-}
-
 TEST(Lifecycle, ARankThatSkipsABatchWithoutAWordJoinsTheStepWithItsNextOne) {
   run_ranks(2, [](const ProcessGroup& group) {
     Parameters module({4, 4});

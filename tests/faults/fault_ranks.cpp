@@ -6,6 +6,7 @@
 //
 // A rank prints `ready` and waits for a line on standard input, so that all of them start at once whatever loading LibTorch takes.
 // Exit code 0 when the training ended well; 1 and one line on standard error when it did not.
+#include <ATen/record_function.h>
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/prctl.h>
@@ -20,8 +21,10 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <thread>
 
+#include "../../src/comm/connections.h"
 #include "firkin/base/error.h"
 #include "firkin/comm/process_group.h"
 #include "firkin/comm/rank_info.h"
@@ -86,12 +89,10 @@ struct Fault {
   int signal = SIGKILL;
   Phase phase = Phase::kNone;  // kNone on the other ranks
   int step = 0;
-  int64_t buckets = 0;   // of this step
-  int64_t launched = 0;  // of them
+  int64_t launched = 0;  // buckets of this step
 
-  void begin_step(int now, int64_t bucket_count) {
+  void begin_step(int now) {
     step = now;
-    buckets = bucket_count;
     launched = 0;
   }
 
@@ -108,10 +109,8 @@ struct Fault {
     if (step == kFaultyStep) reach(now);
   }
 
-  void bucket_launched() {
-    const int64_t bucket = launched++;
-    if (bucket == kInFlightBucket) reach_in_step(Phase::kBucket);
-    if (launched == buckets) reach_in_step(Phase::kAgreement);
+  void launch_bucket() {
+    if (launched++ == kInFlightBucket + 1) reach_in_step(Phase::kBucket);
   }
 };
 
@@ -143,15 +142,16 @@ struct Net : torch::nn::Module {
   torch::nn::Linear head = register_module("head", torch::nn::Linear(kHidden, kOutputs));
 };
 
-GradientHook counting_all_reduce(Fault& fault) {
-  GradientHook hook = plain_all_reduce();
-  hook.name = "counting";
-  hook.start = [&fault, plain = hook.start](const ProcessGroup& group, at::Tensor bucket) {
-    BucketReduction reduction = plain(group, std::move(bucket));
-    fault.bucket_launched();
-    return reduction;
+// Collectives are recorded as they are launched, for profilers: a step's buckets first, then its agreement.
+void observe_collectives(Fault& fault) {
+  static Fault* const kObserver = &fault;
+  const auto launched = [](const at::RecordFunction& function) -> std::unique_ptr<at::ObserverContext> {
+    const std::string_view name = function.name();
+    if (name.ends_with(":all_reduce")) kObserver->launch_bucket();
+    if (name == kAgreementCollective) kObserver->reach_in_step(Phase::kAgreement);
+    return nullptr;
   };
-  return hook;
+  at::addGlobalCallback(at::RecordFunctionCallback(launched).scopes({at::RecordScope::USER_SCOPE}));
 }
 
 void wait_for_go() {
@@ -197,7 +197,7 @@ void train(Net& net, const ProcessGroup& group, const Flags& flags, Fault& fault
   options.strategy = find_strategy(flags.strategy);
   options.cap = {.cap_bytes = kCapBytes, .rule = CapRule::kAtMost};
   options.audit_every = flags.audit_every;
-  if (!options.strategy.shards) options.gradient_hook = counting_all_reduce(fault);
+  observe_collectives(fault);
   DataParallel ddp(net, group, options);
   std::optional<ShardedOptimizer> sharded;
   if (options.strategy.shards) {
@@ -209,14 +209,14 @@ void train(Net& net, const ProcessGroup& group, const Flags& flags, Fault& fault
   if (flags.strategy == "ordered") overlapped.emplace(ddp, optimizer);
   if (flags.moment_s) reach_after(*flags.moment_s, fault);
   for (int step = 0; step < kSteps || flags.moment_s; ++step) {
-    fault.begin_step(step, static_cast<int64_t>(ddp.plan().buckets.size()));
+    fault.begin_step(step);
     optimizer.zero_grad();
     net.forward(torch::randn({kBatch, kInputs}).to(group.device), fault).pow(2).mean().backward();
     fault.reach_in_step(Phase::kOptimizer);
     sharded ? sharded->step() : overlapped ? overlapped->step() : void(optimizer.step());
     fault.reach_in_step(Phase::kGather);
     if (step >= kSteps) continue;  // nobody reads that much
-    fmt::print("step {} of {}: {} buckets\n", step, kSteps, fault.launched);
+    fmt::print("step {} of {}\n", step, kSteps);
     std::fflush(stdout);
   }
   fault.reach(Phase::kDestructor);

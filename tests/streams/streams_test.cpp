@@ -38,7 +38,7 @@ class Streams : public testing::Test {
 // How a rank trains.
 struct Course {
   std::string strategy = "bucketed";
-  GradientHook hook = plain_all_reduce();
+  GradientHook hook = {};
   int steps = 4;
   bool zero_in_place = false;               // zero_grad() leaves the gradients where they are: in the buckets
   bool on_a_side_stream = false;            // steps run on another stream than the one on which DataParallel was made

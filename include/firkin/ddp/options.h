@@ -1,4 +1,4 @@
-// How a DataParallel treats gradients: the strategy, its buckets, the reduction of a full bucket, and buckets chosen
+// How a DataParallel treats gradients: the strategy, its buckets, what travels of a full bucket, and buckets chosen
 // during training.
 #pragma once
 
@@ -21,31 +21,15 @@ class CommHookInterface;
 
 namespace firkin {
 
-// A reduction of one bucket in progress. `finish` blocks until the bucket holds the result; it runs on the thread that
-// completes the step.
-struct BucketReduction {
-  Work work;                     // for completion times; may be null
-  std::function<void()> finish;  // called before waiting for `work`; may be empty
-};
-
-// How a full bucket is reduced: plain all-reduce, compressed all-reduce, or your own function.
+// What travels in place of a bucket's gradients: by default the sum in their own dtype.
 struct GradientHook {
-  std::string name;
-  // Starts the reduction of `bucket`, a contiguous 1-d tensor of this rank's gradients divided by the world size, which
-  // must end up holding the sum over the ranks. Called in the same order on every rank, from the thread that runs
-  // backward. If it throws, the group is lost: what the other ranks wait for cannot be sent.
-  std::function<BucketReduction(const ProcessGroup& group, at::Tensor bucket)> start;
-  // The dtype `start` receives and ranks exchange: float32 and float64 gradients are divided, written in this dtype
-  // into a buffer that persists across steps, and converted back afterwards. Default: the gradients' own dtype.
+  std::string name = "none";
+  // The dtype ranks exchange: float32 and float64 gradients are divided by the world size, written in this dtype into a
+  // buffer that persists across steps, and converted back afterwards. Default: the gradients' own.
   std::optional<at::ScalarType> wire_dtype = std::nullopt;
-  // Bytes this rank passes to the collective for that tensor. Default: all of them.
-  std::function<int64_t(const at::Tensor& bucket)> bytes_on_wire = nullptr;
-  // PyTorch's own kind of hook, in place of `start`. See comm_hook().
+  // PyTorch's own kind of hook. See comm_hook().
   std::shared_ptr<c10d::CommHookInterface> comm_hook = nullptr;
 };
-
-// Sums in the gradients' own dtype.
-GradientHook plain_all_reduce();
 
 // Sums in bfloat16 or float16: half the bytes of float32, with 8 and 11 significant bits. float16 overflows if a mean
 // exceeds 65504. Buckets that are not float32 or float64 are summed unchanged.
@@ -119,7 +103,7 @@ struct DataParallelOptions {
   // For ordered: the slack of its launch order (plan/launch_order.h). Default: chosen from observed steps. For
   // experiments.
   std::optional<double> launch_slack;
-  GradientHook gradient_hook = plain_all_reduce();
+  GradientHook gradient_hook;
   std::optional<std::chrono::milliseconds> timeout;  // for each collective in a step; default: the group's
   // If false, call finish_gradient_synchronization() after every backward.
   bool finish_with_backward = true;

@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "ddp/collective.h"
+#include "ddp/transport.h"
 #include "firkin/comm/process_group.h"
 
 namespace firkin {
