@@ -203,8 +203,7 @@ void run_rank(const LayersFlags& flags, const ProcessGroup& group) {
   finish_run(flags.common, results, {{"tensors.csv", tensors_csv(profile.tensors)}});
 }
 
-// ---- firkin trace: what ran when in a few training steps, per strategy, as Chrome traces, beside what the performance
-// model says.
+// ---- firkin trace: what ran when in a few training steps, per strategy, as Chrome traces.
 
 // "trace-naive.json", "trace-bucketed-4MiB.json"
 std::string file_name(const StepSetting& setting) {
@@ -216,19 +215,16 @@ void run_rank(const TraceFlags& flags, const std::vector<StepSetting>& settings,
   Results results = begin_run("trace", flags.common, group);
   results.run.model = describe_job(flags.job);
   Workload workload = make_job(flags.job, group, flags.common.seed);
-  std::optional<ModelInputs> inputs;
-  if (flags.allreduce_seconds > 0) inputs = measure_model_inputs(group, workload, flags.allreduce_seconds, flags.common.seed);
   std::vector<OutputFile> files;
   {
     Progress progress("tracing", static_cast<int>(settings.size()), group.rank == 0);
     for (const StepSetting& setting : settings) {
-      const StepTrace trace = trace_steps(group, workload, setting.options, {.warmup_steps = flags.warmup_steps, .steps = flags.steps});
+      const auto ranks = trace_steps(group, workload, setting.options, {.warmup_steps = flags.warmup_steps, .steps = flags.steps});
       if (group.rank != 0) continue;
-      TraceRow row = row_of(trace, setting);
+      TraceRow row = row_of(ranks, setting);
       row.file = file_name(setting);
-      if (inputs) row.predicted = predicted_timeline(*inputs, group.world(), setting.options, trace);
       results.traces.push_back(std::move(row));
-      files.push_back({file_name(setting), dump_json(chrome_trace(trace.ranks)) + "\n"});
+      files.push_back({file_name(setting), dump_json(chrome_trace(ranks)) + "\n"});
       progress.advance(setting.name);
     }
   }

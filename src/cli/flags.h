@@ -98,7 +98,6 @@ struct TraceFlags : RunFlags {
   std::vector<int64_t> caps = {4 * kMiB};
   int warmup_steps = 3;
   int steps = 3;
-  double allreduce_seconds = 3;
 };
 
 struct TuneFlags : RunFlags {

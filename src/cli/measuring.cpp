@@ -359,9 +359,7 @@ Run declare_trace(CLI::App& app) {
   app.footer(std::string(kStrategiesInHelp) +
              "Records a few steps per strategy: operators and collectives, on every rank.\n\n"
              "compute: at least one operator ran. communication: the transport was working on\n"
-             "at least one collective. overlapped: both; exposed: communication alone. idle:\n"
-             "share of backward in which a bucket was ready but the link idle, because of the\n"
-             "launch order (last step).\n\n"
+             "at least one collective. overlapped: both; exposed: communication alone.\n\n"
              "Rank 0, medians over steps. Recording slows the steps; firkin bench step gives\n"
              "undisturbed times. Takes half a minute for five strategies.\n\n"
              "report.html shows the last step of each strategy. trace-STRATEGY.json has every\n"
@@ -377,8 +375,6 @@ Run declare_trace(CLI::App& app) {
   const char* const measuring = "Measuring";
   add_value(app, "--warmup", flags->warmup_steps, "steps before the recorded ones", measuring)->check(CLI::Range(1, 100000));
   add_value(app, "--steps", flags->steps, "recorded steps")->check(CLI::Range(1, 1000));
-  add_time(app, "--allreduce-time", flags->allreduce_seconds, "budget for measuring a(x), which predicted timelines\nneed; 0: none")
-      ->group(measuring);
   return [flags, &app] {
     check_ranks(flags->ranks);
     check_replay_alone(app);

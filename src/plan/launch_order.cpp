@@ -99,25 +99,4 @@ LaunchOrder robust_launch_order(const ObservedTraining& training) {
   return *(first + (last - first) / 2);
 }
 
-double idle_though_ready_s(const std::vector<double>& ready_s, const std::vector<double>& launch_s, const std::vector<double>& end_s,
-                           double backward_s) {
-  std::vector<double> moments = {0, backward_s};
-  for (const auto* times : {&ready_s, &launch_s, &end_s}) moments.insert(moments.end(), times->begin(), times->end());
-  std::ranges::sort(moments);
-  double idle = 0;
-  for (size_t i = 0; i + 1 < moments.size(); ++i) {
-    const double from = moments[i];
-    const double to = std::min(moments[i + 1], backward_s);
-    if (from < 0 || to <= from) continue;
-    bool is_busy = false;
-    bool waits = false;
-    for (size_t bucket = 0; bucket < ready_s.size(); ++bucket) {
-      is_busy = is_busy || (launch_s[bucket] <= from && to <= end_s[bucket]);
-      waits = waits || (ready_s[bucket] <= from && to <= launch_s[bucket]);
-    }
-    if (waits && !is_busy) idle += to - from;
-  }
-  return idle;
-}
-
 }  // namespace firkin

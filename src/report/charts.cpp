@@ -161,33 +161,25 @@ std::optional<Chart> step_matrix_chart(const Results& results) {
   return chart;
 }
 
-// ---- When a step computed and when it communicated, setting by setting: as measured, and as predicted.
-
-void add_periods(json& rows, const std::string& setting, const std::vector<BusyPeriod>& periods, const std::string& prefix) {
-  for (const BusyPeriod& period : periods) {
-    rows.push_back({{"setting", setting},
-                    {"kind", prefix + (period.activity == kComputeActivity ? "computation" : period.activity)},
-                    {"from_s", period.start_s},
-                    {"to_s", period.end_s},
-                    {"start", display_seconds(period.start_s)},
-                    {"length", display_seconds(period.end_s - period.start_s)}});
-  }
-}
+// ---- When a step computed and when it communicated, setting by setting.
 
 std::optional<Chart> timeline_chart(const Results& results) {
   const std::vector<TraceRow>& rows = results.traces;
   if (rows.empty()) return std::nullopt;
   json periods = json::array();
   for (const TraceRow& row : rows) {
-    add_periods(periods, row.name, row.timeline, "");
-    add_periods(periods, row.name, row.predicted, "predicted ");
+    for (const BusyPeriod& period : row.timeline) {
+      periods.push_back({{"setting", row.name},
+                         {"kind", period.activity == kComputeActivity ? "computation" : period.activity},
+                         {"from_s", period.start_s},
+                         {"to_s", period.end_s},
+                         {"start", display_seconds(period.start_s)},
+                         {"length", display_seconds(period.end_s - period.start_s)}});
+    }
   }
-  const bool has_predicted = std::ranges::any_of(rows, [](const TraceRow& row) { return !row.predicted.empty(); });
   Chart chart = chart_of("timeline", {{"periods", periods}},
-                         fmt::format("Periods of computation and of communication in one step{}, for {} settings.",
-                                     has_predicted ? ", measured and predicted" : "", rows.size()));
+                         fmt::format("Periods of computation and of communication in one step, for {} settings.", rows.size()));
   if (results.run.command == "watch") chart.title = "The last watched step: when each rank computed, and when it communicated";
-  if (has_predicted) chart.caption += " Below each: the same step as the model predicts it.";
   return chart;
 }
 

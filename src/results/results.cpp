@@ -307,9 +307,7 @@ constexpr auto kFields<TraceRow> = std::tuple(
     Field("", first_rank<&TraceFigures::compute_s>, Unit::kDifference, "compute", kTables),
     Field("", first_rank<&TraceFigures::communication_s>, Unit::kDifference, "communication", kTables),
     Field("", overlapped_share, Unit::kShare, "overlapped", kTables), Field("", exposed_of_first, Unit::kDifference, "exposed", kTables),
-    Field("idle_share", &TraceRow::idle_share, Unit::kShare, "idle"),
-    Field("agreement_s", &TraceRow::agreement_s, Unit::kDifference, kPage), Field("ranks", &TraceRow::ranks, kIfAny),
-    Field("timeline", &TraceRow::timeline, kRequired), Field("predicted_timeline", &TraceRow::predicted, kIfAny));
+    Field("ranks", &TraceRow::ranks, kIfAny), Field("timeline", &TraceRow::timeline, kRequired));
 
 // ---- All of it. What the document's samples belong to depends on the command.
 

@@ -163,12 +163,8 @@ struct TraceRow {
   std::string name;  // "bucketed 4 MiB"
   std::optional<double> cap_mib = {};
   std::string file;  // the Chrome trace
-  // The share of the last step's backward in which the link idled although a bucket was ready.
-  std::optional<double> idle_share = {};
-  std::optional<double> agreement_s = {};  // in the last step: from the start of the ranks' agreement to its end
   std::vector<TraceFigures> ranks = {};
-  std::vector<BusyPeriod> timeline = {};   // the last step's
-  std::vector<BusyPeriod> predicted = {};  // the same plan as the model predicts it; empty if it was not predicted
+  std::vector<BusyPeriod> timeline = {};  // the last step's
 };
 
 // The share of rank 0's communication that overlaps computation; none if it did not communicate.

@@ -33,7 +33,7 @@ TEST(StepTrace, HasTheCollectivesThatEachStrategySends) {
                                              {"sharded", kAgreement},
                                              {"torch", 1}}) {
       Workload workload = small_workload();
-      const auto spans = trace_steps(group, workload, with_strategy(strategy), {.warmup_steps = 2, .steps = 3}).ranks;
+      const auto spans = trace_steps(group, workload, with_strategy(strategy), {.warmup_steps = 2, .steps = 3});
       ASSERT_EQ(spans.size(), 1u);
       EXPECT_EQ(collectives_of(spans[0]), 3 * expected) << strategy;
       EXPECT_EQ(traced_steps(spans[0]).size(), 3u) << strategy;
@@ -44,7 +44,7 @@ TEST(StepTrace, HasTheCollectivesThatEachStrategySends) {
 TEST(StepTrace, SaysHowManyElementsACollectiveHas) {
   run_ranks(1, [](const ProcessGroup& group) {
     Workload workload = small_workload();
-    const auto spans = trace_steps(group, workload, with_strategy("flat"), {.warmup_steps = 1, .steps = 1}).ranks;
+    const auto spans = trace_steps(group, workload, with_strategy("flat"), {.warmup_steps = 1, .steps = 1});
     const auto found = std::ranges::find(spans[0], Activity::kCollective, &Span::activity);
     ASSERT_NE(found, spans[0].end());
     // 1, 32, 32, 1024, 32, 1024 in gradient-ready order, each from a multiple of 64 elements (256 bytes) on.
@@ -55,7 +55,7 @@ TEST(StepTrace, SaysHowManyElementsACollectiveHas) {
 TEST(StepTrace, HasTheComputationAndNothingBetweenSteps) {
   run_ranks(1, [](const ProcessGroup& group) {
     Workload workload = small_workload();
-    const auto spans = trace_steps(group, workload, with_strategy("naive"), {.warmup_steps = 1, .steps = 2}).ranks;
+    const auto spans = trace_steps(group, workload, with_strategy("naive"), {.warmup_steps = 1, .steps = 2});
     for (const TracedStep& step : traced_steps(spans[0])) {
       const double step_s = seconds_of(step.period);
       EXPECT_GT(step.overlap.compute_s, 0);

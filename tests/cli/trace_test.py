@@ -46,8 +46,6 @@ class Trace(Traced):
                 self.assertLessEqual(rank["overlapped_s"], rank["communication_s"])
                 self.assertLess(rank["compute_s"], rank["step_s"])
                 self.assertEqual(rank["communication_s"] > 0, one["strategy"] != "none")
-            if one["strategy"] == "bucketed":  # whose ranks agree on every step
-                self.assertTrue(0 < one["agreement_s"] < one["ranks"][0]["samples"]["step_s"][-1])
         self.assertIn("chart-timeline", (self.out / "report.html").read_text())
 
     def test_a_replay_under_ordered_shows_forward_waits_and_the_optimiser(self):
@@ -55,14 +53,13 @@ class Trace(Traced):
         tensors = self.folder / "tensors.csv"
         rows = [f"layer{k}.weight,65536,{0.002 * (4 - k)},{0.001 * k}" for k in reversed(range(4))]
         tensors.write_text("name,bytes,ready_s,needed_s\n" + "\n".join(rows) + "\n")
-        words = ["--replay", tensors, "--strategies", "ordered", "--cap", "0.0625MiB", "--link", "50mbit", "--allreduce-time", "0.5"]
+        words = ["--replay", tensors, "--strategies", "ordered", "--cap", "0.0625MiB", "--link", "50mbit"]
         answer = json.loads(self.trace(*words, "--json", model=[]).stdout)
         self.assertEqual(answer["model"]["name"], "replay of tensors.csv")
         self.assertEqual(answer["model"]["gradient_bytes"], 4 * 65536)
         one = answer["traces"][0]
-        for timeline in [one["timeline"], one["predicted_timeline"]]:
-            waits = [period for period in timeline if period["activity"] == "forward waits"]
-            self.assertGreater(sum(period["end_s"] - period["start_s"] for period in waits), 0.01)
+        waits = [period for period in one["timeline"] if period["activity"] == "forward waits"]
+        self.assertGreater(sum(period["end_s"] - period["start_s"] for period in waits), 0.01)
         self.assertIn("optimiser", [period["activity"] for period in one["timeline"]])
         self.assert_refused("trace", "--replay", tensors, "--model", "demo", mentions="--replay")
 
@@ -84,7 +81,7 @@ class Trace(Traced):
 class TraceFull(Traced):
     def test_sharded_shows_reduce_scatters_under_backward_and_gathers_under_the_next_forward(self):
         steps = 3
-        words = ["--strategies", "sharded", "--cap", "0.25MiB", "--steps", steps, "--link", "1gbit", "--allreduce-time", "0", "--json"]
+        words = ["--strategies", "sharded", "--cap", "0.25MiB", "--steps", steps, "--link", "1gbit", "--json"]
         answer = json.loads(self.trace(*words, model=BACKWARD_OF_MILLISECONDS).stdout)
         events = json.loads((self.out / "trace-sharded-0.25MiB.json").read_text())["traceEvents"]
         for rank in [0, 1]:
@@ -107,7 +104,6 @@ class TraceFull(Traced):
             self.assertTrue(phases["forward waits"])
         one = answer["traces"][0]
         self.assertLessEqual({"compute", "communication", "forward waits", "optimiser"}, {period["activity"] for period in one["timeline"]})
-        self.assertNotIn("predicted_timeline", one)
 
     def test_collectives_that_outlast_the_last_step_do_no_harm(self):
         """Recording ends when they have; it used to end before, and five runs in six crashed."""
@@ -116,7 +112,7 @@ class TraceFull(Traced):
         self.assertEqual(firkin("import", "--model", "gpt2-large", *files, "--out", self.folder).returncode, 0)
         replay = ["--replay", self.folder / "tensors.csv", "--scale-bytes", "0.0078125", "--scale-time", "0.125", "--link", "1gbit"]
         for _ in range(2):
-            result = firkin("trace", *replay, "--strategies", "ordered", "--allreduce-time", "0", "--out", self.out)
+            result = firkin("trace", *replay, "--strategies", "ordered", "--out", self.out)
             self.assertEqual(result.returncode, 0, result.stderr)
 
     def test_the_table_fits_into_80_columns(self):

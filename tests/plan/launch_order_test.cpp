@@ -95,15 +95,5 @@ TEST(RobustLaunchOrder, RefusesObservationsThatDoNotBelongTogether) {
   EXPECT_THROW(robust_launch_order(training), InputError);
 }
 
-TEST(IdleThoughReady, CountsWhatABucketThatIsNotThereHoldsUp) {
-  // Bucket 1 is ready at 1 and leaves at 3, behind bucket 0, while nothing is on the link; after backward it counts no more.
-  EXPECT_DOUBLE_EQ(idle_though_ready_s({3, 1}, {3, 3}, {4, 4}, 10), 2);
-  EXPECT_DOUBLE_EQ(idle_though_ready_s({3, 1}, {3, 3}, {4, 4}, 2), 1);
-  // The link is busy meanwhile.
-  EXPECT_DOUBLE_EQ(idle_though_ready_s({0, 1}, {0, 3}, {3, 4}, 10), 0);
-  // Nothing is ready.
-  EXPECT_DOUBLE_EQ(idle_though_ready_s({5, 6}, {5, 6}, {6, 7}, 10), 0);
-}
-
 }  // namespace
 }  // namespace firkin

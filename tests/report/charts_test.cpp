@@ -192,19 +192,16 @@ TEST(Charts, ALayerWithoutAnythingToDrawIsLeftOut) {
   EXPECT_EQ(layers(results), all);
 }
 
-TEST(Charts, TheTimelineShowsThePredictionBesideTheMeasurement) {
+TEST(Charts, TheTimelineShowsThePeriodsOfEverySetting) {
   Results results;
-  results.traces = {{.strategy = "bucketed",
-                     .name = "bucketed",
-                     .file = "",
-                     .timeline = {{"compute", 0, 2}, {"communication", 1, 3}},
-                     .predicted = {{"compute", 0, 2}, {"communication", 1, 2.5}}},
-                    {.strategy = "none", .name = "none", .file = ""}};
+  results.traces = {{.strategy = "bucketed", .name = "bucketed", .file = "", .timeline = {{"compute", 0, 2}, {"communication", 1, 3}}},
+                    {.strategy = "none", .name = "none", .file = "", .timeline = {{"compute", 0, 2.5}}}};
   const json periods = rows_of(results, "timeline", "periods");
-  ASSERT_EQ(periods.size(), 4);
+  ASSERT_EQ(periods.size(), 3);
   EXPECT_EQ(periods[0]["kind"], "computation");
-  EXPECT_EQ(periods[3]["kind"], "predicted communication");
-  EXPECT_EQ(periods[3]["to_s"], 2.5);
+  EXPECT_EQ(periods[1]["kind"], "communication");
+  EXPECT_EQ(periods[2]["setting"], "none");
+  EXPECT_EQ(periods[2]["to_s"], 2.5);
 }
 
 TEST(Charts, ThePredictionAloneMarksItsBestCapAndTheBestPlan) {

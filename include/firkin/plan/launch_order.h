@@ -41,9 +41,4 @@ LaunchOrder launch_order_with_slack(const ObservedTraining& training, double sla
 // edge, a step slightly slower than those observed would cost most.
 LaunchOrder robust_launch_order(const ObservedTraining& training);
 
-// Seconds of backward in which the link was idle although a bucket was ready and not launched. Per bucket: ready,
-// launch and end, seconds from the first gradient of backward.
-double idle_though_ready_s(const std::vector<double>& ready_s, const std::vector<double>& launch_s, const std::vector<double>& end_s,
-                           double backward_s);
-
 }  // namespace firkin
