@@ -5,24 +5,84 @@
 //   runner.drain();
 #pragma once
 
+#include <c10/core/Device.h>
+
 #include <cstdint>
 #include <functional>
 #include <limits>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
-#include "bench/step_memory.h"
-#include "bench/torch_peer.h"
 #include "firkin/comm/process_group.h"
 #include "firkin/ddp/data_parallel.h"
 #include "firkin/ddp/overlapped_optimizer.h"
 #include "firkin/ddp/sharded_optimizer.h"
+#include "firkin/plan/bucket_plan.h"
 #include "measuring/steps.h"
 #include "results/results.h"
 #include "workload/workload.h"
 
+#include <torch/nn/module.h>
+
+namespace c10d {
+class Logger;
+class Reducer;
+}  // namespace c10d
+
 namespace firkin {
+
+// ---- c10d::Reducer, PyTorch's own bucketed reducer, driven from C++: the peer that Firkin's strategies are compared
+// with.
+//
+//   TorchPeer peer(*net, group, {.cap = kTorchDefaultCaps});
+//   for (...) {
+//     peer.prepare();
+//     loss().backward();  // when it returns, gradients are the mean over the ranks
+//     optimizer.step();
+//     peer.rebuild_buckets();
+//   }
+
+struct TorchPeerOptions {
+  CapOptions cap;                         // the rule is always PyTorch's, close-when-full
+  std::vector<int64_t> ready_order = {};  // as in DataParallelOptions; for the first step
+  bool broadcast_parameters = true;       // rank 0's parameters and buffers to all at construction
+  // Rank 0's buffers to all before every step, as DistributedDataParallel sends them.
+  bool broadcast_buffers = true;
+};
+
+// For one experiment: with none of the guarantees of DataParallel. A parameter without a gradient is an error of the
+// next step, and a backward that throws on one rank leaves the others waiting. Gradients that are views of the
+// Reducer's buckets refuse detach_(): reset them to undefined before a step.
+//
+// Construction, prepare() and rebuild_buckets() are collective; errors are those of c10d. The destructor removes the
+// Reducer's hooks. The group and the module must outlive it.
+class TorchPeer {
+ public:
+  // Throws InputError when the module has no trainable parameter.
+  TorchPeer(const torch::nn::Module& module, const ProcessGroup& group, const TorchPeerOptions& options);
+  TorchPeer(const TorchPeer&) = delete;
+  TorchPeer& operator=(const TorchPeer&) = delete;
+
+  // Call it before the forward of a step. A backward without it accumulates on this rank only.
+  void prepare();
+
+  // Call it after a step: lays the buckets out in the order in which gradients were ready. Does so once, and nothing
+  // from then on.
+  void rebuild_buckets();
+
+  // The bytes of each bucket.
+  std::vector<int64_t> bucket_bytes() const;
+
+ private:
+  ProcessGroup group_;
+  std::vector<at::Tensor> buffers_;  // those that are sent before every step
+  std::shared_ptr<c10d::Reducer> reducer_;
+  std::shared_ptr<c10d::Logger> logger_;  // the Reducer expects one
+};
+
+// ---- Steps, timed.
 
 // Seconds on this rank; on a device by events, which are waited for when the step is over (DeviceTime).
 struct StepTimes {
@@ -90,16 +150,60 @@ struct StepBenchOptions {
   std::function<bool(const std::vector<SettingSteps>& so_far)> is_enough = {};
 };
 
-// What was measured of a model, with a row for every setting. The first setting is `none`: what a step takes longer
-// than one of its steps is exposed communication. options.communication_alone must have been set. memory: of every
-// setting.
-StepConfiguration measured_configuration(const ModelDescription& model, const std::vector<StepSetting>& settings,
-                                         const std::vector<SettingSteps>& steps, const std::vector<StepMemory>& memory, int world_size);
-
 // Runs all settings inside one process group, in randomised blocks, a barrier before every step. Collective: every rank
 // gets the same result. For the strategy ordered, whose steps overlap, every raw step of a block is the mean over the
 // block's, of which there are at least four. Throws what StepRunner throws.
 std::vector<SettingSteps> measure_steps(const ProcessGroup& group, Workload& workload, const std::vector<StepSetting>& settings,
                                         const StepBenchOptions& options);
+
+// ---- The memory that tensors hold, and a step takes.
+
+// Counts the tensors that this process allocates on the device while the object lives, until they are freed; tensors
+// from before are not counted. On a GPU the figures are those of LibTorch's caching allocator, which rounds up to 512
+// bytes. On a CPU it takes the place of LibTorch's allocator meanwhile. One at a time; no other thread may begin to use
+// tensors while it is made or destroyed. Costs a small allocation per tensor, so nothing is timed under it.
+class TensorMemory {
+ public:
+  explicit TensorMemory(c10::Device device = c10::kCPU);
+  ~TensorMemory();
+  TensorMemory(const TensorMemory&) = delete;
+  TensorMemory& operator=(const TensorMemory&) = delete;
+
+  int64_t now_bytes() const;
+  int64_t peak_bytes() const;  // the most since construction or reset_peak()
+  void reset_peak();
+
+ private:
+  c10::Device device_;
+  int64_t before_bytes_ = 0;  // on a GPU
+};
+
+// What tensors hold, in bytes.
+struct StepMemory {
+  int64_t peak_bytes = 0;           // during the step: parameters, gradients, buckets, activations
+  int64_t between_steps_bytes = 0;  // after it: parameters, gradients, buckets
+};
+
+// The memory of the second step (the first lays the buckets out), on the rank that needs most. Collective: every rank
+// gets the same result. Leaves the gradients undefined. Throws what StepRunner throws.
+StepMemory measure_step_memory(const ProcessGroup& group, Workload& workload, const DataParallelOptions& options);
+
+// The memory of a step on this rank alone, to see whether the workload fits at all. Not collective. Throws what a
+// failing allocation throws.
+StepMemory measure_local_step_memory(Workload& workload);
+
+// What `make` makes, if on every rank both the estimate and what a step on that rank alone takes are at most
+// `limit_bytes`; else nothing, and `why_not` says what was too much. Collective: every rank has the same answer. Throws
+// what `make` and a step throw, except for memory.
+std::optional<Workload> make_within_memory(const ProcessGroup& group, const std::function<Workload()>& make, int64_t estimated_bytes,
+                                           int64_t limit_bytes, std::string& why_not);
+
+// ---- A row of a result for every setting.
+
+// What was measured of a model, with a row for every setting. The first setting is `none`: what a step takes longer
+// than one of its steps is exposed communication. options.communication_alone must have been set. memory: of every
+// setting.
+StepConfiguration measured_configuration(const ModelDescription& model, const std::vector<StepSetting>& settings,
+                                         const std::vector<SettingSteps>& steps, const std::vector<StepMemory>& memory, int world_size);
 
 }  // namespace firkin

@@ -1,4 +1,4 @@
-#include "bench/step_memory.h"
+#include "bench/step_bench.h"
 
 #include <c10/core/Allocator.h>
 #include <c10/core/CPUAllocator.h>
@@ -12,7 +12,6 @@
 #include <string_view>
 #include <unordered_map>
 
-#include "bench/step_bench.h"
 #include "comm/across_ranks.h"
 #include "firkin/base/units.h"
 

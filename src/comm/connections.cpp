@@ -1,4 +1,4 @@
-#include "connections.h"
+#include "group_state.h"
 
 #include <fmt/format.h>
 

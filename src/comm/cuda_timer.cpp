@@ -10,7 +10,7 @@
 #include <string>
 #include <string_view>
 
-#include "device_timer.h"
+#include "device_time.h"
 #include "firkin/base/error.h"
 
 namespace firkin {

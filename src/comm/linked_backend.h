@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "backends.h"
-#include "device_timer.h"
+#include "device_time.h"
 #include "firkin/comm/modelled_link.h"
 #include "firkin/comm/process_group.h"
 

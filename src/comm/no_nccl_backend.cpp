@@ -1,5 +1,5 @@
 #include "backends.h"
-#include "device_timer.h"
+#include "device_time.h"
 #include "firkin/base/error.h"
 #include "firkin/comm/device.h"
 

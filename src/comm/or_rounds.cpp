@@ -1,4 +1,4 @@
-#include "connections.h"
+#include "group_state.h"
 
 #include <ATen/ops/empty.h>
 #include <ATen/record_function.h>

@@ -9,7 +9,6 @@
 #include <thread>
 
 #include "backends.h"
-#include "connections.h"
 #include "firkin/base/error.h"
 #include "firkin/base/units.h"
 #include "firkin/comm/device.h"

@@ -5,7 +5,7 @@
 
 #include <memory>
 
-#include "comm/device_timer.h"
+#include "comm/device_time.h"
 #include "firkin/plan/measurements.h"
 #include "workload/workload.h"
 

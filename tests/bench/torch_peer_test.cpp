@@ -1,6 +1,4 @@
 // c10d::Reducer as experiments have it, and that our buckets compute what it computes.
-#include "bench/torch_peer.h"
-
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -21,16 +19,13 @@ struct Module : Parameters {
   at::Tensor seen = register_buffer("seen", at::zeros({2}));
 };
 
-// On two ranks, with gradients as views of the Reducer's buckets and as copies, 16 bytes a bucket.
-void with_and_without_views(const std::function<void(const ProcessGroup&, const TorchPeerOptions&)>& body) {
-  for (const bool views : {true, false}) {
-    SCOPED_TRACE(views);
-    run_ranks(2, [&](const ProcessGroup& group) { body(group, {.cap = {.cap_bytes = 16}, .gradient_as_bucket_view = views}); });
-  }
+// On two ranks, 16 bytes a bucket.
+void on_two_ranks(const std::function<void(const ProcessGroup&, const TorchPeerOptions&)>& body) {
+  run_ranks(2, [&](const ProcessGroup& group) { body(group, {.cap = {.cap_bytes = 16}}); });
 }
 
 TEST(TorchPeer, GradientsAreTheMeanOverTheRanksWhenBackwardReturns) {
-  with_and_without_views([](const ProcessGroup& group, const TorchPeerOptions& options) {
+  on_two_ranks([](const ProcessGroup& group, const TorchPeerOptions& options) {
     Module module;
     TorchPeer peer(module, group, options);
     for (int step = 0; step < 3; ++step) {
@@ -44,7 +39,7 @@ TEST(TorchPeer, GradientsAreTheMeanOverTheRanksWhenBackwardReturns) {
 }
 
 TEST(TorchPeer, ABackwardThatIsNotPreparedStaysOnItsRank) {
-  with_and_without_views([](const ProcessGroup& group, const TorchPeerOptions& options) {
+  on_two_ranks([](const ProcessGroup& group, const TorchPeerOptions& options) {
     Module module;
     TorchPeer peer(module, group, options);
     for (int micro = 0; micro < 3; ++micro) {
@@ -56,7 +51,7 @@ TEST(TorchPeer, ABackwardThatIsNotPreparedStaysOnItsRank) {
 }
 
 TEST(TorchPeer, RanksBeginWithRank0sParametersAndItsBuffersComeBeforeEveryStep) {
-  with_and_without_views([](const ProcessGroup& group, const TorchPeerOptions& options) {
+  on_two_ranks([](const ProcessGroup& group, const TorchPeerOptions& options) {
     Module module;
     {
       const at::NoGradGuard no_grad;

@@ -24,7 +24,7 @@
 #include <string_view>
 #include <thread>
 
-#include "../../src/comm/connections.h"
+#include "../../src/comm/group_state.h"
 #include "firkin/base/error.h"
 #include "firkin/comm/process_group.h"
 #include "firkin/comm/rank_info.h"
