@@ -210,8 +210,8 @@ ProfiledStep profiled_step(const ProcessGroup& group, Workload& workload, int64_
   return times;
 }
 
-// Why a step cannot be profiled; empty if it can.
-std::string problem_of(const std::vector<NamedTensor>& parameters, const ProfiledStep& step) {
+// Why a step cannot be profiled; none if it can.
+std::optional<std::string> problem_of(const std::vector<NamedTensor>& parameters, const ProfiledStep& step) {
   if (step.backward_passes == 0) return "the training step ran no backward pass on the thread that called it; expected one";
   if (step.backward_passes > 1) return fmt::format("the training step ran {} backward passes; expected one", step.backward_passes);
   for (size_t i = 0; i < parameters.size(); ++i) {
@@ -219,7 +219,7 @@ std::string problem_of(const std::vector<NamedTensor>& parameters, const Profile
     return fmt::format("the training step gave {} no gradient; expected one for every parameter that requires a gradient",
                        parameters[i].name);
   }
-  return "";
+  return std::nullopt;
 }
 
 // One list that ranks can exchange: whole phases, ready times, needed times.
@@ -242,14 +242,6 @@ void add_forward(const std::vector<int64_t>& ready_order, const std::vector<doub
   profile.forward_s = std::max(forward_s, std::ranges::max(profile.needed_s));
 }
 
-// Throws the first rank's problem, if there is any, on every rank.
-void check_on_all_ranks(const ProcessGroup& group, const std::string& problem) {
-  const std::vector<std::string> problems = gather_texts(group, problem);
-  for (size_t rank = 0; rank < problems.size(); ++rank) {
-    if (!problems[rank].empty()) throw InputError(fmt::format("rank {}: {}", rank, problems[rank]));
-  }
-}
-
 }  // namespace
 
 ReadyProfile measure_ready_profile(const ProcessGroup& group, Workload& workload, const ReadyProfileOptions& options) {
@@ -268,7 +260,10 @@ ReadyProfile measure_ready_profile(const ProcessGroup& group, Workload& workload
     const ReadyRecorder ready(parameters, when);
     ForwardRecorder forward(*workload.module, parameters, device_of(workload));
     const ProfiledStep times = profiled_step(group, workload, step++, &ready, &forward);
-    if (i == 0) check_on_all_ranks(group, problem_of(parameters, times));
+    if (i == 0) {
+      const std::optional<RankProblem> problem = first_problem(group, problem_of(parameters, times));
+      if (problem) throw InputError(fmt::format("rank {}: {}", problem->rank, problem->text));
+    }
     rows.push_back(max_over_ranks(group, flattened(times)));
     hooked.push_back(rows.back()[0]);
     has_awaiting = forward.has_awaiting();

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
+#include <optional>
 #include <string>
 #include <type_traits>
 #include <vector>
@@ -83,6 +84,20 @@ std::vector<Value> list_of_rank(const ProcessGroup& group, const std::vector<Val
 // Rank 0's plan, on every rank: one whose library rounds differently must not choose another. Collective.
 inline BucketPlan plan_of_rank_0(const ProcessGroup& group, const BucketPlan& plan) {
   return {list_of_rank(group, plan.buckets, 0), list_of_rank(group, plan.launch_order, 0)};
+}
+
+struct RankProblem {
+  int rank = 0;
+  std::string text;
+};
+
+// The first rank that has a problem, on every rank; none if no rank has one. Collective.
+inline std::optional<RankProblem> first_problem(const ProcessGroup& group, const std::optional<std::string>& ours) {
+  const auto ranks = all_gather(group, {ours ? 1.0 : 0.0});
+  const auto first = std::ranges::find_if(ranks, [](const auto& rank) { return rank[0] != 0; });
+  if (first == ranks.end()) return std::nullopt;
+  const auto rank = static_cast<int>(first - ranks.begin());
+  return RankProblem{rank, text_of_rank(group, ours.value_or(""), rank)};
 }
 
 // Every rank's text, by rank, on every rank. Collective.

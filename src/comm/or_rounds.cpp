@@ -13,25 +13,26 @@
 #include <utility>
 
 #include "firkin/base/error.h"
+#include "firkin/base/units.h"
 #include "linked_backend.h"
 
 namespace firkin {
 namespace {
 
-// Gloo ends the process when a message is longer than what waits for it. So there is room for the longest first message
-// of a round, which says how many bytes its sender has, and holds as many as fit. The rest follows once the lengths are
-// known to be equal.
+// What a message begins with.
 struct MessageHead {
   uint64_t call = 0;
   uint64_t bytes = 0;
 };
 
-constexpr size_t kFirstMessage = 4096;
-constexpr size_t kRoomInFirst = kFirstMessage - sizeof(MessageHead);
+// Gloo ends the process when a message is longer than what waits for it. So there is room for the longest: 24 bytes of
+// 2,000 ranks and a bit of 100,000 parameters.
+constexpr size_t kLongestMessage = 64 * kKiB;
+constexpr size_t kMostBytes = kLongestMessage - sizeof(MessageHead);
 
 // Tags of Gloo's messages: numbers from 0 to 2^31 - 1, the same on both sides.
-constexpr int kTagsOfCall = 64;
-constexpr uint64_t kCallsBeforeTagsRepeat = uint64_t{1} << 24;
+constexpr int kTagsOfCall = 32;
+constexpr uint64_t kCallsBeforeTagsRepeat = uint64_t{1} << 25;
 
 int rounds_of(int64_t ranks) {
   return std::bit_width(static_cast<uint64_t>(ranks - 1));
@@ -54,8 +55,8 @@ class OrRounds::Rounds {
   Rounds(c10::intrusive_ptr<c10d::Backend> backend, std::optional<ModelledLink> link)
       : backend_(std::move(backend)), link_(std::move(link)), rank_(backend_->getRank()), size_(backend_->getSize()) {
     for (int round = 0; round < rounds_of(size_); ++round) {
-      sent_.push_back(bytes_tensor(kFirstMessage));
-      for (Expected& call : expected_) call.first.push_back(bytes_tensor(kFirstMessage));
+      sent_.push_back(bytes_tensor(kLongestMessage));
+      for (Expected& call : expected_) call.messages.push_back(bytes_tensor(kLongestMessage));
     }
   }
 
@@ -94,9 +95,9 @@ class OrRounds::Rounds {
   }
 
  private:
-  // The first messages of one call.
+  // The messages of one call, by round.
   struct Expected {
-    std::vector<at::Tensor> first;  // by round
+    std::vector<at::Tensor> messages;
     std::vector<Work> works;
     std::exception_ptr error;
   };
@@ -124,7 +125,7 @@ class OrRounds::Rounds {
     try {
       call.works.clear();
       for (int round = 0; round < rounds_of(size_); ++round) {
-        call.works.push_back(receive(call.first[static_cast<size_t>(round)], number, round, 0));
+        call.works.push_back(receive(call.messages[static_cast<size_t>(round)], number, round));
       }
     } catch (...) {
       call.error = std::current_exception();
@@ -134,36 +135,20 @@ class OrRounds::Rounds {
   void run_round(const Call& call, int round) {
     const auto bytes = static_cast<size_t>(call.bytes.nbytes());
     auto* const ours = static_cast<uint8_t*>(call.bytes.mutable_data_ptr());
-    const size_t in_first = std::min(bytes, kRoomInFirst);
-
     const MessageHead head{number_, bytes};
-    at::Tensor first = sent_[static_cast<size_t>(round)].narrow(0, 0, static_cast<int64_t>(sizeof head + in_first));
-    auto* const out = static_cast<uint8_t*>(first.mutable_data_ptr());
+    const at::Tensor message = sent_[static_cast<size_t>(round)].narrow(0, 0, static_cast<int64_t>(sizeof head + bytes));
+    auto* const out = static_cast<uint8_t*>(message.mutable_data_ptr());
     std::memcpy(out, &head, sizeof head);
-    std::memcpy(out + sizeof head, ours, in_first);
-    std::vector<Work> sending{send(first, round, 0)};
-    if (bytes > in_first) {
-      const at::Tensor rest = bytes_tensor(bytes - in_first);
-      std::memcpy(rest.mutable_data_ptr(), ours + in_first, bytes - in_first);
-      sending.push_back(send(rest, round, 1));
-    }
-
+    std::memcpy(out + sizeof head, ours, bytes);
+    const Work sending = send(message, round);
     if (round == 0) expect(number_ + 1);
     Expected& expected = expected_of(number_);
     await(expected.works[static_cast<size_t>(round)], call.timeout);
-    const auto* const in = static_cast<const uint8_t*>(expected.first[static_cast<size_t>(round)].const_data_ptr());
+    const auto* const in = static_cast<const uint8_t*>(expected.messages[static_cast<size_t>(round)].const_data_ptr());
     check_head(in, head, round);
-    at::Tensor rest;
-    if (bytes > in_first) {
-      rest = bytes_tensor(bytes - in_first);
-      await(receive(rest, number_, round, 1), call.timeout);
-    }
-    for (const Work& each : sending) await(each, call.timeout);
+    await(sending, call.timeout);
     travel(call);
-    for (size_t i = 0; i < in_first; ++i) ours[i] |= in[sizeof head + i];
-    if (!rest.defined()) return;
-    const auto* const more = static_cast<const uint8_t*>(rest.const_data_ptr());
-    for (size_t i = 0; i < bytes - in_first; ++i) ours[in_first + i] |= more[i];
+    for (size_t i = 0; i < bytes; ++i) ours[i] |= in[sizeof head + i];
   }
 
   void check_head(const uint8_t* message, const MessageHead& ours, int round) const {
@@ -206,16 +191,14 @@ class OrRounds::Rounds {
   [[noreturn]] static void throw_gone() { throw RuntimeError("the group was given up during start_or()"); }
 
   int source_of(int round) const { return (rank_ + size_ - (1 << round)) % size_; }
-  static int tag_of(uint64_t number, int round, int part) {
-    return static_cast<int>(number % kCallsBeforeTagsRepeat) * kTagsOfCall + 2 * round + part;
-  }
-  Work send(const at::Tensor& tensor, int round, int part) {
+  static int tag_of(uint64_t number, int round) { return static_cast<int>(number % kCallsBeforeTagsRepeat) * kTagsOfCall + round; }
+  Work send(const at::Tensor& tensor, int round) {
     std::vector<at::Tensor> tensors{tensor};
-    return backend_->send(tensors, (rank_ + (1 << round)) % size_, tag_of(number_, round, part));
+    return backend_->send(tensors, (rank_ + (1 << round)) % size_, tag_of(number_, round));
   }
-  Work receive(const at::Tensor& tensor, uint64_t number, int round, int part) {
+  Work receive(const at::Tensor& tensor, uint64_t number, int round) {
     std::vector<at::Tensor> tensors{tensor};
-    return backend_->recv(tensors, source_of(round), tag_of(number, round, part));
+    return backend_->recv(tensors, source_of(round), tag_of(number, round));
   }
 
   const c10::intrusive_ptr<c10d::Backend> backend_;
@@ -270,6 +253,7 @@ Work start_or(const ProcessGroup& group, at::Tensor bytes) {
   if (bytes.scalar_type() != at::kByte || !bytes.is_cpu() || !bytes.is_contiguous()) {
     throw InputError("start_or(): expected contiguous bytes on the CPU");
   }
+  if (bytes.nbytes() > kMostBytes) throw InputError(fmt::format("start_or(): {} bytes; expected at most {}", bytes.nbytes(), kMostBytes));
   return dynamic_cast<LosableGroup&>(*group.c10d).or_rounds().start(std::move(bytes), group.timeout.value_or(group.state->options.timeout));
 }
 

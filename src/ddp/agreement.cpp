@@ -97,14 +97,10 @@ std::string difference_between_ranks(const ProcessGroup& group, const std::vecto
   return first_difference(of_rank_0, theirs, rank);
 }
 
-void agree_to_begin(const ProcessGroup& group, const std::string& problem) {
-  const auto ranks = all_gather(group, {problem.empty() ? 0.0 : 1.0});
-  const auto failed = std::ranges::find_if(ranks, [](const auto& rank) { return rank[0] != 0; });
-  if (failed == ranks.end()) return;
-  const auto rank = static_cast<int>(failed - ranks.begin());
-  const std::string reason = text_of_rank(group, problem, rank);
-  if (!problem.empty()) throw InputError(problem);
-  throw RuntimeError(fmt::format("rank {} cannot begin: {}", rank, reason));
+void agree_to_begin(const ProcessGroup& group, const std::optional<std::string>& problem) {
+  const std::optional<RankProblem> first = first_problem(group, problem);
+  if (problem) throw InputError(*problem);
+  if (first) throw RuntimeError(fmt::format("rank {} cannot begin: {}", first->rank, first->text));
 }
 
 StepAgreement::StepAgreement(const ProcessGroup& group, size_t parameters)

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -28,9 +29,9 @@ std::string describe_tensor(const char* kind, const std::string& name, const at:
 // same text on every rank. Collective.
 std::string difference_between_ranks(const ProcessGroup& group, const std::vector<std::string>& lines);
 
-// A rank that cannot go on gives its reason as `problem`, the others an empty text. The former then throws its reason
-// as InputError, and every other rank a RuntimeError that names it. Collective.
-void agree_to_begin(const ProcessGroup& group, const std::string& problem);
+// A rank that cannot go on gives its reason as `problem`, and then throws it as InputError; every other rank throws a
+// RuntimeError that names it. Collective.
+void agree_to_begin(const ProcessGroup& group, const std::optional<std::string>& problem);
 
 enum class RankState : uint64_t { kWithoutData, kWithData, kFailed };
 

@@ -190,7 +190,7 @@ DataParallel::DataParallel(torch::nn::Module& module, const ProcessGroup& group,
   const std::vector<std::string> lines = describe(options, module);
   const bool broadcasts = options.broadcast_parameters;
   std::optional<StepSetup> setup;
-  std::string problem;
+  std::optional<std::string> problem;
   try {
     setup = prepare(module, group, std::move(options));
   } catch (const InputError& error) {

@@ -158,12 +158,11 @@ std::optional<StepFailure> Synchronizer::finish_comm_hook() {
   open_->error = transport_->finish_comm_hook([this] { return where(); });
   ProcessGroup control = setup_.control;
   if (open_->error) control.timeout = kPatienceWithHook;
-  const auto ranks = all_gather(control, {open_->error ? 1.0 : 0.0});
-  const auto failed = std::ranges::find_if(ranks, [](const auto& rank) { return rank[0] != 0; });
-  if (failed == ranks.end()) return std::nullopt;
-  const auto rank = static_cast<int>(failed - ranks.begin());
-  const std::string ours = open_->error ? message_of(open_->error).substr(0, kLongestReason) : "";
-  return StepFailure{.rank = rank, .step = step_, .reason = text_of_rank(setup_.control, ours, rank)};
+  std::optional<std::string> ours;
+  if (open_->error) ours = message_of(open_->error).substr(0, kLongestReason);
+  const std::optional<RankProblem> first = first_problem(control, ours);
+  if (!first) return std::nullopt;
+  return StepFailure{.rank = first->rank, .step = step_, .reason = first->text};
 }
 
 void Synchronizer::succeed() {

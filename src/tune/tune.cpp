@@ -101,14 +101,13 @@ Workload workload_of(torch::nn::Module& module, const TrainingStep& step, const 
 // Rank 0 alone looks at the folder; a problem with it is every rank's error.
 std::unique_ptr<OutputFolder> claimed_folder(const ProcessGroup& group, const std::string& out) {
   std::unique_ptr<OutputFolder> folder;
-  std::string problem;
+  std::optional<std::string> problem;
   try {
     if (group.rank == 0 && !out.empty()) folder = std::make_unique<OutputFolder>(out, "tune: out");
   } catch (const std::exception& error) {
     problem = error.what();
   }
-  problem = text_of_rank(group, problem, 0);
-  if (!problem.empty()) throw InputError(problem);
+  if (const auto first = first_problem(group, problem)) throw InputError(first->text);
   return folder;
 }
 

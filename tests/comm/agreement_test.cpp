@@ -48,7 +48,7 @@ TEST_P(Agreement, IsTheOrOfAllRanks) {
   run_ranks(GetParam(), [](const ProcessGroup& group) {
     const Connections connections = take_connections(group);
     int64_t call = 0;
-    for (const int64_t count : {1, 63, 1000, 4079, 4080, 4081, 100'000}) {
+    for (const int64_t count : {1, 63, 1000, 65'520}) {
       const at::Tensor bytes = bytes_of_rank(group.rank, ++call, count);
       wait(connections.group(), start_or(connections.group(), bytes), "the agreement");
       EXPECT_TRUE(at::equal(bytes, or_of_ranks(group.size, call, count))) << count;
@@ -172,8 +172,8 @@ TEST(AgreementOfRanks, AGroupThatGoesWaitsForNoRank) {
 
 TEST(AgreementOfRanks, LengthsThatDifferAreAnErrorThatNamesBothAndNotTheEndOfTheProcess) {
   const auto losses =
-      losses_of(2, 60s, [](const ProcessGroup& group) { agree(take_connections(group).group(), group.rank == 0 ? 40 : 100'000); });
-  EXPECT_THAT(losses[0], HasSubstr("rank 1 sends 100000 bytes in its call 0 of start_or(), rank 0 has 40 bytes in call 0"));
+      losses_of(2, 60s, [](const ProcessGroup& group) { agree(take_connections(group).group(), group.rank == 0 ? 40 : 50'000); });
+  EXPECT_THAT(losses[0], HasSubstr("rank 1 sends 50000 bytes in its call 0 of start_or(), rank 0 has 40 bytes in call 0"));
   EXPECT_NE(losses[1], "");
 }
 
@@ -203,8 +203,9 @@ TEST(AgreementOfRanks, OverAModelledLinkEveryRoundTakesAHop) {
   }
 }
 
-TEST(AgreementOfRanks, IsOfBytesOnTheCpu) {
+TEST(AgreementOfRanks, IsOfAFewBytesOnTheCpu) {
   run_ranks(1, [](const ProcessGroup& group) {
+    EXPECT_THROW(start_or(group, at::zeros({65'521}, at::kByte)), InputError);
     EXPECT_THROW(start_or(group, at::zeros({8})), InputError);
     EXPECT_THROW(start_or(group, at::zeros({8, 2}, at::kByte).t()), InputError);
   });
