@@ -88,7 +88,7 @@ void BucketFlight::begin(const std::optional<c10::Stream>& timing) {
   state_ = State::kFilling;
   missing_ = tensors_;
   timing_ = timing;
-  came_at_ = {};
+  arrived_at_ = {};
 }
 
 void BucketFlight::tensor_placed(c10::Device device) {
@@ -112,7 +112,7 @@ void BucketFlight::launch(c10::Device device, c10::function_ref<BucketReduction(
     if (!sum->completed()) return;  // over Gloo, where the CPU would have to wait
     const c10::StreamGuard guard(*timing_);
     sum->wait();  // only the stream does
-    came_at_ = now();
+    arrived_at_ = now();
     return;
   }
   reduction_.work->getFuture()->addCallback(
@@ -138,7 +138,7 @@ bool BucketFlight::wait(const ProcessGroup& group, c10::function_ref<std::string
   if (!device_.is_cpu()) {
     if (!event_) event_.emplace(device_.type());
     event_->record(current_stream(device_));
-    if (timing_ && !came_at_.event) came_at_ = now();
+    if (timing_ && !arrived_at_.event) arrived_at_ = now();
   }
   Clock::rep unset = 0;  // the backend did not say when
   ended_at_->compare_exchange_strong(unset, Clock::now().time_since_epoch().count());
@@ -148,7 +148,7 @@ bool BucketFlight::wait(const ProcessGroup& group, c10::function_ref<std::string
 }
 
 BucketTimes BucketFlight::times() const {
-  const DeviceTime ended{.host = Clock::time_point(Clock::duration(ended_at_->load())), .event = came_at_.event};
+  const DeviceTime ended{.host = Clock::time_point(Clock::duration(ended_at_->load())), .event = arrived_at_.event};
   return {.ready = missing_ == 0 ? full_at_ : launched_at_, .launched = launched_at_, .ended = ended};
 }
 

@@ -134,7 +134,7 @@ class BucketFlight {
   int64_t missing_;  // gradients that are not in the bucket yet
   std::optional<c10::Stream> timing_;
   DeviceTime full_at_, launched_at_;
-  DeviceTime came_at_;  // in a step that is timed by events
+  DeviceTime arrived_at_;  // in a step that is timed by events
   BucketWriters writers_;
   BucketReduction reduction_;  // in flight
   c10::Device device_ = c10::kCPU;

@@ -172,7 +172,7 @@ class BucketTransport {
   // Buckets of the step that were launched and not received, in launch order.
   std::vector<int64_t> not_received() const;
   bool is_received(int64_t bucket) const { return flight(bucket).is_consumed(); }
-  bool has_come(int64_t bucket) const { return !flight(bucket).is_pending(); }  // receive_bucket() would not wait
+  bool has_arrived(int64_t bucket) const { return !flight(bucket).is_pending(); }  // receive_bucket() would not wait
   // Receives a bucket, once a step. Returns the wanted parameters whose gradients are complete with it. Throws as
   // firkin::wait() does.
   std::vector<size_t> receive_bucket(int64_t bucket, What what);

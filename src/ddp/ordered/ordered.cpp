@@ -297,10 +297,10 @@ void Ordered::receive_in_turn(const std::vector<int64_t>& buckets) {
   const BucketTransport& transport = synchronizer_.transport();
   for (const int64_t bucket : buckets) {
     while (!transport.is_received(bucket)) {
-      std::vector<int64_t> come = transport.not_received();
-      std::erase_if(come, [&](int64_t each) { return !transport.has_come(each); });
-      if (come.empty()) come = {bucket};
-      receive_late(come);
+      std::vector<int64_t> arrived = transport.not_received();
+      std::erase_if(arrived, [&](int64_t each) { return !transport.has_arrived(each); });
+      if (arrived.empty()) arrived = {bucket};
+      receive_late(arrived);
     }
   }
   if (!transport.not_received().empty()) return;

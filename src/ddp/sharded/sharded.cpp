@@ -43,12 +43,12 @@ at::Tensor first_run(const ParameterPart& part, const ShardedOptions& options) {
 }  // namespace
 
 void check_sharded(const DataParallelOptions& options, const torch::nn::Module& module) {
-  if (const std::string twice = standing_twice(module); !twice.empty()) throw InputError("DataParallel: " + twice);
+  if (const std::string twice = registered_twice(module); !twice.empty()) throw InputError("DataParallel: " + twice);
   if (!options.gradient_hook.wire_dtype) return;
   throw InputError("DataParallel: the strategy sharded takes no gradient hook, because it sums gradients itself; expected none");
 }
 
-std::string standing_twice(const torch::nn::Module& module) {
+std::string registered_twice(const torch::nn::Module& module) {
   std::unordered_map<const torch::nn::Module*, std::string> first_names;
   for (const auto& item : module.named_modules(/*name_prefix=*/"", /*include_self=*/false)) {
     const auto [first, is_new] = first_names.emplace(item.value().get(), item.key());
