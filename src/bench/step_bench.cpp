@@ -15,7 +15,6 @@
 #include "firkin/base/error.h"
 #include "firkin/base/units.h"
 #include "firkin/ddp/module_parameters.h"
-#include "firkin/stats/block_fit.h"
 #include "firkin/stats/estimates.h"
 
 #include <torch/optim/sgd.h>

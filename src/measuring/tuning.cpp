@@ -9,7 +9,6 @@
 
 #include "firkin/base/units.h"
 #include "firkin/plan/ordered_plan.h"
-#include "firkin/stats/block_fit.h"
 #include "firkin/stats/estimates.h"
 
 namespace firkin {

@@ -7,7 +7,6 @@
 #include <span>
 
 #include "firkin/base/units.h"
-#include "firkin/stats/block_fit.h"
 #include "firkin/stats/estimates.h"
 #include "results/field.h"
 #include "results/results.h"

@@ -1,5 +1,4 @@
 // What a setting takes, once the blocks are taken out.
-#include "firkin/stats/block_fit.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

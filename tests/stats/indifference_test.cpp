@@ -1,5 +1,5 @@
 // Which settings can be told from the best one.
-#include "firkin/stats/block_fit.h"
+#include "firkin/stats/estimates.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -8,7 +8,6 @@
 #include <cmath>
 #include <functional>
 #include <limits>
-#include <span>
 #include <stdexcept>
 #include <vector>
 
@@ -91,15 +90,6 @@ TEST(ANoisyBest, IsNotLeftOutBecauseTheOthersNoiseIsSmall) {
     return !is_member(indifference_set(measured), 0);
   };
   EXPECT_LE(count(100, 5, leaves_out), 5);
-}
-
-TEST(IndifferenceSet, TakesTheFitOfMoreSettingsWhereThereIsOne) {
-  SyntheticNoise noise(6);
-  const auto measured = measure(noise, {0.2, 0.1, 0.12, 0.11}, 10, 0.01);
-  const BlockFit fit = fit_blocks(measured);
-  const IndifferenceSet set = indifference_set({measured.begin() + 1, measured.end()}, std::span(fit).subspan(1));
-  EXPECT_EQ(set.best, 0);
-  EXPECT_THAT(set.members, ElementsAre(0));
 }
 
 TEST(IndifferenceSet, HoldsTheBestAndWhatCannotBeToldFromIt) {

@@ -44,20 +44,19 @@ double percent_covered_by_series(size_t samples, double correlation) {
 
 TEST(MedianInterval, HoldsTheTrueMedianAsOftenAsItSays) {
   for (const size_t samples : {6, 7, 10, 11, 20, 30, 100}) {
-    for (const double confidence : {0.8, 0.95}) {
-      const double percent =
-          percent_covered(samples, 0, [&](const std::vector<double>& times) { return median_interval(times, confidence); });
-      EXPECT_NEAR(percent, 100 * confidence, confidence > 0.9 ? 1.5 : 2.5) << samples << " samples";
-    }
+    EXPECT_NEAR(percent_covered(samples, 0, [](const std::vector<double>& times) { return median_interval(times); }), 95, 1.5)
+        << samples << " samples";
   }
 }
 
-TEST(MedianInterval, EndsAtTheSamplesThatTheBinomialDistributionNames) {
-  // Of ten samples, one or none is on one side of the median in 11 of 1024 cases: 97.85 % lie from the second to the ninth.
+TEST(MedianInterval, EndsBetweenTheSamplesThatTheBinomialDistributionNames) {
+  // Of ten samples, one or none is on one side of the median in 11 of 1024 cases: 97.85 % lie from the second to the ninth. From the
+  // third to the eighth it is 89.1 %.
   const std::vector<double> ten = {10, 3, 1, 7, 5, 9, 2, 8, 6, 4};
-  const Interval interval = median_interval(ten, 1 - 22.0 / 1024);
-  EXPECT_NEAR(interval.low, 2, 1e-9);
-  EXPECT_NEAR(interval.high, 9, 1e-9);
+  const Interval interval = median_interval(ten);
+  EXPECT_GT(interval.low, 2);
+  EXPECT_LT(interval.low, 2.5);
+  EXPECT_NEAR(interval.high, 11 - interval.low, 1e-9);
 }
 
 TEST(MedianInterval, ReachesFromOneModeToTheOtherWhereTheMedianMayLieInEither) {
@@ -74,12 +73,6 @@ TEST(MedianInterval, OfFewerThanSixSamplesIsUnbounded) {
   EXPECT_EQ(of_times.high, kInfinity);
   EXPECT_EQ(median_interval(std::vector<double>{-1, 2, 3}).low, -kInfinity);
   EXPECT_LT(median_interval(std::vector<double>{1, 2, 3, 4, 5, 6}).high, kInfinity);
-}
-
-TEST(MedianInterval, AsksForMoreSamplesWhereMoreConfidenceIsAsked) {
-  const std::vector<double> eight = {1, 2, 3, 4, 5, 6, 7, 8};
-  EXPECT_LT(median_interval(eight, 0.99).high, kInfinity);
-  EXPECT_EQ(median_interval(eight, 0.995).high, kInfinity);
 }
 
 TEST(SeriesInterval, CoversInNinetyTwoToNinetyEightPercent) {
@@ -127,11 +120,9 @@ TEST(SeriesInterval, IsHardlyMovedByAnOutlier) {
   EXPECT_EQ(disturbed.high, clean.high);
 }
 
-TEST(SeriesInterval, GrowsWithConfidenceAndFollowsTheUnit) {
+TEST(SeriesInterval, FollowsTheUnit) {
   SyntheticNoise noise(6);
   const std::vector<double> seconds = step_times(noise, 30, 0);
-  EXPECT_LT(series_interval(seconds, 0.99).low, series_interval(seconds, 0.5).low);
-  EXPECT_GT(series_interval(seconds, 0.99).high, series_interval(seconds, 0.5).high);
   std::vector<double> milliseconds = seconds;
   for (double& time : milliseconds) time *= 1000;
   EXPECT_NEAR(series_interval(milliseconds).low, 1000 * series_interval(seconds).low, 1e-9);
@@ -144,12 +135,9 @@ TEST(SeriesInterval, OfEqualValuesIsThatValue) {
 }
 
 TEST(Intervals, RefuseWhatHasNoAnswer) {
-  const std::vector<double> samples = {1, 2, 3, 4, 5, 6};
   for (const auto& interval : {median_interval, series_interval}) {
-    EXPECT_THROW(interval(std::vector<double>{}, 0.95), std::invalid_argument);
-    EXPECT_THROW(interval(std::vector<double>{1, 2, 3, std::nan("")}, 0.95), std::invalid_argument);
-    EXPECT_THROW(interval(samples, 0), std::invalid_argument);
-    EXPECT_THROW(interval(samples, 1), std::invalid_argument);
+    EXPECT_THROW(interval(std::vector<double>{}), std::invalid_argument);
+    EXPECT_THROW(interval(std::vector<double>{1, 2, 3, std::nan("")}), std::invalid_argument);
   }
 }
 

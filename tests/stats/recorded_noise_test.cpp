@@ -7,7 +7,6 @@
 #include <string>
 #include <vector>
 
-#include "firkin/stats/block_fit.h"
 #include "firkin/stats/estimates.h"
 #include "recorded_noise.h"
 

@@ -12,7 +12,6 @@
 #include "comm/timed_visit.h"
 #include "firkin/base/error.h"
 #include "firkin/base/units.h"
-#include "firkin/stats/block_fit.h"
 #include "firkin/stats/estimates.h"
 
 namespace firkin {
