@@ -37,8 +37,6 @@ void run_rank(const TuneFlags& flags, TuneOptions options, const ProcessGroup& g
   const Tuning tuned = tune(group, workload, options);
   options.on_progress = {};
   if (!is_rank_0) return;
-  const std::string& warning = tuned.fit.warning;
-  if (!warning.empty()) fmt::print(stderr, "firkin: calibration: {}\n", warning);
   add_sections(tuned, results);
   finish_run(flags.common, results, tables_of(tuned));
 }

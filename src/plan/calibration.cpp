@@ -1,7 +1,6 @@
 #include "firkin/plan/calibration.h"
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <array>
@@ -23,7 +22,6 @@ using Vector = std::vector<double>;
 // A fitted parameter, in units in which 1 is large. It is searched from `least` to `limit`; 0 means no effect.
 struct Parameter {
   const char* name;
-  const char* in_words;  // for readers who do not know the model
   double least, limit;
   double unit;  // of its values; 0 if it is a factor, of which the logarithm is searched
   std::function<void(Calibration&, double)> assign;
@@ -132,51 +130,6 @@ double norm(const Vector& v) {
   return std::sqrt(std::inner_product(v.begin(), v.end(), v.begin(), 0.0));
 }
 
-// Per parameter, whether the runs determine it: its effect on the residuals beyond what the other parameters could do to
-// them (Gram-Schmidt).
-std::vector<bool> determined(const Fit& fit, const Vector& x) {
-  constexpr double kStep = 1e-3, kNoEffect = 1e-3;
-  const Vector base = fit.residuals(x);
-  std::vector<Vector> columns;
-  for (size_t i = 0; i < x.size(); ++i) {
-    Vector moved = x;
-    const double step = x[i] + kStep <= fit.parameters[i].limit ? kStep : -kStep;
-    moved[i] += step;
-    columns.push_back(fit.residuals(moved));
-    for (size_t r = 0; r < base.size(); ++r) columns.back()[r] = (columns.back()[r] - base[r]) / step;
-  }
-  std::vector<bool> result;
-  for (size_t i = 0; i < x.size(); ++i) {
-    std::vector<Vector> rest = columns;
-    // Column i goes last, so that all others are taken out of it.
-    std::rotate(rest.begin() + static_cast<std::ptrdiff_t>(i), rest.begin() + static_cast<std::ptrdiff_t>(i) + 1, rest.end());
-    for (size_t c = 0; c < rest.size(); ++c) {
-      const double length = norm(rest[c]);
-      for (size_t later = c + 1; later < rest.size() && length >= kNoEffect; ++later) {
-        double dot = 0;
-        for (size_t r = 0; r < base.size(); ++r) dot += rest[later][r] * rest[c][r] / (length * length);
-        for (size_t r = 0; r < base.size(); ++r) rest[later][r] -= dot * rest[c][r];
-      }
-    }
-    result.push_back(norm(rest.back()) >= kNoEffect);
-  }
-  return result;
-}
-
-// Sets the residual and the warning. `residuals` are those at `x`.
-void add_uncertainty(const Fit& fit, const Vector& x, const Vector& residuals, Calibration& result) {
-  const std::vector<bool> is_determined = determined(fit, x);
-  std::vector<std::string> undetermined;
-  for (size_t i = 0; i < x.size(); ++i) {
-    if (!is_determined[i]) undetermined.push_back(fit.parameters[i].in_words);
-  }
-  if (!undetermined.empty()) {
-    result.warning = fmt::format("these runs cannot tell {}, so predicted times may be off; runs with more, and with fewer, buckets could",
-                                 fmt::join(undetermined, " or "));
-  }
-  if (residuals.size() > x.size()) result.residual = norm(residuals) / std::sqrt(static_cast<double>(residuals.size() - x.size()));
-}
-
 void check_runs(const TensorProfile& profile, const std::vector<MeasuredRun>& runs) {
   if (runs.empty()) throw InputError("calibration has no measured run; expected at least one");
   for (size_t r = 0; r < runs.size(); ++r) {
@@ -199,12 +152,10 @@ std::vector<Parameter> parameters_for(const std::vector<MeasuredRun>& runs) {
     most_buckets = std::max(most_buckets, run.plan.buckets.size());
   }
   std::vector<Parameter> parameters = {
-      {"the slowdown of computation", "how much communication slows computation down", 0, kLargestLogSlowdown, 0,
-       [](Calibration& c, double v) { c.options.compute_slowdown = v; }},
-      {"the overhead per call", "what each all-reduce costs the thread that computes", 0, 1, longest_s / static_cast<double>(most_buckets),
+      {"the slowdown of computation", 0, kLargestLogSlowdown, 0, [](Calibration& c, double v) { c.options.compute_slowdown = v; }},
+      {"the overhead per call", 0, 1, longest_s / static_cast<double>(most_buckets),
        [](Calibration& c, double v) { c.options.overhead_s = v; }},
-      {"the latency factor", "how much longer an all-reduce takes to start during backward", -kLargestLogLatency, kLargestLogLatency, 0,
-       [](Calibration& c, double v) { c.latency_factor = v; }}};
+      {"the latency factor", -kLargestLogLatency, kLargestLogLatency, 0, [](Calibration& c, double v) { c.latency_factor = v; }}};
   const size_t count = std::clamp<size_t>(runs.size() - 1, 1, parameters.size());
   parameters.erase(parameters.begin() + static_cast<std::ptrdiff_t>(count), parameters.end());
   return parameters;
@@ -268,7 +219,7 @@ Calibration calibrate(const TensorProfile& profile, const CommCosts& costs, cons
   for (double& error : errors) error = std::abs(std::expm1(error));
   result.median_relative_error = median(errors);
   for (const Parameter& parameter : fit.parameters) result.fitted.emplace_back(parameter.name);
-  add_uncertainty(fit, x, residuals, result);
+  if (residuals.size() > x.size()) result.residual = norm(residuals) / std::sqrt(static_cast<double>(residuals.size() - x.size()));
   return result;
 }
 

@@ -135,8 +135,6 @@ Wording summarize(const Results& results) {
     answer.warnings.push_back(fmt::format(
         "Modelled link ({}): times that include communication are those of this link, not of the one that carried the data.", *link));
   }
-  if (results.calibration && !results.calibration->fit.warning.empty())
-    answer.warnings.push_back(fmt::format("Calibration: {}.", results.calibration->fit.warning));
   answer.notes = results.notes;
   if (results.decision || results.prediction) {
     recommend(results, answer);

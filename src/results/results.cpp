@@ -115,8 +115,7 @@ template <>
 constexpr auto kFields<Calibration> = std::tuple(Field("", &Calibration::options),
                                                  Field("latency_factor", &Calibration::latency_factor, Unit::kRatio),
                                                  Field("median_relative_error", &Calibration::median_relative_error),
-                                                 Field("fitted", &Calibration::fitted), Field("residual", &Calibration::residual),
-                                                 Field("warning", &Calibration::warning));
+                                                 Field("fitted", &Calibration::fitted), Field("residual", &Calibration::residual));
 
 template <>
 constexpr auto kFields<CalibrationSection> = std::tuple(Field("", &CalibrationSection::fit), Field("runs", &CalibrationSection::runs));

@@ -1,7 +1,6 @@
 // Fits contention, the latency of calls during backward, and launch overhead to a few measured runs of the workload.
 //
 //   const Calibration calibration = calibrate(profile, costs, {{plan_a, 0.212}, {plan_b, 0.198}});
-//   if (!calibration.warning.empty()) fmt::print(stderr, "{}\n", calibration.warning);
 //   simulate(profile, plan, calibrated(costs, calibration), calibration.options);
 //
 // Calibrate on a few plans and predict others: a cap used for calibration does not test the model.
@@ -30,8 +29,6 @@ struct Calibration {
   std::vector<std::string> fitted = {};  // names of the fitted parameters
   // Standard deviation of log(predicted / measured); divisor: times less parameters.
   std::optional<double> residual = {};
-  // Names parameters that the runs do not determine because other values would fit as well; else empty.
-  std::string warning = {};
 };
 
 // Least squares of log(predicted / measured). One or two runs determine the slowdown of computation, three also the
