@@ -224,13 +224,10 @@ std::vector<std::vector<int64_t>> assigned_buckets(const std::vector<int64_t>& s
 }
 
 Prediction predict_workload(const MeasuredProfile& profile, const MeasuredAllReduce& curve, std::optional<int64_t> world_size,
-                            std::optional<int64_t> ranks_per_node, const std::vector<double>& caps_mib, const std::string& rule,
-                            std::optional<double> first_cap_mib, double overhead_s, double compute_slowdown, double latency_factor,
-                            std::optional<double> residual, bool sensitivity) {
-  PredictionInputs inputs{.profile = profile.tensors,
-                          .table = curve.rows,
-                          .world_size = chosen_world(curve, world_size),
-                          .ranks_per_node = ranks_per_node.value_or(0)};
+                            const std::vector<double>& caps_mib, const std::string& rule, std::optional<double> first_cap_mib,
+                            double overhead_s, double compute_slowdown, double latency_factor, std::optional<double> residual,
+                            bool sensitivity) {
+  PredictionInputs inputs{.profile = profile.tensors, .table = curve.rows, .world_size = chosen_world(curve, world_size)};
   inputs.rule = cap_options(1, rule, first_cap_mib);
   inputs.search.simulation = {overhead_s, compute_slowdown};
   inputs.latency_factor = latency_factor;
@@ -307,13 +304,12 @@ void bind_prediction(nb::module_& module) {
                            format_seconds(self.best_plan.backward_s));
       });
   module.def(
-      "predict", &predict_workload, "profile"_a, "curve"_a, nb::kw_only(), "world_size"_a = nb::none(), "ranks_per_node"_a = nb::none(),
+      "predict", &predict_workload, "profile"_a, "curve"_a, nb::kw_only(), "world_size"_a = nb::none(),
       "caps_mib"_a = std::vector<double>{}, "rule"_a = "close-when-full", "first_cap_mib"_a = nb::none(), "overhead_s"_a = 0.0,
       "compute_slowdown"_a = 1.0, "latency_factor"_a = 1.0, "residual"_a = nb::none(), "sensitivity"_a = false,
       nb::call_guard<nb::gil_scoped_release>(),
       "Predicts backward time over bucket caps, the best cap and the best plan.\n\n"
       "world_size: number of ranks, extrapolated to if `curve` lacks it; by default the only one in `curve`.\n"
-      "ranks_per_node: if given, several nodes are extrapolated only from measurements that span nodes.\n"
       "caps_mib: caps of the curve, MiB; by default powers of two. rule: 'close-when-full' (PyTorch) or 'at-most' (a tensor that would\n"
       "exceed the cap starts a new bucket). first_cap_mib: cap of the first bucket.\n"
       "overhead_s: cost per call on the thread that runs backward.\n"

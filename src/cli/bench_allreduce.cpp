@@ -79,7 +79,7 @@ void run_rank(const CollectivesFlags& flags, std::vector<int64_t> sizes, int64_t
   if (group.rank != 0) return;
   results.collectives = collective_rows(series, group.world());
   for (const AllReduceSeries& one : series) results.collective_samples_s.push_back(one.isolated_s);
-  finish(flags.common, results, {{"collectives.csv", collectives_csv(results.collectives)}}, series);
+  finish(flags.common, results, {}, series);
 }
 
 // ---- firkin bench chunks: a fixed amount of data in chunks of varying size.

@@ -312,8 +312,7 @@ Run declare_bench_collectives(CLI::App& app) {
       "median: single calls on the slowest rank, short ones timed several in a row.\n"
       "ratio: to the all-reduce, of turns beside each other. #wrong: elements that\n"
       "differ from the exact sum; exit code 1 if there are any. A size needs three\n"
-      "times itself in memory on each rank; larger ones are skipped.\n"
-      "collectives.csv: collective,bytes,world_size,seconds.\n\n"
+      "times itself in memory on each rank; larger ones are skipped.\n\n"
       "  firkin bench collectives --ranks 2                 4 KiB to 64 MiB\n"
       "  firkin bench collectives --ranks 2 -b 1M -e 16M -f 2 --time 1m\n"
       "  firkin bench collectives --ranks 4 --link 1gbit    over a modelled link\n");

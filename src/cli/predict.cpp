@@ -5,7 +5,6 @@
 #include <cmath>
 
 #include "command.h"
-#include "firkin/plan/scaling.h"
 #include "import/import.h"
 #include "model/transformer_config.h"
 
@@ -14,12 +13,11 @@ namespace {
 
 struct PredictFlags {
   PredictionInputs given;  // what needs no file; a world_size of 0 means the only one in the table
-  std::string tensors, allreduce, collectives;
+  std::string tensors, allreduce;
   // Model takes the place of tensors, cluster that of allreduce. An empty gpu is the cluster's.
   std::string model, gpu, cluster;
   LocalBatch local = {.batch = 8};  // for the model; sequence 0: its longest
   std::optional<double> utilization;
-  int64_t nodes = 0;  // 0: not given
   RuleFlags rule;
   std::optional<int64_t> largest_bucket_bytes;
   double forward_s = 0;   // 0: not given
@@ -39,7 +37,6 @@ const std::string& allreduce_of(const PredictFlags& flags) {
 int64_t world_size(const PredictFlags& flags, const AllReduceTable& table) {
   const std::vector<int64_t> worlds = world_sizes(table);
   if (flags.given.world_size != 0) return flags.given.world_size;
-  if (flags.nodes != 0) return flags.nodes * flags.given.ranks_per_node;
   if (worlds.size() == 1) return worlds[0];
   throw InputError(fmt::format("{}: several world sizes; expected --world with one of {}, or with another to extrapolate to",
                                allreduce_of(flags), fmt::join(worlds, ", ")));
@@ -103,18 +100,11 @@ PredictionInputs read_inputs(const PredictFlags& flags, std::vector<std::string>
   } else {
     notes.push_back(fmt::format("all-reduce times of {}, as others published them (data/README.md)", published.title));
     inputs.table = std::move(published.table);
-    if (published.world_size != 0 && (flags.given.world_size != 0 || flags.nodes != 0)) {
-      throw InputError(
-          fmt::format("--cluster {}: names {} ranks; leave them out beside --world and --nodes", flags.cluster, published.world_size));
+    if (published.world_size != 0 && flags.given.world_size != 0) {
+      throw InputError(fmt::format("--cluster {}: names {} ranks; leave them out beside --world", flags.cluster, published.world_size));
     }
     inputs.world_size = published.world_size != 0 ? published.world_size : world_size(flags, inputs.table);
   }
-  if (flags.collectives.empty()) return inputs;
-  if (const std::vector<int64_t> worlds = world_sizes(inputs.table); !std::ranges::binary_search(worlds, inputs.world_size)) {
-    throw InputError(fmt::format("--collectives {}: {} has no all-reduce of {} ranks; expected --world with one of {}", flags.collectives,
-                                 allreduce_of(flags), inputs.world_size, fmt::join(worlds, ", ")));
-  }
-  inputs.collectives = read_collectives_csv(flags.collectives, inputs.world_size);
   return inputs;
 }
 
@@ -171,25 +161,14 @@ Run declare_predict(CLI::App& app) {
       "  firkin predict --model gpt2-xl --batch 8 --cluster aws-p4de-16\n"
       "  firkin predict --model gpt2-xl --gpu a100 --allreduce all_reduce.log\n"
       "  firkin predict --tensors t.csv --allreduce a.csv --world 1024 --json\n"
-      "  firkin predict --tensors t.csv --allreduce a.csv --nodes 64 \\\n"
-      "    --ranks-per-node 8\n"
       "  firkin predict --tensors t.csv --allreduce a.csv --cap 5MiB,25MiB\n"
-      "  firkin predict --tensors t.csv --allreduce a.csv --sensitivity --out DIR\n"
-      "  firkin predict --tensors t.csv --allreduce a.csv --sharded \\\n"
-      "    --collectives collectives.csv\n");
+      "  firkin predict --tensors t.csv --allreduce a.csv --sensitivity --out DIR\n");
   app.add_option("--tensors", flags->tensors, "name,bytes,ready_s,... in gradient-ready order");
   app.add_option("--allreduce", flags->allreduce, "bytes,world_size,median_s,..., or others' times");
   add_assumption_flags(app, *flags);
   PredictionInputs& inputs = flags->given;
-  const CLI::Range ranks(int64_t{1}, kLargestWorld);
-  CLI::Option* world = app.add_option("--world", inputs.world_size, "number of ranks; extrapolates if not measured")->check(ranks);
-  CLI::Option* per_node =
-      app.add_option("--ranks-per-node", inputs.ranks_per_node, "with --nodes: extrapolate from worlds that span nodes");
-  per_node->check(ranks);
-  app.add_option("--nodes", flags->nodes, "with --ranks-per-node: sets --world to the product")
-      ->check(ranks)
-      ->needs(per_node)
-      ->excludes(world);
+  app.add_option("--world", inputs.world_size, "number of ranks; extrapolates if not measured")
+      ->check(CLI::Range(int64_t{1}, kLargestWorld));
   add_sizes(app, "--cap", inputs.caps, "caps of the curve: 1MiB,25MiB (default: powers of two)");
   add_rule_flags(app, flags->rule);
   add_import_flags(app, flags->reading, "Others' all-reduce times");
@@ -205,13 +184,8 @@ Run declare_predict(CLI::App& app) {
   add_size(app, "--max-bucket", flags->largest_bucket_bytes, "largest bucket of several tensors")->group(group);
   add_time(app, "--forward", flags->forward_s, "end of forward: 30ms (0: the largest needed_s)")->group(group);
   app.add_flag("--sensitivity", inputs.sensitivity, "multiply each input by 1/8 to 8; a heat map with --out");
-  CLI::Option* sharded =
-      app.add_flag("--sharded", inputs.sharded,
-                   "also predict the strategy sharded: time and memory;\n--tensors needs needed_s, and elements of 4 bytes");
-  app.add_option("--collectives", flags->collectives,
-                 "with --sharded: collective,bytes,seconds,world_size\n(optional: without it, taken as of these ranks);\ndefault: half an "
-                 "all-reduce each")
-      ->needs(sharded);
+  app.add_flag("--sharded", inputs.sharded,
+               "also predict the strategy sharded: time and memory;\n--tensors needs needed_s, and elements of 4 bytes");
   app.add_option("--out", flags->common.out, "folder for results.json, report.html (default: none)");
   add_json_flag(app, flags->common.json);
   return [flags] { return run(*flags); };

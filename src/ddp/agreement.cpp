@@ -18,10 +18,8 @@ namespace {
 
 std::string describe_plan(const std::optional<BucketPlan>& plan) {
   if (!plan) return "none";
-  std::vector<std::string> counts;
-  for (const Bucket& bucket : plan->buckets) {
-    counts.push_back(bucket.parts == 1 ? fmt::to_string(bucket.count) : fmt::format("1/{}", bucket.parts));
-  }
+  std::vector<int64_t> counts;
+  for (const Bucket& bucket : plan->buckets) counts.push_back(bucket.count);
   return fmt::format("buckets of {} tensors, launch order [{}]", fmt::join(counts, ", "), fmt::join(plan->launch_order, ", "));
 }
 

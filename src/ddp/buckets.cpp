@@ -61,34 +61,19 @@ GradientBuckets::GradientBuckets(std::vector<at::Tensor> parameters, BucketPlan 
       scale_(scale),
       scale_tensor_(at::native::wrapped_scalar_tensor(scale)) {
   check_plan(plan_, static_cast<int64_t>(parameters_.size()));
-  for (size_t bucket = 0; bucket < buckets_.size(); bucket += static_cast<size_t>(plan_.buckets[bucket].parts)) {
+  for (size_t bucket = 0; bucket < buckets_.size(); ++bucket) {
     const Bucket& tensors = plan_.buckets[bucket];
     std::fill_n(bucket_of_.begin() + tensors.first, tensors.count, static_cast<int64_t>(bucket));
     allocate(bucket);
   }
 }
 
-// Allocates a bucket, or all parts of a split tensor, of which `bucket` is the first.
 void GradientBuckets::allocate(size_t bucket) {
   const at::NoGradGuard no_grad;
-  const Bucket& tensors = plan_.buckets[bucket];
-  Memory whole = make_memory(tensors);
-  for (int64_t part = 0; tensors.parts > 1 && part < tensors.parts; ++part) {
-    const at::Tensor& split = parameters_[static_cast<size_t>(tensors.first)];
-    const int64_t begin = part_begin(split.numel(), part, tensors.parts);
-    const int64_t elements = part_begin(split.numel(), part + 1, tensors.parts) - begin;
-    const at::Tensor flat = whole.flat.narrow(0, begin, elements);
-    buckets_[bucket + static_cast<size_t>(part)] = {.flat = flat,
-                                                    .wire = whole.wire.is_same(whole.flat) ? flat : whole.wire.narrow(0, begin, elements),
-                                                    .gradient_bytes = elements * split.element_size(),
-                                                    .home = whole.home};
-  }
-  if (tensors.parts == 1) buckets_[bucket] = std::move(whole);
-  whole = {};
+  buckets_[bucket] = make_memory(plan_.buckets[bucket]);
   buckets_[bucket].own_uses = buckets_[bucket].flat.storage().use_count();
 }
 
-// Memory for all tensors of the bucket; for the first part of a split tensor, for all of it.
 GradientBuckets::Memory GradientBuckets::make_memory(const Bucket& bucket) {
   const auto first = parameters_.begin() + bucket.first;
   const int64_t alignment = kAlignment / first->element_size();
@@ -130,7 +115,7 @@ bool GradientBuckets::is_kept(size_t bucket) const {
 
 bool GradientBuckets::leave_kept_gradients() {
   bool any = false;
-  for (size_t bucket = 0; bucket < buckets_.size(); bucket += static_cast<size_t>(plan_.buckets[bucket].parts)) {
+  for (size_t bucket = 0; bucket < buckets_.size(); ++bucket) {
     if (!is_kept(bucket)) continue;
     allocate(bucket);
     any = true;
@@ -176,13 +161,8 @@ void GradientBuckets::place_on_cpu(size_t tensor) {
 
 void GradientBuckets::keep(size_t tensor) {
   const at::Tensor& gradient = parameters_[tensor].grad();
-  const auto bucket = static_cast<size_t>(bucket_of_[tensor]);
   if (gradient.is_same(views_[tensor])) return;
-  if (plan_.buckets[bucket].parts > 1) {  // any of its parts may be sent first
-    views_[tensor].copy_(gradient);
-    return;
-  }
-  Memory& memory = buckets_[bucket];
+  Memory& memory = buckets_[static_cast<size_t>(bucket_of_[tensor])];
   memory.kept.push_back(gradient);
   memory.places.push_back(views_[tensor]);
 }

@@ -6,7 +6,6 @@
 
 #include <cstdint>
 #include <optional>
-#include <ranges>
 #include <vector>
 
 #include "firkin/plan/bucket_plan.h"
@@ -16,8 +15,7 @@ namespace firkin {
 // Gradients exist once: place() moves a parameter's gradient into its bucket, adopt() makes its place there the
 // gradient again, with the parameter's strides if they are dense. Between the two the parameter has no gradient, so
 // that nothing that accumulates can write into a bucket in flight. Buckets, and every tensor in them, begin at
-// multiples of 256 bytes; the parts of a split tensor follow each other. Buckets that ranks share hold their tensors
-// without gaps, and end with zeros. Not thread-safe.
+// multiples of 256 bytes. Buckets that ranks share hold their tensors without gaps, and end with zeros. Not thread-safe.
 class GradientBuckets {
  public:
   // parameters: in the plan's order; those of one bucket must agree in dtype and device.
@@ -39,11 +37,7 @@ class GradientBuckets {
 
   const BucketPlan& plan() const { return plan_; }
   int64_t bucket_count() const { return static_cast<int64_t>(buckets_.size()); }
-  // The bucket that holds the tensor, or the first part of a split one; and all that hold a part of it.
   int64_t bucket_of(int64_t tensor) const { return bucket_of_[static_cast<size_t>(tensor)]; }
-  auto buckets_of(int64_t tensor) const {
-    return std::views::iota(bucket_of(tensor), bucket_of(tensor) + plan_.buckets[static_cast<size_t>(bucket_of(tensor))].parts);
-  }
   // What travels: the bucket itself, or its tensor of wire_dtype.
   const at::Tensor& wire(int64_t bucket) const { return buckets_[static_cast<size_t>(bucket)].wire; }
   const at::Tensor& parameter(int64_t tensor) const { return parameters_[static_cast<size_t>(tensor)]; }

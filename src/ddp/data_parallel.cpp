@@ -71,10 +71,6 @@ void check_comm_hook(const DataParallelOptions& options) {
                     "for each; expected a cap or a plan",
                     name));
   }
-  const auto is_split = [](const Bucket& bucket) { return bucket.parts > 1; };
-  if (options.plan && std::ranges::any_of(options.plan->buckets, is_split)) {
-    throw InputError(fmt::format("DataParallel: the communication hook {} with a plan that splits a tensor; expected whole ones", name));
-  }
 }
 
 // Gloo sums these types, and complex numbers as pairs of real ones. No backend of c10d scatters or gathers complex

@@ -37,12 +37,11 @@ BucketPlan group_one_kind(const std::vector<int64_t>& sizes, const DataParallelO
 }
 
 // Throws InputError for what ranks cannot divide by elements, in memory order.
-void check_shareable(const std::vector<NamedTensor>& parameters, const DataParallelOptions& options) {
+void check_shareable(const std::vector<NamedTensor>& parameters) {
   for (const auto& [name, tensor] : parameters) {
     if (tensor.is_non_overlapping_and_dense()) continue;
     throw InputError(fmt::format("strategy sharded: the memory of {} has gaps; expected a dense parameter", name));
   }
-  if (options.plan && has_parts(*options.plan)) throw InputError("strategy sharded: the plan splits a tensor; expected whole tensors");
 }
 
 }  // namespace
@@ -102,10 +101,6 @@ void check_communication(const std::vector<NamedTensor>& parameters, const std::
   for (const Bucket& bucket : plan.buckets) {
     const auto tensor_at = [&](int64_t position) { return parameters[static_cast<size_t>(order[static_cast<size_t>(position)])]; };
     const NamedTensor& first = tensor_at(bucket.first);
-    if (bucket.parts > first.tensor.numel() && bucket.parts > 1) {
-      throw InputError(
-          fmt::format("bucket plan: {} in {} parts; expected at most its {} elements", first.name, bucket.parts, first.tensor.numel()));
-    }
     for (int64_t i = bucket.first; i < bucket.first + bucket.count; ++i) {
       if (kind_of(tensor_at(i).tensor) == kind_of(first.tensor)) continue;
       throw InputError(
@@ -116,7 +111,7 @@ void check_communication(const std::vector<NamedTensor>& parameters, const std::
 
 CommunicationPlan plan_communication(const std::vector<NamedTensor>& parameters, const std::vector<int64_t>& ready_order,
                                      const DataParallelOptions& options) {
-  if (options.strategy.shards) check_shareable(parameters, options);
+  if (options.strategy.shards) check_shareable(parameters);
   if (takes_plan(options)) {
     if (!options.plan) throw InputError("strategy planned: expected DataParallelOptions::plan");
     check_communication(parameters, ready_order, *options.plan);

@@ -187,7 +187,8 @@ void BucketTransport::place(size_t parameter) {
   buckets_->place(position);
   placed_[parameter] = true;
   for (StepExtension* extension : extensions_) extension->placed(parameter);
-  for (const int64_t bucket : buckets_->buckets_of(position)) flight(bucket).tensor_placed(buckets_->wire(bucket).device());
+  const int64_t bucket = buckets_->bucket_of(position);
+  flight(bucket).tensor_placed(buckets_->wire(bucket).device());
   const size_t launched_before = launched_;
   while (launched_ < flights_.size() && flight(bucket_at(launched_)).is_full()) launch_next();
   if (launched_ == launched_before) return;
@@ -284,9 +285,7 @@ std::vector<size_t> BucketTransport::receive_bucket(int64_t bucket, What what) {
   std::vector<size_t> complete;
   for (const int64_t each : parameters_in(bucket)) {
     const auto parameter = static_cast<size_t>(each);
-    const auto parts = buckets_->buckets_of(position_of(parameter));
-    const bool is_complete = std::ranges::all_of(parts, [this](int64_t part) { return is_received(part); });
-    if (is_complete && wanted_[parameter]) complete.push_back(parameter);
+    if (wanted_[parameter]) complete.push_back(parameter);
   }
   return complete;
 }
@@ -342,8 +341,7 @@ void BucketTransport::use_plan(CommunicationPlan communication) {
 std::string BucketTransport::describe(int64_t bucket) const {
   const Bucket& tensors = communication_.plan.buckets[static_cast<size_t>(bucket)];
   const auto first = static_cast<size_t>(communication_.order[static_cast<size_t>(tensors.first)]);
-  std::string more = tensors.count > 1 ? fmt::format(" and {} more", tensors.count - 1) : "";
-  if (tensors.parts > 1) more = fmt::format(", part {} of {}", tensors.part + 1, tensors.parts);
+  const std::string more = tensors.count > 1 ? fmt::format(" and {} more", tensors.count - 1) : "";
   return fmt::format("bucket {} ({}{}, {})", bucket, setup_.parameters[first].name, more, format_bytes(buckets_->gradient_bytes(bucket)));
 }
 

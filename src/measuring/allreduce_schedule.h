@@ -126,7 +126,7 @@ class AllReduceSchedule {
   std::optional<AllReduceVisit> visit_;  // the one that next() returns
 };
 
-// The rows of allreduce.csv and of collectives.csv. In the latter, each size has its all-reduce first, for comparison.
+// The rows of allreduce.csv, and of all collectives: each size has its all-reduce first, for comparison.
 AllReduceTable allreduce_table(const std::vector<AllReduceSeries>& series, int64_t world_size);
 std::vector<CollectiveRow> collective_rows(const std::vector<AllReduceSeries>& series, int64_t world_size);
 

@@ -139,11 +139,11 @@ void tune_sharded(Tuning& tuning, const TrainedMemory& trained) {
                                  ? halves_of(*tuning.costs)
                                  : calibrated(sharded_costs(tuning.collectives), *tuning.costs, tuning.fit.latency_factor);
   PredictedSharded sharded = predict_sharded(model.profile, costs, search, 0, trained);
-  std::optional<double> ordered_s;
-  if (tuning.ordered) ordered_s = predict_ordered_step(model, *tuning.ordered);
   sharded.halves = tuning.collectives.empty();
   sharded.bound_s = step_of_period(model, sharded.bound_s);
-  set_period(step_of_period(model, sharded.period_s), choice_of(tuning).time_s, ordered_s, sharded);
+  sharded.period_s = step_of_period(model, sharded.period_s);
+  sharded.bucketed_period_s = choice_of(tuning).time_s;
+  if (tuning.ordered) sharded.gain_over_ordered = 1 - sharded.period_s / predict_ordered_step(model, *tuning.ordered);
   tuning.sharded = sharded;
 }
 

@@ -17,20 +17,6 @@ namespace {
 
 constexpr int64_t kNoLimit = std::numeric_limits<int64_t>::max();
 
-// `part` is the next part expected of tensor bucket.first; unless it is 0, the tensor has `parts` parts.
-void check_parts(const Bucket& bucket, size_t k, int64_t part, int64_t parts) {
-  if (bucket.parts < 1 || bucket.parts > kMostParts) {
-    throw InputError(fmt::format("bucket {} is one of {} parts; expected 1 to {}", k, bucket.parts, kMostParts));
-  }
-  if (bucket.parts > 1 && bucket.count != 1) {
-    throw InputError(fmt::format("bucket {} is a part of {} tensors; expected a part of one", k, bucket.count));
-  }
-  if (bucket.part != part || (part > 0 && bucket.parts != parts)) {
-    throw InputError(fmt::format("bucket {} is part {} of {} of tensor {}; expected part {} of {}", k, bucket.part, bucket.parts,
-                                 bucket.first, part, part > 0 ? parts : bucket.parts));
-  }
-}
-
 void check_caps(std::span<const int64_t> sizes, const CapOptions& options) {
   if (options.cap_bytes <= 0) throw InputError(fmt::format("the bucket cap is {} bytes; expected at least 1", options.cap_bytes));
   if (options.first_cap_bytes && *options.first_cap_bytes <= 0) {
@@ -103,10 +89,6 @@ std::optional<int64_t> shortest_in_mib(int64_t low, int64_t high) {
 
 }  // namespace
 
-int64_t part_begin(int64_t total, int64_t part, int64_t parts) {
-  return total / parts * part + total % parts * part / parts;  // total * part might overflow
-}
-
 BucketPlan plan_of_counts(std::span<const int64_t> counts) {
   BucketPlan plan;
   int64_t first = 0;
@@ -127,8 +109,6 @@ BucketPlan one_bucket(size_t tensors) {
 
 void check_plan(const BucketPlan& plan, int64_t tensor_count) {
   int64_t next = 0;
-  int64_t part = 0;   // the part of tensor `next` that is expected
-  int64_t parts = 1;  // how many that tensor has
   for (size_t k = 0; k < plan.buckets.size(); ++k) {
     const Bucket& bucket = plan.buckets[k];
     if (bucket.first != next) {
@@ -137,13 +117,8 @@ void check_plan(const BucketPlan& plan, int64_t tensor_count) {
     if (bucket.count <= 0 || bucket.count > tensor_count - next) {
       throw InputError(fmt::format("bucket {} holds {} tensors; expected 1 to {}", k, bucket.count, tensor_count - next));
     }
-    check_parts(bucket, k, part, parts);
-    parts = bucket.parts;
-    if (++part < parts) continue;
-    part = 0;
     next += bucket.count;
   }
-  if (part > 0) throw InputError(fmt::format("tensor {} has {} of its {} parts; expected all", next, part, parts));
   if (next != tensor_count) throw InputError(fmt::format("the buckets hold {} tensors; expected {}", next, tensor_count));
 
   if (plan.launch_order.empty()) return;
@@ -160,17 +135,12 @@ void check_plan(const BucketPlan& plan, int64_t tensor_count) {
   }
 }
 
-bool has_parts(const BucketPlan& plan) {
-  return std::ranges::any_of(plan.buckets, [](const Bucket& bucket) { return bucket.parts > 1; });
-}
-
 std::vector<int64_t> bucket_bytes(const BucketPlan& plan, std::span<const int64_t> sizes) {
   std::vector<int64_t> bytes;
   bytes.reserve(plan.buckets.size());
   for (const Bucket& bucket : plan.buckets) {
     const auto tensors = sizes.subspan(static_cast<size_t>(bucket.first), static_cast<size_t>(bucket.count));
-    const int64_t total = std::accumulate(tensors.begin(), tensors.end(), int64_t{0});
-    bytes.push_back(part_begin(total, bucket.part + 1, bucket.parts) - part_begin(total, bucket.part, bucket.parts));
+    bytes.push_back(std::accumulate(tensors.begin(), tensors.end(), int64_t{0}));
   }
   return bytes;
 }
@@ -240,7 +210,6 @@ BucketPlan assign_buckets_by_cap_list(std::span<const int64_t> sizes, std::span<
 }
 
 PyTorchCaps pytorch_caps(const BucketPlan& plan, std::span<const int64_t> sizes) {
-  if (has_parts(plan)) throw InputError("the plan splits a tensor; expected whole tensors: PyTorch's caps cannot split one");
   PyTorchCaps caps;
   std::vector<int64_t> caps_bytes;
   const std::vector<int64_t> bytes_of = bucket_bytes(plan, sizes);

@@ -1,9 +1,8 @@
-// The files that predictions are made from: tensors.csv, allreduce.csv and collectives.csv.
+// The files that predictions are made from: tensors.csv and allreduce.csv.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <iterator>
 #include <numeric>
@@ -18,7 +17,6 @@
 #include "firkin/base/file.h"
 #include "firkin/base/units.h"
 #include "firkin/plan/measurements.h"
-#include "firkin/plan/sharded_plan.h"
 #include "firkin/stats/estimates.h"
 
 namespace firkin {
@@ -128,32 +126,6 @@ AllReduceTable from_csv(const CsvTable& table) {
   return rows;
 }
 
-CsvColumns collectives_columns() {
-  return {.required = {"collective", "bytes", "seconds"}, .optional = {"world_size", "gap_s"}, .others_allowed = true};
-}
-
-ShardedCosts costs_from_csv(const CsvTable& table, int64_t ranks) {
-  constexpr std::array<std::string_view, 3> kNames = {"all_reduce", "reduce_scatter", "all_gather"};
-  std::vector<CollectiveRow> rows;
-  for (size_t i = 0; i < table.rows(); ++i) {
-    CollectiveRow& row = rows.emplace_back(CollectiveRow{.collective = table.text(i, "collective")});
-    if (std::ranges::find(kNames, row.collective) == kNames.end()) {
-      table.fail(i, fmt::format("collective is {}; expected all_reduce, reduce_scatter or all_gather", row.collective));
-    }
-    if (const int64_t of = table.has("world_size") ? table.integer(i, "world_size") : ranks; of != ranks) {
-      table.fail(i, fmt::format("world_size is {}; expected {}, the number of ranks predicted for", of, ranks));
-    }
-    row.bytes = at_least_one(table, i, "bytes");
-    row.seconds = positive(table, i, "seconds");
-    if (table.has("gap_s") && !table.text(i, "gap_s").empty()) row.gap_s = positive(table, i, "gap_s");
-  }
-  for (const std::string_view name : {kNames[1], kNames[2]}) {
-    if (std::ranges::find(rows, name, &CollectiveRow::collective) != rows.end()) continue;
-    table.fail_at_end(fmt::format("no {}; expected both reduce_scatter and all_gather", name));
-  }
-  return sharded_costs(rows);
-}
-
 }  // namespace
 
 int64_t TensorProfile::total_bytes() const {
@@ -254,14 +226,6 @@ AllReduceTable parse_allreduce_csv(std::string_view text, const std::string& fil
 
 AllReduceTable read_allreduce_csv(const std::filesystem::path& path) {
   return from_csv(read_csv(path, table_columns()));
-}
-
-ShardedCosts parse_collectives_csv(std::string_view text, const std::string& file, int64_t ranks) {
-  return costs_from_csv(parse_csv(text, file, collectives_columns()), ranks);
-}
-
-ShardedCosts read_collectives_csv(const std::filesystem::path& path, int64_t ranks) {
-  return costs_from_csv(read_csv(path, collectives_columns()), ranks);
 }
 
 std::string allreduce_csv(const AllReduceTable& table) {

@@ -9,7 +9,6 @@
 
 #include "firkin/base/error.h"
 #include "firkin/base/units.h"
-#include "firkin/plan/scaling.h"
 #include "firkin/stats/estimates.h"
 
 namespace firkin {
@@ -21,10 +20,9 @@ struct PredictionModel {
   CommCosts costs;
   CapOptions rule;
   SearchOptions search;
-  double latency_factor = 1;
   std::optional<double> residual = {};
   std::vector<InputDraw> draws = {};  // none if the inputs' errors are unknown
-  bool draws_growth = false;          // whether they are forms of growth, which differ by more than the model's error
+  bool draws_growth = false;          // whether they are laws of growth, which differ by more than the model's error
   std::optional<CapOdds> odds = {};   // over all_draws()
 
   // The draws, with the model's own errors.
@@ -44,15 +42,10 @@ std::vector<int64_t> caps_of(const PredictionInputs& inputs, int64_t total_bytes
   return caps;
 }
 
-// Draws of the inputs; at a world that was not measured, the forms of growth. None if the all-reduce times have no errors
+// Draws of the inputs; at a world that was not measured, the laws of growth. None if the all-reduce times have no errors
 // and nothing is extrapolated.
-std::vector<InputDraw> input_draws(const PredictionInputs& inputs, const std::optional<ScalingModel>& scaling) {
-  std::vector<CommCosts> costs;
-  if (scaling) {
-    for (const ScalingForm form : kScalingForms) costs.push_back(scaling->costs(form, inputs.world_size));
-  } else {
-    costs = redraw_costs(inputs.table, inputs.world_size);
-  }
+std::vector<InputDraw> input_draws(const PredictionInputs& inputs, const std::optional<GrownCosts>& grown) {
+  std::vector<CommCosts> costs = grown ? grown->laws : redraw_costs(inputs.table, inputs.world_size);
   for (CommCosts& drawn : costs) drawn = scaled(drawn, inputs.latency_factor);
   return draws_of(std::move(costs), inputs.search.simulation);
 }
@@ -157,15 +150,13 @@ PredictedOrdered predicted_ordered(const PredictionModel& model, double bucketed
 
 PredictedSharded predicted_sharded(const PredictionModel& model, const PredictionInputs& inputs, const PredictedCap& best,
                                    double ordered_period_s) {
-  const CommCosts& all_reduce = model.costs;
-  const ShardedCosts costs = inputs.collectives ? calibrated(*inputs.collectives, all_reduce, model.latency_factor) : halves_of(all_reduce);
   const ShardedSearch search = {.ranks = inputs.world_size,
                                 .rule = model.rule,
                                 .search = model.search,
-                                .agreement_s = pipeline_options(all_reduce, model.search.simulation).agreement_s};
-  PredictedSharded sharded = predict_sharded(model.profile, costs, search, best.time_s);
-  set_period(sharded.period_s, sharded.bucketed_period_s, ordered_period_s, sharded);
-  sharded.halves = !inputs.collectives;
+                                .agreement_s = pipeline_options(model.costs, model.search.simulation).agreement_s};
+  PredictedSharded sharded = predict_sharded(model.profile, halves_of(model.costs), search, best.time_s);
+  if (ordered_period_s > 0) sharded.gain_over_ordered = 1 - sharded.period_s / ordered_period_s;
+  sharded.halves = true;
   return sharded;
 }
 
@@ -174,28 +165,23 @@ PredictedSharded predicted_sharded(const PredictionModel& model, const Predictio
 Prediction predict(PredictionInputs inputs) {
   const int64_t world = inputs.world_size;
   const bool measured = std::ranges::binary_search(world_sizes(inputs.table), world);
-  std::optional<ScalingModel> scaling;
+  std::optional<GrownCosts> grown;
   if (inputs.sharded && !inputs.profile.knows_forward()) {
     throw InputError(fmt::format("sharded: the profile has no column {}; expected one", kTensorNeeded));
   }
-  if (inputs.collectives && !measured) {
-    throw InputError(fmt::format("collectives for {} ranks, of which no all-reduce was measured; expected one of {}", world,
-                                 fmt::join(world_sizes(inputs.table), ", ")));
-  }
-  if (!measured) scaling.emplace(inputs.table, worlds_alike(world, inputs.ranks_per_node));
+  if (!measured) grown = grown_costs(inputs.table, world);
   if (!(inputs.latency_factor > 0)) throw InputError(fmt::format("the latency factor is {}; expected more than 0", inputs.latency_factor));
-  const CommCosts alone = measured ? comm_costs(inputs.table, world) : scaling->costs(world);
+  const CommCosts alone = measured ? comm_costs(inputs.table, world) : grown->likely;
   Prediction result;
   result.notes = problems_of_table(inputs.table);
   std::ranges::move(problems_of_profile(inputs.profile), std::back_inserter(result.notes));
-  PredictionModel model{
-      std::move(inputs.profile), scaled(alone, inputs.latency_factor), inputs.rule, inputs.search, inputs.latency_factor, inputs.residual};
-  model.draws = input_draws(inputs, scaling);
-  model.draws_growth = scaling.has_value();
+  PredictionModel model{std::move(inputs.profile), scaled(alone, inputs.latency_factor), inputs.rule, inputs.search, inputs.residual};
+  model.draws = input_draws(inputs, grown);
+  model.draws_growth = grown.has_value();
   model.weigh_caps();
   const auto has_gap = [&](const AllReduceRow& row) { return row.gap_s && (!measured || row.world_size == world); };
   result.workload = {.world_size = world,
-                     .extrapolated = scaling.has_value(),
+                     .extrapolated_from = grown ? std::optional(grown->from_world) : std::nullopt,
                      .tensors = std::ssize(model.profile.names),
                      .gradient_bytes = model.profile.total_bytes(),
                      .backward_s = model.profile.backward_s,
@@ -211,7 +197,6 @@ Prediction predict(PredictionInputs inputs) {
   result.baselines = predicted_baselines(model, result.best_plan.backward_s);
   if (model.profile.knows_forward()) result.ordered = predicted_ordered(model, result.best_uniform.time_s);
   if (inputs.sharded) result.sharded = predicted_sharded(model, inputs, result.best_uniform, result.ordered->period_s);
-  if (scaling) result.fitted_worlds = scaling->fitted_worlds();
   if (inputs.sensitivity) result.sensitivity = {sensitivity_table(model.profile, model.costs, model.rule, model.search)};
   return result;
 }

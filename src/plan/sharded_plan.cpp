@@ -83,31 +83,17 @@ ShardedCap find_sharded_cap(const TensorProfile& profile, const ShardedCosts& co
 PredictedSharded predict_sharded(const TensorProfile& profile, const ShardedCosts& costs, const ShardedSearch& options,
                                  double bucketed_backward_s, TrainedMemory trained) {
   const ShardedCap best = find_sharded_cap(profile, costs, options);
-  const auto elements = [&](int64_t bytes) { return std::max<int64_t>(1, bytes / trained.element_bytes); };
+  const double bucketed_period_s = profile.forward_s + bucketed_backward_s + profile.updates_s();
+  const double bound_s = sharded_bound_s(profile, costs, options.ranks, pipeline_options(options));
+  PredictedSharded result{predicted_period(best.pipeline, bucketed_period_s, bound_s, options.agreement_s)};
+  result.cap_bytes = best.cap_bytes;
+  result.lowest_cap_bytes = best.caps.lowest_cap_bytes;
+  result.highest_cap_bytes = best.caps.highest_cap_bytes;
+  result.buckets = std::ssize(best.plan.buckets);
   trained.elements = profile.total_bytes() / trained.element_bytes;
-  PredictedSharded result{.cap_bytes = best.cap_bytes,
-                          .lowest_cap_bytes = best.caps.lowest_cap_bytes,
-                          .highest_cap_bytes = best.caps.highest_cap_bytes,
-                          .buckets = std::ssize(best.plan.buckets),
-                          .bound_s = sharded_bound_s(profile, costs, options.ranks, pipeline_options(options)),
-                          .waited_s = best.pipeline.waited_s,
-                          .computation_s = best.pipeline.computation_s,
-                          .communication_s = best.pipeline.communication_s,
-                          .agreement_s = options.agreement_s,
-                          .ddp_bucket_size = elements(best.cap_bytes),
-                          .allgather_bucket_size = (elements(profile.total_bytes()) + 1) / 2 * 2,
-                          .plain = plain_memory(trained),
-                          .sharded = sharded_memory(trained, options.ranks)};
-  set_period(best.pipeline.period_s, profile.forward_s + bucketed_backward_s + profile.updates_s(), std::nullopt, result);
+  result.plain = plain_memory(trained);
+  result.sharded = sharded_memory(trained, options.ranks);
   return result;
-}
-
-void set_period(double period_s, double bucketed_period_s, const std::optional<double>& ordered_period_s, PredictedSharded& sharded) {
-  const auto gain_over = [&](double other_s) { return other_s > 0 ? 1 - period_s / other_s : 0; };
-  sharded.period_s = period_s;
-  sharded.bucketed_period_s = bucketed_period_s;
-  sharded.gain = gain_over(bucketed_period_s);
-  if (ordered_period_s) sharded.gain_over_ordered = gain_over(*ordered_period_s);
 }
 
 }  // namespace firkin

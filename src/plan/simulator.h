@@ -131,10 +131,9 @@ class Simulator {
   // Describe a plan's buckets once, then run as many launch orders of it as wanted. They must have passed check_plan.
   void set_buckets(std::span<const Bucket> buckets);
 
-  // A launch order by need: whenever the link is free, of the buckets that are ready, the one whose tensors the next
-  // forward needs first. `patient`: waits instead for a bucket that is needed earlier and will be ready before the
-  // chosen one would be sent.
-  void order_by_need(std::vector<int64_t>& order, bool patient);
+  // The launch order by need: whenever the link is free, of the buckets that are ready, the one whose tensors the next
+  // forward needs first.
+  std::vector<int64_t> order_by_need() const;
 
   // The period with these buckets in this launch order: backward, agreement, forward. Also fills `pipeline`, if given,
   // except for bytes.
@@ -147,16 +146,10 @@ class Simulator {
   struct Piece {  // a bucket
     CallCost cost;
     double ready_s = 0;
-    size_t unit = 0;
-  };
-  struct Unit {  // what the optimiser takes in one go: a bucket, or a split tensor
     double needed_s = 0;
     double update_s = 0;  // in forward
     double step_s = 0;    // `sharded`: before forward
     CallCost gather = {};
-    size_t first_bucket = 0;
-    size_t parts = 1;
-    size_t parts_left = 0;
     double arrival = 0;
     bool updated = false;
   };
@@ -167,8 +160,8 @@ class Simulator {
   void prepare_forward();
   double step_and_gather(SimulatedClock& clock, double busy_until, Pipeline* pipeline);
   void run_forward(SimulatedClock& clock, double busy_until, Pipeline* pipeline);
-  void await(Unit& unit, SimulatedClock& clock, double busy_until, Pipeline* pipeline);
-  static void update(Unit& unit, SimulatedClock& clock, double busy_until, Pipeline* pipeline);
+  void await(Piece& piece, SimulatedClock& clock, double busy_until, Pipeline* pipeline);
+  static void update(Piece& piece, SimulatedClock& clock, double busy_until);
 
   const TensorProfile& profile_;
   const PipelineOptions options_;
@@ -180,9 +173,8 @@ class Simulator {
   std::vector<double> needed_s_;             // zeros when the profile does not know it
   std::vector<size_t> tensors_by_need_;
   std::vector<Piece> pieces_;
-  std::vector<Unit> units_;
-  std::vector<size_t> unit_of_tensor_;
-  std::vector<size_t> arrivals_;  // units, in the order in which they arrive
+  std::vector<size_t> piece_of_tensor_;
+  std::vector<size_t> arrivals_;  // pieces, in the order in which they arrive
   size_t next_arrival_ = 0;
 };
 

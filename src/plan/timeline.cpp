@@ -43,7 +43,7 @@ double least_s_per_byte(const CommCosts& costs, double bytes) {
 }
 
 BucketSpan launched_now(const SimulatedClock& clock, double link_free, double end, double ready_s, int64_t bucket) {
-  return {.ready_s = ready_s, .start_s = std::max(clock.now(), link_free), .end_s = end, .launch_s = clock.now(), .bucket = bucket};
+  return {.ready_s = ready_s, .start_s = std::max(clock.now(), link_free), .end_s = end, .bucket = bucket};
 }
 
 // calls: the collectives that all bytes go through, one after another.
@@ -93,7 +93,7 @@ void Simulator::prepare_forward() {
   const size_t tensors = profile_.bytes.size();
   needed_s_ = profile_.needed_s;
   needed_s_.resize(tensors, 0);
-  unit_of_tensor_.resize(tensors);
+  piece_of_tensor_.resize(tensors);
   update_before_.assign(tensors + 1, 0);
   for (size_t i = 0; i < tensors; ++i) update_before_[i + 1] = update_before_[i] + (profile_.update_s.empty() ? 0 : profile_.update_s[i]);
   tensors_by_need_.resize(tensors);
@@ -102,8 +102,7 @@ void Simulator::prepare_forward() {
 }
 
 int64_t Simulator::bytes(const Bucket& bucket) const {
-  const int64_t total = bytes_before_[static_cast<size_t>(bucket.first + bucket.count)] - bytes_before_[static_cast<size_t>(bucket.first)];
-  return bucket.parts == 1 ? total : part_begin(total, bucket.part + 1, bucket.parts) - part_begin(total, bucket.part, bucket.parts);
+  return bytes_before_[static_cast<size_t>(bucket.first + bucket.count)] - bytes_before_[static_cast<size_t>(bucket.first)];
 }
 
 // Runs the backward pass and calls launched(position, end of the link's previous call, end of this one) for each
@@ -157,91 +156,69 @@ Timeline Simulator::backward(const BucketPlan& plan) {
 void Simulator::set_buckets(std::span<const Bucket> buckets) {
   if (update_before_.empty()) prepare_forward();
   pieces_.clear();
-  units_.clear();
-  for (size_t k = 0; k < buckets.size(); ++k) {
-    const Bucket& bucket = buckets[k];
+  for (const Bucket& bucket : buckets) {
     const auto first = static_cast<size_t>(bucket.first);
     const auto end = first + static_cast<size_t>(bucket.count);
-    if (bucket.part == 0) {
-      units_.push_back({.needed_s = first_need_s(profile_, bucket),
-                        .update_s = update_before_[end] - update_before_[first],
-                        .first_bucket = k,
-                        .parts = static_cast<size_t>(bucket.parts)});
-      if (gather_costs_) {
-        units_.back().step_s = std::exchange(units_.back().update_s, 0) / ranks_;
-        units_.back().gather = (*gather_costs_)(static_cast<double>(bytes(bucket)));
-      }
-      std::fill(unit_of_tensor_.begin() + bucket.first, unit_of_tensor_.begin() + bucket.first + bucket.count, units_.size() - 1);
-    }
-    pieces_.push_back({cost(bucket), ready_s(bucket), units_.size() - 1});
+    std::fill(piece_of_tensor_.begin() + bucket.first, piece_of_tensor_.begin() + bucket.first + bucket.count, pieces_.size());
+    Piece& piece = pieces_.emplace_back(Piece{.cost = cost(bucket),
+                                              .ready_s = ready_s(bucket),
+                                              .needed_s = first_need_s(profile_, bucket),
+                                              .update_s = update_before_[end] - update_before_[first]});
+    if (!gather_costs_) continue;
+    piece.step_s = std::exchange(piece.update_s, 0) / ranks_;
+    piece.gather = (*gather_costs_)(static_cast<double>(bytes(bucket)));
   }
 }
 
-void Simulator::order_by_need(std::vector<int64_t>& order, bool patient) {
+std::vector<int64_t> Simulator::order_by_need() const {
   const SimulationOptions& simulation = options_.simulation;
   // Of buckets needed at the same time, the one with the longest update goes first: it runs while the others arrive.
   using Candidate = std::tuple<double, double, size_t>;
-  const auto candidate = [&](size_t k) { return Candidate(units_[pieces_[k].unit].needed_s, -units_[pieces_[k].unit].update_s, k); };
   std::priority_queue<Candidate, std::vector<Candidate>, std::greater<>> ready;
-  order.clear();
+  std::vector<int64_t> order;
   double now = 0, launch = 0, link_free = kLongAgo;
   for (size_t next = 0; order.size() < pieces_.size();) {
     const auto calls = static_cast<double>(order.size() + 1);
     const auto ready_at = [&](size_t k) { return (pieces_[k].ready_s + simulation.overhead_s * calls) * simulation.compute_slowdown; };
     now = std::max(now, link_free);
     if (ready.empty()) now = std::max(now, ready_at(next));
-    for (; next < pieces_.size() && ready_at(next) <= now; ++next) ready.push(candidate(next));
+    for (; next < pieces_.size() && ready_at(next) <= now; ++next) ready.emplace(pieces_[next].needed_s, -pieces_[next].update_s, next);
     const size_t k = std::get<size_t>(ready.top());
-    const CallCost& cost = pieces_[k].cost;
-    const double end = std::max(std::max(launch, ready_at(k)) + cost.isolated_s, link_free + cost.gap_s);
-    if (patient && next < pieces_.size() && candidate(next) < ready.top() && ready_at(next) < end) {
-      now = ready_at(next);
-      continue;
-    }
     ready.pop();
     order.push_back(static_cast<int64_t>(k));
     launch = std::max(launch, ready_at(k));
-    link_free = end;
+    link_free = std::max(launch + pieces_[k].cost.isolated_s, link_free + pieces_[k].cost.gap_s);
   }
+  return order;
 }
 
-void Simulator::update(Unit& unit, SimulatedClock& clock, double busy_until, Pipeline* pipeline) {
-  const double start = clock.now();
-  clock.compute_to(clock.work() + unit.update_s, busy_until);
-  unit.updated = true;
-  if (pipeline != nullptr) pipeline->updates.push_back({static_cast<int64_t>(unit.first_bucket), start, clock.now()});
+void Simulator::update(Piece& piece, SimulatedClock& clock, double busy_until) {
+  clock.compute_to(clock.work() + piece.update_s, busy_until);
+  piece.updated = true;
 }
 
-void Simulator::await(Unit& unit, SimulatedClock& clock, double busy_until, Pipeline* pipeline) {
-  while (unit.arrival > clock.now()) {
-    while (units_[arrivals_[next_arrival_]].updated) ++next_arrival_;
-    Unit& next = units_[arrivals_[next_arrival_]];  // at the latest `unit` itself
+void Simulator::await(Piece& piece, SimulatedClock& clock, double busy_until, Pipeline* pipeline) {
+  while (piece.arrival > clock.now()) {
+    while (pieces_[arrivals_[next_arrival_]].updated) ++next_arrival_;
+    Piece& next = pieces_[arrivals_[next_arrival_]];  // at the latest `piece` itself
     if (next.arrival <= clock.now()) {
-      update(next, clock, busy_until, pipeline);
+      update(next, clock, busy_until);
       continue;
     }
-    const double start = clock.now();
+    if (pipeline != nullptr) pipeline->waited_s += next.arrival - clock.now();
     clock.wait_until(next.arrival);
-    if (pipeline == nullptr) continue;
-    const auto bucket = static_cast<int64_t>(unit.first_bucket);
-    std::vector<PipelineSpan>& waits = pipeline->waits;
-    if (!waits.empty() && waits.back().bucket == bucket && waits.back().end_s == start) {
-      waits.back().end_s = clock.now();  // another bucket has arrived whose update takes no time
-    } else {
-      waits.push_back({bucket, start, clock.now()});
-    }
   }
-  update(unit, clock, busy_until, pipeline);
+  update(piece, clock, busy_until);
 }
 
 void Simulator::run_forward(SimulatedClock& clock, double busy_until, Pipeline* pipeline) {
   double done_s = 0;
   for (const size_t tensor : tensors_by_need_) {
-    Unit& unit = units_[unit_of_tensor_[tensor]];
-    if (unit.updated) continue;
+    Piece& piece = pieces_[piece_of_tensor_[tensor]];
+    if (piece.updated) continue;
     clock.compute_to(clock.work() + (needed_s_[tensor] - done_s), busy_until);
     done_s = needed_s_[tensor];
-    await(unit, clock, busy_until, pipeline);
+    await(piece, clock, busy_until, pipeline);
   }
   clock.compute_to(clock.work() + (profile_.forward_s - done_s), busy_until);
 }
@@ -251,37 +228,30 @@ double Simulator::step_and_gather(SimulatedClock& clock, double busy_until, Pipe
   const double stopped = clock.now();
   clock.wait_until(busy_until);
   if (pipeline != nullptr) pipeline->waited_s += clock.now() - stopped;
-  arrivals_.resize(units_.size());
   std::iota(arrivals_.rbegin(), arrivals_.rend(), size_t{0});
-  std::ranges::stable_sort(arrivals_, {}, [&](size_t unit) { return units_[unit].needed_s; });
+  std::ranges::stable_sort(arrivals_, {}, [&](size_t k) { return pieces_[k].needed_s; });
   for (const size_t k : arrivals_) {
-    Unit& unit = units_[k];
-    clock.compute_to(clock.work() + unit.step_s + options_.simulation.overhead_s, busy_until);
+    Piece& piece = pieces_[k];
+    clock.compute_to(clock.work() + piece.step_s + options_.simulation.overhead_s, busy_until);
     const double free = busy_until;
-    busy_until = unit.arrival = std::max(clock.now() + unit.gather.isolated_s, free + unit.gather.gap_s);
-    if (pipeline == nullptr) continue;
-    pipeline->gathers.push_back(launched_now(clock, free, busy_until, clock.now(), static_cast<int64_t>(unit.first_bucket)));
-    pipeline->communication_s += unit.gather.gap_s;
+    busy_until = piece.arrival = std::max(clock.now() + piece.gather.isolated_s, free + piece.gather.gap_s);
+    if (pipeline != nullptr) pipeline->communication_s += piece.gather.gap_s;
   }
   return busy_until;
 }
 
 double Simulator::period_s(std::span<const int64_t> order, Pipeline* pipeline) {
-  for (Unit& unit : units_) {
-    unit.parts_left = unit.parts;
-    unit.updated = false;
-  }
-  arrivals_.clear();
+  for (Piece& piece : pieces_) piece.updated = false;
+  arrivals_.assign(order.begin(), order.end());  // first in, first out
   next_arrival_ = 0;
   SimulatedClock clock(options_.simulation);
-  const auto piece = [&](size_t position) -> const Piece& { return pieces_[static_cast<size_t>(order[position])]; };
-  double busy_until = launch_all(order.size(), clock, piece, [&](size_t position, double free, double end) {
-    Unit& unit = units_[piece(position).unit];
-    unit.arrival = end;  // first in, first out: its last part is the latest
-    if (--unit.parts_left == 0) arrivals_.push_back(piece(position).unit);
+  const auto piece_at = [&](size_t position) -> Piece& { return pieces_[static_cast<size_t>(order[position])]; };
+  double busy_until = launch_all(order.size(), clock, piece_at, [&](size_t position, double free, double end) {
+    Piece& piece = piece_at(position);
+    piece.arrival = end;
     if (pipeline == nullptr) return true;
-    pipeline->buckets.push_back(launched_now(clock, free, end, piece(position).ready_s, order[position]));
-    pipeline->communication_s += piece(position).cost.gap_s;
+    pipeline->buckets.push_back(launched_now(clock, free, end, piece.ready_s, order[position]));
+    pipeline->communication_s += piece.cost.gap_s;
     return true;
   });
   const double backward_s = clock.now();
@@ -296,20 +266,11 @@ double Simulator::period_s(std::span<const int64_t> order, Pipeline* pipeline) {
   pipeline->period_s = period;
   pipeline->forward_end_s = period - forward_start;
   pipeline->backward_end_s = pipeline->forward_end_s + backward_s;
-  pipeline->computation_s = computation_s(profile_, options_.simulation, order.size() + pipeline->gathers.size(), ranks_);
-  for (std::vector<BucketSpan>* spans : {&pipeline->buckets, &pipeline->gathers}) {
-    for (BucketSpan& span : *spans) {
-      span.ready_s += pipeline->forward_end_s;
-      span.launch_s += pipeline->forward_end_s;
-      span.start_s += pipeline->forward_end_s;
-      span.end_s += pipeline->forward_end_s;
-    }
+  const size_t calls = order.size() * (gather_costs_ ? 2 : 1);
+  pipeline->computation_s = computation_s(profile_, options_.simulation, calls, ranks_);
+  for (BucketSpan& span : pipeline->buckets) {
+    for (double* seconds : {&span.ready_s, &span.start_s, &span.end_s}) *seconds += pipeline->forward_end_s;
   }
-  if (gather_costs_) pipeline->updates.clear();
-  for (std::vector<PipelineSpan>* spans : {&pipeline->waits, &pipeline->updates}) {
-    for (PipelineSpan& span : *spans) span = {span.bucket, span.start_s - forward_start, span.end_s - forward_start};
-  }
-  for (const PipelineSpan& wait : pipeline->waits) pipeline->waited_s += wait.end_s - wait.start_s;
   return period;
 }
 
@@ -317,9 +278,7 @@ Pipeline Simulator::pipeline(const BucketPlan& plan) {
   set_buckets(plan.buckets);
   Pipeline pipeline;
   period_s(order_of(plan), &pipeline);
-  for (std::vector<BucketSpan>* spans : {&pipeline.buckets, &pipeline.gathers}) {
-    for (BucketSpan& span : *spans) span.bytes = bytes(plan.buckets[static_cast<size_t>(span.bucket)]);
-  }
+  for (BucketSpan& span : pipeline.buckets) span.bytes = bytes(plan.buckets[static_cast<size_t>(span.bucket)]);
   return pipeline;
 }
 
@@ -346,8 +305,17 @@ Pipeline simulate_pipeline(const TensorProfile& profile, const BucketPlan& plan,
 Pipeline simulate_sharded(const TensorProfile& profile, const BucketPlan& plan, const ShardedCosts& costs, int64_t ranks,
                           const PipelineOptions& options) {
   check_options(options);
-  if (has_parts(plan)) throw InputError("the plan of sharded splits a tensor; expected whole tensors");
   return Simulator(profile, costs, ranks, options, /*many_plans=*/false).pipeline(plan);
+}
+
+PredictedPeriod predicted_period(const Pipeline& step, double bucketed_period_s, double bound_s, double agreement_s) {
+  return {.bucketed_period_s = bucketed_period_s,
+          .period_s = step.period_s,
+          .bound_s = bound_s,
+          .waited_s = step.waited_s,
+          .computation_s = step.computation_s,
+          .communication_s = step.communication_s,
+          .agreement_s = agreement_s};
 }
 
 double pipeline_bound_s(const TensorProfile& profile, const CommCosts& costs, const PipelineOptions& options) {

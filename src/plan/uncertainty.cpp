@@ -107,6 +107,23 @@ std::vector<CommCosts> redraw_costs(const AllReduceTable& table, int64_t world_s
   return draws;
 }
 
+GrownCosts grown_costs(const AllReduceTable& table, int64_t world_size) {
+  if (world_size < 2 || world_size > kLargestWorld) {
+    throw InputError(fmt::format("the world size is {}; expected 2 to {}", world_size, kLargestWorld));
+  }
+  std::vector<int64_t> worlds = world_sizes(table);
+  std::erase(worlds, 1);
+  if (worlds.empty()) throw InputError("no all-reduce was measured on 2 ranks or more; expected one to extrapolate from");
+  const auto log2_of = [](int64_t ranks) { return std::log2(static_cast<double>(ranks)); };
+  const auto rank = [&](int64_t measured) { return std::pair(std::abs(log2_of(measured) - log2_of(world_size)), -measured); };
+  const int64_t from = std::ranges::min(worlds, {}, rank);
+  const double depth = log2_of(world_size) / log2_of(from), ring = static_cast<double>(world_size - 1) / static_cast<double>(from - 1);
+  const CommCosts nearest = comm_costs(table, from);
+  return {from,
+          scaled(nearest, std::sqrt(depth) * std::pow(ring, 0.25), std::pow(depth, 0.25)),
+          {nearest, scaled(nearest, ring), scaled(nearest, depth), scaled(nearest, depth, depth)}};
+}
+
 std::vector<InputDraw> draws_of(std::vector<CommCosts> costs, const SimulationOptions& simulation) {
   std::vector<InputDraw> draws;
   for (CommCosts& drawn : costs) draws.push_back({.costs = std::move(drawn), .simulation = simulation});

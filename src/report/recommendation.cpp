@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <iterator>
 #include <string_view>
 
 #include "firkin/base/units.h"
@@ -172,12 +171,6 @@ std::vector<std::string> tune_lead(const Results& results) {
   return lead;
 }
 
-std::vector<PasteSetting> with_sharded(std::vector<PasteSetting> settings, const std::optional<PredictedSharded>& sharded,
-                                       int64_t cap_bytes, int64_t element_bytes) {
-  if (sharded) std::ranges::move(sharded_settings(*sharded, cap_bytes, element_bytes), std::back_inserter(settings));
-  return settings;
-}
-
 // Puts PyTorch's default in place of the settings that hold `left_out`.
 void put_default_first(std::vector<PasteSetting>& settings, std::string_view left_out) {
   std::erase_if(settings, [&](const PasteSetting& setting) { return setting.setting.find(left_out) != std::string::npos; });
@@ -196,7 +189,7 @@ std::vector<PasteSetting> tune_settings(const Results& results) {
     if (decision.options && setting.starts_with("DistributedDataParallel(model"))
       setting.insert(setting.size() - 1, ", " + *decision.options);
   }
-  return with_sharded(std::move(settings), results.sharded, cap_bytes, element_bytes);
+  return settings;
 }
 
 // ---- The answer of `firkin predict`.
@@ -217,7 +210,7 @@ std::string prediction_certainty(const Prediction& prediction) {
                                                     gain < kLeastGainShown ? "gains nothing" : "gains " + display_percent(gain))};
   sentences.push_back(fmt::format("Most measured times should lie between {} and {}, given the errors of the model and of {}.",
                                   display_seconds(best.low_s), display_seconds(best.high_s),
-                                  prediction.workload.extrapolated ? "the forms of growth" : "the measurements"));
+                                  prediction.workload.extrapolated_from ? "the growth with ranks" : "the measurements"));
   sentences.push_back(
       fmt::format("This cap is the safest choice: expected to cost {} over the best, and within 1 % of it in {} of the cases considered.",
                   display_percent(best.expected_regret.value()), display_percent(best.near_best.value())));
@@ -257,7 +250,8 @@ std::string ordered_text(const PredictedOrdered& ordered) {
       "With the strategy ordered, which also overlaps the next forward pass, a step takes {}{} instead of {} with the best cap, {}; "
       "no plan takes less than {}.",
       display_seconds(ordered.period_s), spread, display_seconds(ordered.bucketed_period_s),
-      ordered.gain < kLeastGainShown ? "which gains nothing" : display_percent(ordered.gain) + " less", display_seconds(ordered.bound_s));
+      ordered.gain() < kLeastGainShown ? "which gains nothing" : display_percent(ordered.gain()) + " less",
+      display_seconds(ordered.bound_s));
 }
 
 // Time and memory under the strategy sharded.
@@ -269,8 +263,8 @@ std::string sharded_text(const PredictedSharded& sharded) {
       "than "
       "{}. {}{}",
       exact_cap(sharded.cap_bytes), buckets_text(sharded.buckets), display_seconds(sharded.period_s),
-      display_seconds(sharded.bucketed_period_s), than(sharded.gain), over_ordered, display_seconds(sharded.bound_s),
-      memory_sentence(sharded), sharded.halves ? fmt::format(" {} --collectives takes measured ones.", kHalves) : "");
+      display_seconds(sharded.bucketed_period_s), than(sharded.gain()), over_ordered, display_seconds(sharded.bound_s),
+      memory_sentence(sharded), sharded.halves ? std::string(" ") + kHalves : "");
 }
 
 // What backward with its communication gains over PyTorch's default; none if that was not predicted.
@@ -298,7 +292,7 @@ std::vector<PasteSetting> prediction_settings(const Prediction& prediction) {
   std::vector<PasteSetting> settings =
       paste_settings(cap_bytes, kFloatBytes, plan.pytorch.reproduces_plan ? plan.pytorch.mib : std::vector<double>());
   if (keeps_default(prediction)) put_default_first(settings, "bucket_cap_mb=");
-  return with_sharded(std::move(settings), prediction.sharded, cap_bytes, kFloatBytes);
+  return settings;
 }
 
 }  // namespace
@@ -320,9 +314,11 @@ void recommend(const Results& results, Wording& answer) {
     if (prediction.ordered) answer.lead.push_back(ordered_text(*prediction.ordered));
     if (prediction.sharded) answer.lead.push_back(sharded_text(*prediction.sharded));
     answer.settings = prediction_settings(prediction);
-    if (prediction.workload.extrapolated) {
-      answer.warnings.push_back(fmt::format("EXTRAPOLATED: {} ranks were not measured. Four forms of growth are fitted to {} ranks.",
-                                            prediction.workload.world_size, fmt::join(prediction.fitted_worlds, ", ")));
+    if (const auto from = prediction.workload.extrapolated_from) {
+      answer.warnings.push_back(
+          fmt::format("EXTRAPOLATED: {} ranks were not measured. Times are those of {} ranks, by four laws of growth. If those shared a "
+                      "node and these do not, no law holds.",
+                      prediction.workload.world_size, *from));
     }
   }
 }

@@ -165,24 +165,4 @@ std::vector<PasteSetting> paste_settings(int64_t cap_bytes, int64_t element_byte
   return settings;
 }
 
-// Sources: Megatron-LM, megatron/training/arguments.py and core/distributed/param_and_grad_buffer.py (parameters are
-// gathered by the buckets of the gradients); DeepSpeed 0.19.6, deepspeed/runtime/zero/config.py and stage_1_and_2.py
-// (both sizes are elements, the gather's even; stage 1 reduces after backward unless told to overlap; by default each
-// bucket is all-reduced; the gather follows the step), and runtime/utils.py (where torch has all_gather_into_tensor,
-// one call gathers a whole group).
-std::vector<PasteSetting> sharded_settings(const PredictedSharded& sharded, int64_t cap_bytes, int64_t element_bytes) {
-  const std::string elements = fmt::format("elements of {} bytes", element_bytes);
-  return {
-      {"Megatron-LM, sharded",
-       fmt::format("--use-distributed-optimizer --overlap-grad-reduce --overlap-param-gather --ddp-bucket-size {}",
-                   sharded.ddp_bucket_size),
-       elements + "; one size for reduce-scatter and all-gather"},
-      {"DeepSpeed, sharded",
-       fmt::format(
-           "\"zero_optimization\": {{\"stage\": 1, \"overlap_comm\": true, \"reduce_bucket_size\": {}, \"allgather_bucket_size\": {}}}",
-           std::max<int64_t>(1, cap_bytes / element_bytes), sharded.allgather_bucket_size),
-       elements + "; buckets are all-reduced, so the first is the cap for that; nothing hides the gather, one call per group (the second "
-                  "counts only where torch lacks all_gather_into_tensor)"}};
-}
-
 }  // namespace firkin

@@ -153,7 +153,7 @@ struct Field {
   std::string heading() const { return title ? title : is_interval<T> ? "95 % interval" : words_of_key(key); }
 };
 
-// The table of a struct: a tuple of Field.
+// The table of a struct: a tuple of Field, which may be those of its base, too.
 template <class T>
 constexpr auto kFields = nullptr;
 
@@ -277,8 +277,8 @@ nlohmann::json json_of(const T& value, Unit unit = Unit::kPlain) {
 }
 
 // The JSON of a row's field; null if there is nothing to write or to show.
-template <class Row, class T>
-nlohmann::json json_in(const Row& row, const Field<Row, T>& field) {
+template <class Row, class Owner, class T>
+nlohmann::json json_in(const Row& row, const Field<Owner, T>& field) {
   const T value = field.value_in(row);
   if ((field.shown & kIfAny) != 0 && field_details::is_nothing(value)) return {};
   return json_of(value, field.unit);
@@ -286,7 +286,7 @@ nlohmann::json json_in(const Row& row, const Field<Row, T>& field) {
 
 template <class Row>
 void write_object(const Row& row, nlohmann::json& object) {
-  field_details::for_each_field<Row>([&]<class T>(const Field<Row, T>& field) {
+  field_details::for_each_field<Row>([&]<class Owner, class T>(const Field<Owner, T>& field) {
     if (*field.key != '\0') {
       if (nlohmann::json value = json_in(row, field); !value.is_null()) field_details::place_in(object, field.key) = std::move(value);
     } else if constexpr (field_details::has_fields<T>) {
@@ -302,7 +302,7 @@ T value_from_json(const nlohmann::json& value, const std::string& path, Unit uni
 template <class Row>
 void read_object(const JsonFields& fields, Row& row) {
   using namespace field_details;
-  for_each_field<Row>([&]<class T>(const Field<Row, T>& field) {
+  for_each_field<Row>([&]<class Owner, class T>(const Field<Owner, T>& field) {
     if (!field.member && !field.set) return;
     const auto take = [&](T value) {
       if (field.member) {
@@ -371,7 +371,7 @@ namespace field_details {
 
 template <class Row>
 void add_columns(const std::vector<const Row*>& rows, unsigned shown, Table& table) {
-  for_each_field<Row>([&]<class T>(const Field<Row, T>& field) {
+  for_each_field<Row>([&]<class Owner, class T>(const Field<Owner, T>& field) {
     if ((field.shown & shown) == 0) return;
     if constexpr (has_fields<T>) {
       if (*field.key != '\0') return;
@@ -406,7 +406,7 @@ Table table_of(const std::vector<Row>& rows, unsigned shown, std::string caption
 template <class Row>
 Facts facts_of_fields(const Row& row) {
   Facts facts;
-  field_details::for_each_field<Row>([&]<class T>(const Field<Row, T>& field) {
+  field_details::for_each_field<Row>([&]<class Owner, class T>(const Field<Owner, T>& field) {
     if constexpr (field_details::is_shown<T>) {
       if ((field.shown & kPage) == 0) return;
       if (const auto text = field_details::text_of_json(json_in(row, field), field.unit)) facts.emplace_back(field.heading(), *text);

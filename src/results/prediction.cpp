@@ -14,7 +14,7 @@ using nlohmann::json;
 
 template <>
 constexpr auto kFields<PredictedWorkload> = std::tuple(
-    Field("world_size", &PredictedWorkload::world_size), Field("extrapolated", &PredictedWorkload::extrapolated),
+    Field("world_size", &PredictedWorkload::world_size), Field("extrapolated_from", &PredictedWorkload::extrapolated_from),
     Field("tensors", &PredictedWorkload::tensors), Field(kGradientBytesKey, &PredictedWorkload::gradient_bytes),
     Field(kBackwardKey, &PredictedWorkload::backward_s), Field("rule", &PredictedWorkload::rule),
     Field("first_cap_mib", &PredictedWorkload::first_cap_bytes, Unit::kBytesAsMib), Field("gap_measured", &PredictedWorkload::gap_measured),
@@ -25,6 +25,10 @@ namespace {
 // None if it was not asked for.
 std::optional<Interval> spread(const PredictedCap& cap) {
   return cap.low_s > 0 && cap.high_s > 0 ? std::optional(Interval{cap.low_s, cap.high_s}) : std::nullopt;
+}
+
+std::string places_text(auto first, auto last) {
+  return first >= last ? fmt::format("{}", first) : fmt::format("{} – {}", first, last);
 }
 
 }  // namespace
@@ -107,35 +111,26 @@ constexpr auto kFields<SensitivityPrediction> = std::tuple(Field("points", &Sens
 
 namespace {
 
-// "3 - 7" counted from 1, or "12, part 2 of 4".
+// "3 – 7", counted from 1.
 std::string tensors_text(const PredictedOrderedBucket& bucket) {
-  const int64_t first = bucket.first_tensor + 1;
-  if (bucket.parts > 1) return fmt::format("{}, part {} of {}", first, bucket.part + 1, bucket.parts);
-  const auto last = bucket.first_tensor + static_cast<int64_t>(bucket.tensors.size());
-  return first >= last ? fmt::format("{}", first) : fmt::format("{} – {}", first, last);
+  return places_text(bucket.first_tensor + 1, bucket.first_tensor + std::ssize(bucket.tensors));
 }
 
 }  // namespace
 
 template <>
-constexpr auto kFields<PredictedOrderedBucket> = std::tuple(
-    Field(
-        "", +[](const PredictedOrderedBucket& bucket) { return bucket.bucket + 1; }, "bucket", kTables),
-    Field("", tensors_text, "tensors", kTables), Field("bucket", &PredictedOrderedBucket::bucket, kHidden),
-    Field("first_tensor", &PredictedOrderedBucket::first_tensor, kHidden), Field("part", &PredictedOrderedBucket::part, kHidden),
-    Field("parts", &PredictedOrderedBucket::parts, kHidden), Field("bytes", &PredictedOrderedBucket::bytes, Unit::kSize, "size"),
-    Field("tensors", &PredictedOrderedBucket::tensors, kHidden), Field("ready_s", &PredictedOrderedBucket::ready_s, Unit::kDifference),
-    Field("start_s", &PredictedOrderedBucket::start_s, Unit::kDifference, "sent"),
-    Field("end_s", &PredictedOrderedBucket::end_s, Unit::kDifference, "reduced"),
-    Field("needed_s", &PredictedOrderedBucket::needed_s, Unit::kDifference));
+constexpr auto kFields<PredictedOrderedBucket> =
+    std::tuple_cat(std::tuple(Field(
+                                  "", +[](const PredictedOrderedBucket& bucket) { return bucket.bucket + 1; }, "bucket", kTables),
+                              Field("", tensors_text, "tensors", kTables), Field("bucket", &PredictedOrderedBucket::bucket, kHidden),
+                              Field("first_tensor", &PredictedOrderedBucket::first_tensor, kHidden)),
+                   kFields<PredictedBucket>, std::tuple(Field("needed_s", &PredictedOrderedBucket::needed_s, Unit::kDifference)));
 
 template <>
-constexpr auto kFields<PredictedOrdered> = std::tuple(
-    Field("bucketed_period_s", &PredictedOrdered::bucketed_period_s), Field("period_s", &PredictedOrdered::period_s, Unit::kSeconds),
-    Field("gain", &PredictedOrdered::gain), Field("bound_s", &PredictedOrdered::bound_s), Field("waited_s", &PredictedOrdered::waited_s),
-    Field("computation_s", &PredictedOrdered::computation_s), Field("communication_s", &PredictedOrdered::communication_s),
-    Field("agreement_s", &PredictedOrdered::agreement_s), Field("low_s", &PredictedOrdered::low_s, Unit::kSeconds),
-    Field("high_s", &PredictedOrdered::high_s, Unit::kSeconds), Field("buckets", &PredictedOrdered::buckets, kRequired));
+constexpr auto kFields<PredictedOrdered> = std::tuple_cat(kFields<PredictedPeriod>,
+                                                          std::tuple(Field("low_s", &PredictedOrdered::low_s, Unit::kSeconds),
+                                                                     Field("high_s", &PredictedOrdered::high_s, Unit::kSeconds),
+                                                                     Field("buckets", &PredictedOrdered::buckets, kRequired)));
 
 // ---- All of it.
 
@@ -144,7 +139,6 @@ constexpr auto kFields<Prediction> = std::tuple(Field("model", &Prediction::work
                                                 Field("curve", &Prediction::curve, kRequired),
                                                 Field("best_uniform", &Prediction::best_uniform),
                                                 Field("best_plan", &Prediction::best_plan), Field("baselines", &Prediction::baselines),
-                                                Field("extrapolation.fitted_worlds", &Prediction::fitted_worlds, kIfAny),
                                                 Field("sensitivity", &Prediction::sensitivity), Field("ordered", &Prediction::ordered),
                                                 Field("sharded", &Prediction::sharded));
 
@@ -208,8 +202,7 @@ Table plan_table(const PredictedPlan& plan, unsigned shown) {
   for (size_t k = 0; k < buckets.size(); ++k) {
     const size_t first = tensors + 1;
     tensors += buckets[k].tensors.size();
-    const std::string range = first == tensors ? fmt::format("{}", first) : fmt::format("{} – {}", first, tensors);
-    table.rows[k].cells.insert(table.rows[k].cells.begin(), {fmt::format("{}", k + 1), range});
+    table.rows[k].cells.insert(table.rows[k].cells.begin(), {fmt::format("{}", k + 1), places_text(first, tensors)});
   }
   if (shown != kPage) keep_first_and_last(table);
   return table;

@@ -439,13 +439,4 @@ std::vector<Table> section_tables(const Results& results, unsigned shown) {
   return tables;
 }
 
-std::string collectives_csv(const std::vector<CollectiveRow>& rows) {
-  std::string text = "collective,bytes,world_size,seconds,gap_s\n";
-  for (const CollectiveRow& row : rows) {
-    const std::string gap = row.gap_s ? fmt::format("{}", *row.gap_s) : "";
-    text += fmt::format("{},{},{},{},{}\n", row.collective, row.bytes, row.world_size.value(), row.seconds, gap);
-  }
-  return text;
-}
-
 }  // namespace firkin

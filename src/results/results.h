@@ -117,9 +117,6 @@ struct ChunksRow {
   std::optional<int64_t> samples = {}, wrong = {};
 };
 
-// The file that `firkin bench collectives` and `firkin tune --sharded` write.
-std::string collectives_csv(const std::vector<CollectiveRow>& rows);
-
 // ---- Where a step's time goes, layer by layer.
 
 // One layer, or the whole model. Samples are seconds on the slowest rank, one per watched step.
@@ -254,9 +251,6 @@ struct PasteSetting {
 // versions.
 std::vector<PasteSetting> paste_settings(int64_t cap_bytes, int64_t element_bytes, const std::vector<double>& plan_caps_mib);
 
-// The same for the strategy `sharded`, in the tools that have it. cap_bytes: the best cap for all-reduces.
-std::vector<PasteSetting> sharded_settings(const PredictedSharded& sharded, int64_t cap_bytes, int64_t element_bytes);
-
 // Tables; `shown`: kFirstTable or kSecondTable for the terminal, kPage for a page.
 Table curve_table(const std::vector<CurveRow>& curve, unsigned shown);
 Table strategy_table(const std::vector<StrategyRow>& rows, unsigned shown);
@@ -298,16 +292,24 @@ inline constexpr auto kFields<RankMemory> = std::tuple(Field("parameters_bytes",
                                                            "total_bytes", +[](const RankMemory& memory) { return memory.total(); }));
 
 template <>
-inline constexpr auto kFields<PredictedSharded> = std::tuple(
-    Field(kCapKey, &PredictedSharded::cap_bytes, Unit::kBytesAsMib),
-    Field("same_buckets_from_mib", &PredictedSharded::lowest_cap_bytes, Unit::kBytesAsMib),
-    Field("same_buckets_to_mib", &PredictedSharded::highest_cap_bytes, Unit::kBytesAsMib), Field("buckets", &PredictedSharded::buckets),
-    Field("bucketed_period_s", &PredictedSharded::bucketed_period_s), Field("period_s", &PredictedSharded::period_s, Unit::kSeconds),
-    Field("gain", &PredictedSharded::gain), Field("gain_over_ordered", &PredictedSharded::gain_over_ordered),
-    Field("bound_s", &PredictedSharded::bound_s), Field("waited_s", &PredictedSharded::waited_s),
-    Field("computation_s", &PredictedSharded::computation_s), Field("communication_s", &PredictedSharded::communication_s),
-    Field("agreement_s", &PredictedSharded::agreement_s), Field("halves", &PredictedSharded::halves),
-    Field("ddp_bucket_size", &PredictedSharded::ddp_bucket_size), Field("allgather_bucket_size", &PredictedSharded::allgather_bucket_size),
-    Field("plain_memory", &PredictedSharded::plain), Field("sharded_memory", &PredictedSharded::sharded));
+inline constexpr auto kFields<PredictedPeriod> = std::tuple(Field("bucketed_period_s", &PredictedPeriod::bucketed_period_s),
+                                                            Field("period_s", &PredictedPeriod::period_s, Unit::kSeconds),
+                                                            Field(
+                                                                "gain", +[](const PredictedPeriod& period) { return period.gain(); }),
+                                                            Field("bound_s", &PredictedPeriod::bound_s),
+                                                            Field("waited_s", &PredictedPeriod::waited_s),
+                                                            Field("computation_s", &PredictedPeriod::computation_s),
+                                                            Field("communication_s", &PredictedPeriod::communication_s),
+                                                            Field("agreement_s", &PredictedPeriod::agreement_s));
+
+template <>
+inline constexpr auto kFields<PredictedSharded> =
+    std::tuple_cat(kFields<PredictedPeriod>,
+                   std::tuple(Field(kCapKey, &PredictedSharded::cap_bytes, Unit::kBytesAsMib),
+                              Field("same_buckets_from_mib", &PredictedSharded::lowest_cap_bytes, Unit::kBytesAsMib),
+                              Field("same_buckets_to_mib", &PredictedSharded::highest_cap_bytes, Unit::kBytesAsMib),
+                              Field("buckets", &PredictedSharded::buckets),
+                              Field("gain_over_ordered", &PredictedSharded::gain_over_ordered), Field("halves", &PredictedSharded::halves),
+                              Field("plain_memory", &PredictedSharded::plain), Field("sharded_memory", &PredictedSharded::sharded)));
 
 }  // namespace firkin

@@ -305,7 +305,6 @@ std::vector<OutputFile> tables_of(const Tuning& tuning) {
   std::vector<OutputFile> files;
   if (!tuning.profile.tensors.names.empty()) files.push_back({"tensors.csv", tensors_csv(tuning.profile.tensors)});
   if (!tuning.allreduce.empty()) files.push_back({"allreduce.csv", allreduce_csv(tuning.allreduce)});
-  if (!tuning.collectives.empty()) files.push_back({"collectives.csv", collectives_csv(tuning.collectives)});
   return files;
 }
 

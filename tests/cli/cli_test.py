@@ -229,7 +229,7 @@ class Tune(Tuning):
         self.assertIn("\n  paste   DistributedDataParallel(model", stdout)
         self.assertEqual(stdout.splitlines()[-1], f"open  {self.out}/report.html")
         page = (self.out / "report.html").read_text()
-        settings = ["reduce_bucket_size", "--ddp-bucket-size", "HOROVOD_FUSION_THRESHOLD=", "--overlap-param-gather"]
+        settings = ["reduce_bucket_size", "--ddp-bucket-size", "HOROVOD_FUSION_THRESHOLD="]
         if "Keep PyTorch's default" not in stdout:
             settings += ["bucket_cap_mb=", "ddp_bucket_cap_mb="]
         for setting in [*settings, "With AdamW a rank then keeps"]:
@@ -238,8 +238,6 @@ class Tune(Tuning):
         self.assertRegex(page, "own engine is (ordered|sharded)")  # the faster of the two
         for line in stdout.splitlines():
             self.assertTrue(len(line) <= 80 or "bucket_cap_mb_list" in line or str(self.out) in line, line)
-        collectives = {line.split(",")[0] for line in (self.out / "collectives.csv").read_text().splitlines()[1:]}
-        self.assertEqual(collectives, {"all_reduce", "reduce_scatter", "all_gather"})
         answer = json.loads((self.out / "results.json").read_text())
         self.assertGreaterEqual(len(answer["curve"]), 6)
         self.assertEqual({row["strategy"] for row in answer["strategies"]},

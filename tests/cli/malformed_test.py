@@ -18,8 +18,6 @@ MOST_MEMORY_KIB = 200 << 10  # what a reader may take of a gigabyte, beyond what
 
 TENSORS = "name,bytes,ready_s\nhead,4096,0.1\nblock,8192,0.2\nembedding,4096,0.3\n"
 ALLREDUCE = "bytes,world_size,median_s\n1024,8,0.001\n1048576,8,0.002\n"
-NEEDED = "name,bytes,ready_s,needed_s\nhead,4096,0.1,0.2\nembedding,4096,0.3,0\n"
-COLLECTIVES = "collective,bytes,seconds\nreduce_scatter,1048576,0.001\nall_gather,1048576,0.002\n"
 SIZES = (DATA / "layer-sizes-gpt2_large-bs4.csv").read_text()
 TIMES = (DATA / "layer-times-gpt2_large-bs4.csv").read_text()
 COURSE_ALLREDUCE = (DATA / "allreduce-times.csv").read_text()
@@ -40,10 +38,6 @@ READERS = {
         good=ALLREDUCE, command=["predict", "--tensors", "tensors.csv", "--allreduce", "FILE"],
         missing=("median_s", "speed"), text=("0.002", "fast"), negative=("0.002", "-0.002"), nan=("0.002", "nan"),
         duplicate=("world_size", "world_size,bytes"), unsorted=None),
-    "collectives.csv": dict(
-        good=COLLECTIVES, command=["predict", "--tensors", "needed", "--allreduce", "allreduce.csv", "--sharded", "--collectives", "FILE"],
-        missing=("seconds", "time"), text=("0.002", "fast"), negative=("0.002", "-0.002"), nan=("0.002", "nan"),
-        duplicate=("seconds", "seconds,seconds"), unsorted=None),
     "sizes": dict(
         good=SIZES, command=["import", "FILE", "times", "course", "--out", "out"],
         missing=("No. Params", "Params"), text=("1310720", "many"), negative=("1310720", "-1310720"), nan=("1310720", "nan"),
@@ -73,7 +67,7 @@ READERS = {
         missing=('"measured_s"', '"measured"'), text=("0.014878", '"early"'), negative=("0.014878", "-0.014878"), nan=("0.014878", "NaN"),
         duplicate=("blocks.11.v.weight", "lm_head.weight"), unsorted=("0.014878", "0.2")),
 }
-GOOD_BESIDE = {"tensors.csv": TENSORS, "allreduce.csv": ALLREDUCE, "needed": NEEDED, "sizes": SIZES, "times": TIMES, "course": COURSE_ALLREDUCE}
+GOOD_BESIDE = {"tensors.csv": TENSORS, "allreduce.csv": ALLREDUCE, "sizes": SIZES, "times": TIMES, "course": COURSE_ALLREDUCE}
 
 
 class Malformed(unittest.TestCase):

@@ -235,25 +235,15 @@ class Predict(OfGpt2Large):
             rows += [f"{size},{world},{1e-6 * world + size * 1e-10 * (world - 1) / world}" for size in (1024, MIB, 1024 * MIB)]
         table.write_text("\n".join(rows) + "\n")
         answer = self.predict("--world", "1024")
-        self.assertTrue(answer["model"]["extrapolated"])
-        self.assertEqual(answer["extrapolation"]["fitted_worlds"], [16, 32, 64])
+        self.assertEqual(answer["model"]["extrapolated_from"], 64)
         for point in answer["curve"]:
             self.assertLessEqual(point["low_s"], point["high_s"])
         for part in [answer["best_uniform"], answer["best_plan"], *answer["baselines"]]:
             self.assertLessEqual(part["low_s"], part["backward_s"])
             self.assertLessEqual(part["backward_s"], part["high_s"])
         self.assertIn("EXTRAPOLATED: 1024 ranks were not measured", self.text("--world", 1024))
-        self.assertFalse(self.predict("--world", "64")["model"]["extrapolated"])
+        self.assertNotIn("extrapolated_from", self.predict("--world", "64")["model"])
         self.assert_refused("predict", *self.inputs(), mentions="expected --world with one of 16, 32, 64")
-
-    def test_across_nodes_is_extrapolated_from_what_crosses_nodes(self):
-        table = self.out / "allreduce.csv"
-        rows = [f"{size},{world},{size * (1e-12 if world <= 8 else 1e-10)}" for world in (4, 8, 16, 32) for size in (1024, 1024 * MIB)]
-        table.write_text("\n".join(["bytes,world_size,median_s", *rows]) + "\n")
-        answer = self.predict("--nodes", "64", "--ranks-per-node", "8")
-        self.assertEqual(answer["model"]["world_size"], 512)
-        self.assertEqual(answer["extrapolation"]["fitted_worlds"], [16, 32])
-        self.assertEqual(self.predict("--world", "512")["extrapolation"]["fitted_worlds"], [8, 16, 32])
 
     def test_sensitivity_moves_every_input_both_ways_and_says_what_keeping_the_cap_costs(self):
         folder = self.out / "study"
@@ -313,14 +303,8 @@ class Predict(OfGpt2Large):
         self.assertAlmostEqual(ordered["bucketed_period_s"], answer["best_uniform"]["backward_s"] + forward_s)
         self.assertGreater(ordered["gain"], 0.1)
         self.assertGreaterEqual(ordered["period_s"], ordered["bound_s"])
-        parts = {}
-        for bucket in ordered["buckets"]:
-            for name in bucket["tensors"]:
-                parts.setdefault(name, []).append((bucket["part"], bucket["parts"]))
         self.assertEqual(sum(bucket["bytes"] for bucket in ordered["buckets"]), answer["model"]["gradient_bytes"])
-        self.assertEqual(len(parts), answer["model"]["tensors"])
-        for found in parts.values():
-            self.assertEqual(sorted(found), [(i, found[0][1]) for i in range(found[0][1])])
+        self.assertEqual(len({name for bucket in ordered["buckets"] for name in bucket["tensors"]}), answer["model"]["tensors"])
         self.assertEqual(sorted(bucket["bucket"] for bucket in ordered["buckets"]), list(range(len(ordered["buckets"]))))
         self.assertGreater(self.predict("--forward", 2 * forward_s)["ordered"]["computation_s"], ordered["computation_s"] + forward_s / 2)
         self.assertIn("With the strategy ordered, which also overlaps the next forward pass, a step takes", " ".join(self.text().split()))
@@ -333,27 +317,13 @@ class Predict(OfGpt2Large):
         self.assertGreaterEqual(halves["period_s"], halves["bound_s"])
         self.assertAlmostEqual(halves["gain"], 1 - halves["period_s"] / halves["bucketed_period_s"])
         self.assertEqual(halves["sharded_memory"]["optimizer_bytes"] * 8, halves["plain_memory"]["optimizer_bytes"])
-        collectives = self.out / "collectives.csv"
-        lines = [f"{name},{size},{1e-4 + size / 1e11}" for name in ("all_reduce", "reduce_scatter", "all_gather") for size in (4096, 64 * MIB)]
-        collectives.write_text("\n".join(["collective,bytes,seconds", *lines]) + "\n")
-        measured = self.predict("--sharded", "--collectives", collectives)["sharded"]
-        self.assertFalse(measured["halves"])
-        self.assertLess(measured["communication_s"], halves["communication_s"])
         text = " ".join(self.text("--sharded", "--out", self.out / "run").split())
         for said in ("With the strategy sharded and buckets of", "With AdamW a rank then keeps", "taken as half an all-reduce each"):
             self.assertIn(said, text)
-        page = (self.out / "run/report.html").read_text()
-        self.assertIn(f"--overlap-param-gather --ddp-bucket-size {halves['ddp_bucket_size']}", page)
-        self.assertIn(f"&quot;allgather_bucket_size&quot;: {4 * 774_030_080 // 4}", page)
 
-    def test_sharded_needs_the_forward_pass_and_a_measured_world(self):
+    def test_sharded_needs_the_forward_pass(self):
         self.assertNotIn("sharded", self.predict())
         self.assert_refused("predict", *self.inputs(), "--sharded", mentions=f"--sharded: {self.inputs()[1]} has no column needed_s; expected one")
-        self.assert_refused("predict", *self.inputs(), "--collectives", "c.csv", mentions="--collectives requires --sharded")
-        self.add_forward()
-        (self.out / "c.csv").write_text("collective,bytes,seconds\nreduce_scatter,8,1\nall_gather,8,1\n")
-        words = [*self.inputs(), "--sharded", "--collectives", self.out / "c.csv", "--world", 64]
-        self.assert_refused("predict", *words, mentions=f"--collectives {self.out / 'c.csv'}: {self.inputs()[3]} has no all-reduce of 64 ranks; expected --world with one of")
 
     def test_without_the_forward_pass_nothing_is_said_of_ordered(self):
         self.assertNotIn("ordered", self.predict())
@@ -390,9 +360,6 @@ class Predict(OfGpt2Large):
             (["predict", *self.inputs(), "--rule", "random"], "{at-most,close-when-full}"),
             (["predict", *self.inputs(), "--cap", "0MiB"], "--cap 0MiB: expected a size"),
             (["predict", *self.inputs(), "--world", "-3"], "--world: Value -3 not in range 1 to 65536"),
-            (["predict", *self.inputs(), "--nodes", "4"], "--nodes requires --ranks-per-node"),
-            (["predict", *self.inputs(), "--nodes", "4", "--ranks-per-node", "8", "--world", "32"], "--world excludes --nodes"),
-            (["predict", *self.inputs(), "--world", "100", "--ranks-per-node", "8"], "expected a multiple of the 8 ranks of a node"),
             (["predict", *self.inputs(), "--compute-slowdown", "0.5"], "slowdown"),
             (["predict", *self.inputs(), "--overhead", "nan"], "--overhead nan: expected a time"),
             (["import"], "import: no file"),

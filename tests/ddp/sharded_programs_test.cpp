@@ -320,7 +320,6 @@ TEST(Sharded, RefusesInOneLineWhatItDoesNotSupport) {
     };
     EXPECT_THAT(refusal([](auto& options) { options.gradient_hook = bf16_compression(); }), HasSubstr("gradient hook"));
     EXPECT_THAT(refusal([](auto& options) { options.buckets = automatic(); }), HasSubstr("strategy sharded; expected bucketed or ordered"));
-    EXPECT_THAT(refusal([](auto& options) { options.plan = BucketPlan{{{0, 1, 0, 2}, {0, 1, 1, 2}, {1, 5}}, {}}; }), HasSubstr("splits"));
 
     DataParallel plain(*net, group, {});
     EXPECT_THAT(message_of<InputError>([&] { ShardedOptimizer(plain, make_sgd); }), HasSubstr("under another strategy"));

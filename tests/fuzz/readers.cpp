@@ -14,7 +14,6 @@
 #include "firkin/base/file.h"
 #include "firkin/plan/bucket_plan.h"
 #include "firkin/plan/measurements.h"
-#include "firkin/plan/sharded_plan.h"
 #include "firkin/plan/timeline.h"
 #include "import/import.h"
 #include "model/transformer_config.h"
@@ -59,12 +58,6 @@ void check_table(const AllReduceTable& table) {
 
 void read_allreduce(std::string_view text) {
   check_table(parse_allreduce_csv(text, kFile));
-}
-
-void read_collectives(std::string_view text) {
-  const ShardedCosts costs = parse_collectives_csv(text, kFile, 8);
-  check_costs(costs.reduce_scatter);
-  check_costs(costs.all_gather);
 }
 
 // The other of the two files, well formed.
@@ -126,7 +119,6 @@ std::span<const Reader> readers() {
   static constexpr std::array kReaders = {
       Reader{"tensors", read_tensors},
       Reader{"allreduce", read_allreduce},
-      Reader{"collectives", read_collectives},
       Reader{"cmsc828g_sizes", read_cmsc828g_sizes},
       Reader{"cmsc828g_times", read_cmsc828g_times},
       Reader{"allreduce_times", read_allreduce_times},

@@ -1,4 +1,4 @@
-// Which tensors travel together, whole or in parts, and in which order.
+// Which tensors travel together, and in which order.
 #include "firkin/plan/bucket_plan.h"
 
 #include <gmock/gmock.h>
@@ -15,12 +15,9 @@ namespace {
 
 using testing::ElementsAre;
 
-TEST(CheckPlan, AcceptsBucketsThatCoverEveryTensorInOrderWholeOrInConsecutiveParts) {
+TEST(CheckPlan, AcceptsBucketsThatCoverEveryTensorInOrder) {
   EXPECT_NO_THROW(check_plan({}, 0));
   EXPECT_NO_THROW(check_plan({.buckets = {{0, 2}, {2, 1}}, .launch_order = {1, 0}}, 3));
-  EXPECT_NO_THROW(check_plan({.buckets = {{0, 1, 0, 2}, {0, 1, 1, 2}, {1, 2}}, .launch_order = {2, 1, 0}}, 3));
-  EXPECT_NO_THROW(check_plan({.buckets = {{0, 2}, {2, 1, 0, 3}, {2, 1, 1, 3}, {2, 1, 2, 3}}}, 3));
-  EXPECT_NO_THROW(check_plan({.buckets = {{0, 1, 0, 2}, {0, 1, 1, 2}, {1, 1, 0, 2}, {1, 1, 1, 2}}}, 2));
 }
 
 TEST(CheckPlan, NamesWhatIsWrong) {
@@ -33,31 +30,13 @@ TEST(CheckPlan, NamesWhatIsWrong) {
       {{{{0, 1}, {1, 2}}, {0}}, "the launch order names 1 buckets; expected 2"},
       {{{{0, 1}, {1, 2}}, {0, 0}}, "the launch order names bucket 0; expected each of 0 to 1 once"},
       {{{{0, 1}, {1, 2}}, {0, 2}}, "the launch order names bucket 2; expected each of 0 to 1 once"},
-      {{{{0, 1, 0, 2}, {1, 2}}, {}}, "bucket 1 starts at tensor 1; expected 0"},
-      {{{{0, 2}, {2, 1, 0, 2}}, {}}, "tensor 2 has 1 of its 2 parts; expected all"},
-      {{{{0, 1, 1, 2}, {0, 1, 0, 2}, {1, 2}}, {}}, "bucket 0 is part 1 of 2 of tensor 0; expected part 0 of 2"},
-      {{{{0, 1, 0, 2}, {0, 1, 1, 3}, {1, 2}}, {}}, "bucket 1 is part 1 of 3 of tensor 0; expected part 1 of 2"},
-      {{{{0, 1, 0, 2}, {0, 3}}, {}}, "bucket 1 is part 0 of 1 of tensor 0; expected part 1 of 2"},
-      {{{{0, 1, 1, 1}, {1, 2}}, {}}, "bucket 0 is part 1 of 1 of tensor 0; expected part 0 of 1"},
-      {{{{0, 2, 0, 2}, {0, 2, 1, 2}, {2, 1}}, {}}, "bucket 0 is a part of 2 tensors; expected a part of one"},
-      {{{{0, 2, 0, 0}}, {}}, "bucket 0 is one of 0 parts; expected 1 to 65536"},
   };
   for (const auto& [plan, error] : of_three_tensors) EXPECT_EQ(error_of([&, &plan = plan] { check_plan(plan, 3); }), error);
 }
 
-TEST(PartBegin, DividesAllElementsAndDoesNotOverflow) {
-  EXPECT_EQ(part_begin(10, 0, 3), 0);
-  EXPECT_EQ(part_begin(10, 1, 3), 3);
-  EXPECT_EQ(part_begin(10, 2, 3), 6);
-  EXPECT_EQ(part_begin(10, 3, 3), 10);
-  const int64_t most = std::numeric_limits<int64_t>::max();
-  EXPECT_EQ(part_begin(most, kMostParts, kMostParts), most);
-  EXPECT_EQ(part_begin(most, 1, 2), most / 2);
-}
-
-TEST(BucketBytes, AddUpTensorsAndDivideASplitOne) {
+TEST(BucketBytes, AddUpTensors) {
   const std::vector<int64_t> sizes = {5, 10, 7, 0};
-  EXPECT_THAT(bucket_bytes({.buckets = {{0, 1}, {1, 1, 0, 3}, {1, 1, 1, 3}, {1, 1, 2, 3}, {2, 2}}}, sizes), ElementsAre(5, 3, 3, 4, 7));
+  EXPECT_THAT(bucket_bytes({.buckets = {{0, 1}, {1, 1}, {2, 2}}}, sizes), ElementsAre(5, 10, 7));
 }
 
 std::vector<int64_t> bytes_of(const std::vector<int64_t>& sizes, const CapOptions& options) {
@@ -177,14 +156,6 @@ TEST(PyTorchCaps, ReproduceEveryPlanOfNonEmptyTensors) {
     for (int64_t i = random.integer(1, 40); i > 0; --i) sizes.push_back(random.integer(1, 100000000));
     EXPECT_TRUE(pytorch_caps(random.plan(static_cast<int64_t>(sizes.size())), sizes).reproduces_plan) << "seed " << seed;
   }
-}
-
-TEST(PyTorchCaps, CannotSplitATensor) {
-  const std::vector<int64_t> sizes = {8};
-  EXPECT_EQ(error_of([&] {
-              pytorch_caps({.buckets = {{0, 1, 0, 2}, {0, 1, 1, 2}}}, sizes);
-            }),
-            "the plan splits a tensor; expected whole tensors: PyTorch's caps cannot split one");
 }
 
 }  // namespace

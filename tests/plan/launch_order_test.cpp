@@ -1,5 +1,5 @@
 // The launch order that is chosen from observed steps.
-#include "firkin/plan/launch_order.h"
+#include "firkin/plan/ordered_plan.h"
 
 #include <gmock/gmock.h>
 

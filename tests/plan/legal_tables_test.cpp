@@ -6,7 +6,7 @@
 #include <random>
 
 #include "firkin/plan/measurements.h"
-#include "firkin/plan/scaling.h"
+#include "firkin/plan/uncertainty.h"
 #include "helpers.h"
 
 namespace firkin {
@@ -76,9 +76,9 @@ TEST(LegalTables, OneMoreRowChangesNoTimeByMoreThanItsNoise) {
 TEST(LegalTables, TheOrderOfRowsMeansNothing) {
   for (uint64_t seed = 0; seed < 20; ++seed) {
     AllReduceTable table = noisy_table(seed, {4, 8, 16});
-    const CommCosts before = ScalingModel(table).costs(64);
+    const CommCosts before = grown_costs(table, 64).likely;
     std::shuffle(table.begin(), table.end(), std::mt19937_64(seed));
-    const CommCosts after = ScalingModel(table).costs(64);
+    const CommCosts after = grown_costs(table, 64).likely;
     for (const double bytes : {4.0, 1e4, 1e6, 1e8}) {
       EXPECT_NEAR(after.isolated(bytes) / before.isolated(bytes), 1, 1e-9) << "seed " << seed;
       EXPECT_NEAR(after.gap(bytes) / before.gap(bytes), 1, 1e-9) << "seed " << seed;
@@ -91,7 +91,7 @@ TEST(LegalTables, OneMoreRankIsNoOtherNetwork) {
   for (uint64_t seed = 0; seed < 20; ++seed) {
     AllReduceTable table = noisy_table(seed, {4, 8, 16});
     for (AllReduceRow& row : table) row.gap_s = row.median_s * 4;
-    const CommCosts measured = comm_costs(table, 16), one_more = ScalingModel(table).costs(17);
+    const CommCosts measured = comm_costs(table, 16), one_more = grown_costs(table, 17).likely;
     for (const double bytes : {4e4, 1e6, 1e8}) {
       const double gap = one_more.gap(bytes) / measured.gap(bytes), alone = one_more.isolated(bytes) / measured.isolated(bytes);
       EXPECT_NEAR(gap / alone, 1, 0.6) << "seed " << seed << ", " << bytes << " bytes";

@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <cstdint>
 #include <limits>
-#include <numeric>
 #include <string>
 #include <vector>
 
@@ -47,36 +46,14 @@ TEST(LaunchOrderByNeed, IsTheReadyOrderWhereTheLinkKeepsUp) {
   EXPECT_THAT(launch_order_by_need(five_layers(), one_tensor_each(5), linear_costs(0.5, 0.01)), IsEmpty());
 }
 
-TEST(LaunchOrderByNeed, SendsThePartsOfAnEarlyNeededTensorTogether) {
-  TensorProfile profile = make_profile({8, 16}, {1, 1});
-  profile.needed_s = {1, 0};
-  profile.forward_s = 1;
-  const BucketPlan plan = {.buckets = {{0, 1}, {1, 1, 0, 2}, {1, 1, 1, 2}}};
-  EXPECT_THAT(launch_order_by_need(profile, plan, linear_costs(1, 0.125)), ElementsAre(1, 2, 0));
-}
-
 TEST(OrderedPlan, IsFasterThanAnyPlanThatWaitsForItsLastBucket) {
   const TensorProfile profile = five_layers();
   const CommCosts costs = linear_costs(0.1, 0.2);  // 40 bytes take 8 s of a computation of 10 s
   const double bucketed_s = find_best_plan(profile, costs).timeline.end_s + profile.forward_s;
-  const OrderedPlan ordered = find_ordered_plan(profile, costs, {.smallest_part_bytes = 1});
+  const OrderedPlan ordered = find_ordered_plan(profile, costs);
   EXPECT_LT(ordered.pipeline.period_s, 0.9 * bucketed_s);
   EXPECT_GE(ordered.pipeline.period_s, ordered.bound_s);
   EXPECT_NO_THROW(check_plan(ordered.plan, 5));
-}
-
-TEST(OrderedPlan, SplitsALargeTensorSoThatWhatIsNeededFirstDoesNotWaitBehindIt) {
-  // 100 bytes, ready at 0 and needed in the middle of forward, take the link 100 s; a tensor that is needed first is ready at 10 s.
-  TensorProfile profile = make_profile({100, 1}, {0, 10});
-  profile.needed_s = {50, 0};
-  profile.forward_s = 100;
-  const CommCosts costs = linear_costs(0.01, 1);
-  const OrderedPlan whole = find_ordered_plan(profile, costs, {.most_parts = 1, .smallest_part_bytes = 1});
-  const OrderedPlan split = find_ordered_plan(profile, costs, {.smallest_part_bytes = 1});
-  EXPECT_FALSE(has_parts(whole.plan));
-  EXPECT_TRUE(has_parts(split.plan));
-  EXPECT_NEAR(whole.pipeline.period_s, 161, 1);  // the small one first: the link is idle for ten seconds
-  EXPECT_NEAR(split.pipeline.period_s, 151, 1);
 }
 
 TEST(OrderedPlan, RespectsItsLimits) {
@@ -86,14 +63,11 @@ TEST(OrderedPlan, RespectsItsLimits) {
     const int64_t tensors = random.integer(1, 25), most = random.integer(1, 6);
     const TensorProfile profile = random.profile_with_forward(tensors);
     const CommCosts costs = random.costs();
-    const OrderedPlan small =
-        find_ordered_plan(profile, costs, {.largest_bucket_bytes = 100000, .most_parts = 3, .smallest_part_bytes = 20000});
+    const OrderedPlan small = find_ordered_plan(profile, costs, {.largest_bucket_bytes = 100000});
     ASSERT_NO_THROW(check_plan(small.plan, tensors));
     const std::vector<int64_t> bytes = bucket_bytes(small.plan, profile.bytes);
     for (size_t k = 0; k < bytes.size(); ++k) {
-      const Bucket& bucket = small.plan.buckets[k];
-      EXPECT_TRUE(bucket.count == 1 || bytes[k] <= 100000);
-      EXPECT_TRUE(bucket.parts == 1 || (bucket.parts <= 3 && bytes[k] >= 20000));
+      EXPECT_TRUE(small.plan.buckets[k].count == 1 || bytes[k] <= 100000);
     }
     const OrderedPlan few = find_ordered_plan(profile, costs, {.most_buckets = most});
     ASSERT_NO_THROW(check_plan(few.plan, tensors));
@@ -123,7 +97,6 @@ TEST(OrderedPlan, RejectsOptionsOutOfBounds) {
     return error_of([&] { find_ordered_plan(make_profile({1}, {1}), linear_costs(1, 1), options); });
   };
   EXPECT_EQ(error({.tolerance = -1}), "the tolerance is -1; expected at least 0");
-  EXPECT_EQ(error({.most_parts = 0}), "the most parts of a tensor is 0; expected at least 1");
   EXPECT_EQ(error({.most_buckets = 0}), "the most buckets is 0; expected at least 1");
   const TensorProfile two = make_profile({8, 8}, {1, 2});
   EXPECT_EQ(error_of([&] { find_ordered_plan(two, linear_costs(1, 1), {.largest_bucket_bytes = 8, .most_buckets = 1}); }),
@@ -169,63 +142,39 @@ TEST(OrderedPlan, OfGpt2LargeIsNearTheBoundWhereCommunicationDominatesAndNoSlowe
   }
 }
 
-// Every partition with every tensor whole or in two parts, in every launch order.
-class EveryOrderedPlan {
- public:
-  EveryOrderedPlan(const TensorProfile& profile, const CommCosts& costs, const PipelineOptions& options)
-      : profile_(profile), costs_(costs), options_(options) {
-    add_buckets(0);
-  }
-
-  double best_s() const { return best_s_; }
-
- private:
-  void add_buckets(int64_t first) {
-    const auto tensors = static_cast<int64_t>(profile_.bytes.size());
-    if (first == tensors) try_orders();
-    for (int64_t count = 1; first + count <= tensors; ++count) {
-      plan_.buckets.push_back({first, count});
-      add_buckets(first + count);
-      plan_.buckets.pop_back();
+// The shortest period of all partitions, each launched by need.
+double best_of_all_s(const TensorProfile& profile, const CommCosts& costs, const PipelineOptions& options) {
+  const size_t cuts = profile.bytes.size() - 1;
+  double best_s = std::numeric_limits<double>::infinity();
+  for (uint32_t set = 0; set < uint32_t{1} << cuts; ++set) {
+    std::vector<int64_t> counts = {1};
+    for (size_t i = 0; i < cuts; ++i) {
+      if ((set >> i & 1) != 0) counts.push_back(0);
+      ++counts.back();
     }
-    if (first == tensors || profile_.bytes[static_cast<size_t>(first)] < 2) return;
-    plan_.buckets.push_back({first, 1, 0, 2});
-    plan_.buckets.push_back({first, 1, 1, 2});
-    add_buckets(first + 1);
-    plan_.buckets.resize(plan_.buckets.size() - 2);
+    BucketPlan plan = plan_of_counts(counts);
+    plan.launch_order = launch_order_by_need(profile, plan, costs, options);
+    best_s = std::min(best_s, simulate_pipeline(profile, plan, costs, options).period_s);
   }
+  return best_s;
+}
 
-  void try_orders() {
-    plan_.launch_order.resize(plan_.buckets.size());
-    std::iota(plan_.launch_order.begin(), plan_.launch_order.end(), int64_t{0});
-    do {
-      best_s_ = std::min(best_s_, simulate_pipeline(profile_, plan_, costs_, options_).period_s);
-    } while (std::ranges::next_permutation(plan_.launch_order).found);
-  }
-
-  const TensorProfile& profile_;
-  const CommCosts& costs_;
-  const PipelineOptions& options_;
-  BucketPlan plan_;
-  double best_s_ = std::numeric_limits<double>::infinity();
-};
-
-TEST(OrderedPlan, IsWithinOnePercentOfBruteForceAndMostlyEqualOn400RandomInstances) {
+TEST(OrderedPlan, IsMostlyTheBestOfAllPartitionsOn400RandomInstances) {
   int above_tolerance = 0;
   for (uint64_t seed = 0; seed < 400; ++seed) {
     RandomInstance random(seed);
-    const TensorProfile profile = random.profile_with_forward(random.integer(1, seed % 40 == 0 ? 4 : 3));
+    const TensorProfile profile = random.profile_with_forward(random.integer(1, 8));
     const CommCosts costs = random.costs();
-    OrderedSearchOptions options = {.most_parts = 2, .smallest_part_bytes = 1};
+    OrderedSearchOptions options;
     if (seed % 3 == 0) options.pipeline.simulation = {.overhead_s = 1e-3};
     if (seed % 4 == 0) options.pipeline.simulation.compute_slowdown = random.uniform(1, 1.5);
-    const double best = EveryOrderedPlan(profile, costs, options.pipeline).best_s();
+    const double best = best_of_all_s(profile, costs, options.pipeline);
     const double found = find_ordered_plan(profile, costs, options).pipeline.period_s;
     EXPECT_GE(found, best * (1 - 1e-9)) << "seed " << seed;
-    EXPECT_LE(found, best * 1.01) << "seed " << seed;
+    EXPECT_LE(found, best * 1.05) << "seed " << seed;
     if (found > best * (1 + 3e-6)) ++above_tolerance;
   }
-  EXPECT_LE(above_tolerance, 6);
+  EXPECT_LE(above_tolerance, 20);
 }
 
 }  // namespace

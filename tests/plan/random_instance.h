@@ -78,17 +78,6 @@ class RandomInstance {
     return result;
   }
 
-  // Some of the single tensors are split, and the buckets are launched in any order.
-  BucketPlan plan_with_parts(int64_t tensor_count) {
-    BucketPlan result;
-    for (const Bucket& bucket : plan(tensor_count).buckets) {
-      const int64_t parts = bucket.count == 1 ? integer(1, 3) : 1;
-      for (int64_t part = 0; part < parts; ++part) result.buckets.push_back({bucket.first, bucket.count, part, parts});
-    }
-    permute(result);
-    return result;
-  }
-
  private:
   void permute(BucketPlan& plan) {
     for (size_t k = 0; k < plan.buckets.size(); ++k) plan.launch_order.push_back(static_cast<int64_t>(k));

@@ -109,14 +109,11 @@ TEST(Contention, SlowsBackwardOnlyWhileAnAllReduceRuns) {
 TEST(Contention, DelaysTheGradientsThatFollow) {
   // The first all-reduce runs from 1 to 3 s, so the second gradient, due at 2, is ready at 3.
   const Timeline timeline = simulate(make_profile({8, 8}, {1, 2}), {.buckets = {{0, 1}, {1, 1}}}, kCosts, {.compute_slowdown = 2});
-  EXPECT_DOUBLE_EQ(timeline.buckets[1].launch_s, 3);
   EXPECT_DOUBLE_EQ(timeline.end_s, 5);
 }
 
 TEST(Overhead, IsPaidByBackwardAtEachCall) {
   const Timeline timeline = simulate(make_profile({8, 8}, {1, 5}), {.buckets = {{0, 1}, {1, 1}}}, kCosts, {.overhead_s = 0.25});
-  EXPECT_DOUBLE_EQ(timeline.buckets[0].launch_s, 1.25);
-  EXPECT_DOUBLE_EQ(timeline.buckets[1].launch_s, 5.5);
   EXPECT_DOUBLE_EQ(timeline.compute_end_s, 5.5);
   EXPECT_DOUBLE_EQ(timeline.end_s, 7.5);
   EXPECT_DOUBLE_EQ(timeline.exposed_s, 2.5);

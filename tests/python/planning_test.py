@@ -144,14 +144,6 @@ class Predict(unittest.TestCase):
         self.assertLessEqual(prediction.best_plan.backward_s, prediction.best_cap.backward_s * 1.000001)
         self.assertEqual(len(prediction.best_plan.bucket_cap_mb_list), len(prediction.best_plan.buckets))
 
-    def test_across_nodes_is_extrapolated_from_what_crosses_nodes(self):
-        seconds = {4: 1e-3, 8: 1e-3, 16: 0.1}
-        table = firkin.AllReduceTable([firkin.AllReduceRow(n, world, s) for world, s in seconds.items() for n in (MIB, 8 * MIB)])
-        said = json.loads(firkin.predict(small_profile(), table, world_size=64, ranks_per_node=8).to_json())
-        self.assertEqual(said["extrapolation"]["fitted_worlds"], [16])
-        with self.assertRaisesRegex(firkin.InputError, "expected a multiple of the 8 ranks of a node"):
-            firkin.predict(small_profile(), table, world_size=100, ranks_per_node=8)
-
     def test_the_curve_has_the_wanted_caps(self):
         prediction = firkin.predict(small_profile(), small_curve(), caps_mib=[1, 8])
         self.assertEqual([(point.cap_mib, point.buckets) for point in prediction.curve], [(1, 3), (8, 1)])

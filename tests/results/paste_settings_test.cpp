@@ -42,16 +42,5 @@ TEST(PasteSettings, APlanIsOfferedAsAListWhereThereIsOne) {
   EXPECT_THAT(of_tool(paste_settings(kMiB, 4, {1, 2.5}), "PyTorch, best plan").setting, HasSubstr("bucket_cap_mb_list=[1, 2.5]"));
 }
 
-TEST(PasteSettings, ShardedMeansTheCapOfAllReducesToDeepSpeedAndItsOwnToMegatron) {
-  PredictedSharded sharded;
-  sharded.ddp_bucket_size = 3;
-  sharded.allgather_bucket_size = 8;
-  const auto settings = sharded_settings(sharded, kMiB, 4);
-  EXPECT_THAT(of_tool(settings, "Megatron-LM, sharded").setting, HasSubstr("--overlap-param-gather --ddp-bucket-size 3"));
-  EXPECT_THAT(of_tool(settings, "Megatron-LM, sharded").note, HasSubstr("elements of 4 bytes"));
-  EXPECT_EQ(of_tool(settings, "DeepSpeed, sharded").setting,
-            "\"zero_optimization\": {\"stage\": 1, \"overlap_comm\": true, \"reduce_bucket_size\": 262144, \"allgather_bucket_size\": 8}");
-}
-
 }  // namespace
 }  // namespace firkin

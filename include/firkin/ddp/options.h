@@ -100,7 +100,7 @@ struct DataParallelOptions {
   // reverse registration order, then (but for sharded) rank 0's order as observed in the first backward. A given order
   // is kept.
   std::vector<int64_t> ready_order;
-  // For ordered: the slack of its launch order (plan/launch_order.h). Default: chosen from observed steps. For
+  // For ordered: the slack of its launch order (plan/ordered_plan.h). Default: chosen from observed steps. For
   // experiments.
   std::optional<double> launch_slack;
   GradientHook gradient_hook;

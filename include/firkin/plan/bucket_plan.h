@@ -18,23 +18,13 @@
 
 namespace firkin {
 
-// A contiguous run of tensors in gradient-ready order, or a part of one large tensor.
-//
-// With parts > 1, count is 1 and the bucket holds part `part` of tensor `first`: of its N elements, those from
-// part_begin(N, part, parts) up to part_begin(N, part + 1, parts).
+// A contiguous run of tensors in gradient-ready order.
 struct Bucket {
   int64_t first = 0;
   int64_t count = 0;
-  int64_t part = 0;
-  int64_t parts = 1;
 
   bool operator==(const Bucket&) const = default;
 };
-
-inline constexpr int64_t kMostParts = 65536;  // for one tensor
-
-// total * part / parts, rounded down, for 0 <= part <= parts <= kMostParts and any total of at least 0.
-int64_t part_begin(int64_t total, int64_t part, int64_t parts);
 
 struct BucketPlan {
   std::vector<Bucket> buckets;             // in gradient-ready order; together they hold every tensor exactly once
@@ -43,20 +33,16 @@ struct BucketPlan {
   bool operator==(const BucketPlan&) const = default;
 };
 
-// Throws InputError unless the buckets are non-empty, contiguous and cover tensors 0..tensor_count-1 in order, the
-// parts of a split tensor are complete and in order, and launch_order is empty or a permutation.
+// Throws InputError unless the buckets are non-empty, contiguous and cover tensors 0..tensor_count-1 in order, and
+// launch_order is empty or a permutation.
 void check_plan(const BucketPlan& plan, int64_t tensor_count);
 
-// The plan of whole tensors whose k-th bucket holds counts[k] of them. Not checked.
+// The plan whose k-th bucket holds counts[k] tensors. Not checked.
 BucketPlan plan_of_counts(std::span<const int64_t> counts);
 BucketPlan one_tensor_per_bucket(size_t tensors);
 BucketPlan one_bucket(size_t tensors);
 
-// Whether a tensor is split over several buckets.
-bool has_parts(const BucketPlan& plan);
-
-// Bytes of each bucket. `sizes`: bytes per gradient in gradient-ready order. A split tensor's bytes are divided like
-// its elements, so a part is accurate to within one element. The plan must have passed check_plan.
+// Bytes of each bucket. `sizes`: bytes per gradient in gradient-ready order. The plan must have passed check_plan.
 std::vector<int64_t> bucket_bytes(const BucketPlan& plan, std::span<const int64_t> sizes);
 
 enum class CapRule {
@@ -112,8 +98,7 @@ struct PyTorchCaps {
   bool reproduces_plan = false;
 };
 
-// The caps that make the plan's buckets; its launch order has no counterpart in PyTorch. Throws InputError when the
-// plan splits a tensor.
+// The caps that make the plan's buckets; its launch order has no counterpart in PyTorch.
 PyTorchCaps pytorch_caps(const BucketPlan& plan, std::span<const int64_t> sizes);
 
 // ---- The strategies by name, and how they differ.

@@ -104,7 +104,7 @@ void write_allreduce_csv(const std::filesystem::path& path, const AllReduceTable
 // calls, so that noise never makes a call free.
 double queued_gap_s(double total_s, double isolated_s, double calls);
 
-// One collective of one size: a row of collectives.csv.
+// One collective of one size.
 struct CollectiveRow {
   std::string collective;                         // all_reduce, reduce_scatter, all_gather
   int64_t bytes = 0;                              // the bucket's size: all ranks' slices together

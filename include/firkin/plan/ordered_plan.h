@@ -1,5 +1,5 @@
-// Buckets, split tensors and launch order for the strategy `ordered`, which also hides communication behind the next
-// forward pass.
+// Buckets and launch order for the strategy `ordered`, which also hides communication behind the next forward pass:
+// predicted from measurements, or, for the order of given buckets, chosen from observed steps.
 //
 //   const OrderedPlan best = find_ordered_plan(profile, costs);
 //   best.plan.launch_order;      // of the ready buckets, the one forward needs first goes first
@@ -32,8 +32,6 @@ struct OrderedSearchOptions {
   double tolerance = 1e-6;
   int64_t largest_bucket_bytes = std::numeric_limits<int64_t>::max();  // no bucket of several tensors holds more
   int64_t most_buckets = std::numeric_limits<int64_t>::max();
-  int64_t most_parts = 64;  // how many parts a split tensor may have
-  int64_t smallest_part_bytes = 64 * kKiB;
 };
 
 struct OrderedPlan {
@@ -42,38 +40,23 @@ struct OrderedPlan {
   double bound_s = 0;  // pipeline_bound_s(): no plan is faster
 };
 
-// A search, not exact. It starts from the partitions of uniform caps, whole or with tensors larger than the cap split,
-// and from the best plan for a single backward pass, each launched by need, and improves the best of them by local
-// moves. In 13 of 5,000 random instances of up to 5 tensors it ends more than 0.1 % above the best of all partitions,
-// splits in two and launch orders, at worst 2.5 % above. 436 tensors take half a second at most. Deterministic. Throws
-// InputError if the profile or the options fail their checks, or no plan meets the limits.
+// A search, not exact. It starts from the partitions of uniform caps and from the best plan for a single backward pass,
+// each launched by need, and improves the best few by local moves: merging, cutting and shifting buckets.
+// Deterministic. Throws InputError if the profile or the options fail their checks, or no plan meets the limits.
 OrderedPlan find_ordered_plan(const TensorProfile& profile, const CommCosts& costs, const OrderedSearchOptions& options = {});
 
 // Seconds from the start of backward; what ends after the end of backward runs under the next forward pass.
-struct PredictedOrderedBucket {
+struct PredictedOrderedBucket : PredictedBucket {
   int64_t bucket = 0;        // its place among the buckets in gradient-ready order, from 0
   int64_t first_tensor = 0;  // the place of its first tensor in gradient-ready order, from 0
-  int64_t part = 0;          // which part, if the tensor is split
-  int64_t parts = 1;
-  int64_t bytes = 0;
-  std::vector<std::string> tensors;
-  double ready_s = 0, start_s = 0, end_s = 0;
-  double needed_s = 0;  // first use, seconds from the start of the next forward pass if that never waits
+  double needed_s = 0;       // first use, seconds from the start of the next forward pass if that never waits
 };
 
-struct PredictedOrdered {
-  double bucketed_period_s = 0;  // forward, backward with the best uniform cap, and the optimiser
-  double period_s = 0;
-  double gain = 0;     // 1 - period_s / bucketed_period_s; below 0 where ordered is slower
-  double bound_s = 0;  // no plan has a shorter period
-  double waited_s = 0;
-  double computation_s = 0;
-  double communication_s = 0;
-  double agreement_s = 0;  // after backward
+struct PredictedOrdered : PredictedPeriod {
   // Holds 95 % of the draws of uncertain inputs; none if no errors are known.
   std::optional<double> low_s = {}, high_s = {};
-  std::vector<PredictedOrderedBucket> buckets;  // in launch order
-  BucketPlan plan;                              // the same as a plan to simulate or run
+  std::vector<PredictedOrderedBucket> buckets = {};  // in launch order
+  BucketPlan plan = {};                              // the same as a plan to simulate or run
 };
 
 // Options for simulate_pipeline(). The agreement after backward takes as long as an all-reduce of 64 bytes.
@@ -91,5 +74,42 @@ BucketPlan with_robust_order(const TensorProfile& profile, BucketPlan plan, cons
 // in an order that is robust over the draws. Throws InputError as find_ordered_plan().
 PredictedOrdered predict_ordered(const TensorProfile& profile, const CommCosts& costs, double bucketed_backward_s,
                                  const SearchOptions& search = {}, const std::vector<InputDraw>& draws = {});
+
+// ---- The launch order from observed steps.
+//
+// The order is fixed before the step, and equal on every rank. If it assumes ready times that are too early, a late
+// bucket holds back others that are ready; if too late, the link carries what forward needs last while what it needs
+// first waits. Lateness varies from step to step, so ready times get a slack, chosen by simulating every observed step.
+
+struct ObservedStep {
+  std::vector<double> ready_s;  // per bucket: every rank has its gradients; seconds from the first gradient of backward
+  double backward_s = 0;
+};
+
+struct ObservedTraining {
+  std::vector<ObservedStep> steps;  // at least one
+  std::vector<double> transfer_s;   // per bucket: seconds its all-reduce occupies the link
+  std::vector<double> needed_s;     // per bucket: seconds from the end of backward to its first use, without waits
+  double forward_s = 0;             // from the end of backward to the start of the next, without waits
+};
+
+struct LaunchOrder {
+  std::vector<int64_t> order;  // the buckets' indices
+  double slack = 1;            // ready times were multiplied by it to make the order
+  double period_s = 0;         // for a step in this order: the mean over the observed steps
+};
+
+// One order for each of a range of slacks, ascending: from "what forward needs first, whenever it is ready" to "as they
+// become ready". Each is earliest due date among ready buckets (Jackson 1955): whenever the link is free, it takes, of
+// the buckets whose median ready time times the slack has passed, the one forward needs first. Throws InputError unless
+// there is a step and sizes agree. O(n^2) each.
+std::vector<LaunchOrder> launch_orders(const ObservedTraining& training);
+
+// The order of one slack, at least 0. Throws like launch_orders().
+LaunchOrder launch_order_with_slack(const ObservedTraining& training, double slack);
+
+// The middle of the contiguous range of launch_orders() whose periods are within half a percent of the best: at an
+// edge, a step slightly slower than those observed would cost most.
+LaunchOrder robust_launch_order(const ObservedTraining& training);
 
 }  // namespace firkin

@@ -26,7 +26,7 @@ namespace firkin {
 // The inputs of a prediction, summarised.
 struct PredictedWorkload {
   int64_t world_size = 0;
-  bool extrapolated = false;  // to a world that was not measured
+  std::optional<int64_t> extrapolated_from = {};  // the world that was measured instead
   int64_t tensors = 0;
   int64_t gradient_bytes = 0;
   double backward_s = 0;  // without communication
@@ -41,12 +41,6 @@ struct PredictedWorkload {
 struct PredictedBaseline {
   std::string name, description;
   PredictedCap plan;  // its buckets and times
-};
-
-struct PredictedBucket {
-  int64_t bytes = 0;
-  std::vector<std::string> tensors;
-  double ready_s = 0, start_s = 0, end_s = 0;
 };
 
 // The best plan, whose buckets may have any sizes.
@@ -69,18 +63,15 @@ struct SensitivityPrediction {
 struct PredictionInputs {
   TensorProfile profile;
   AllReduceTable table;
-  int64_t world_size = 0;  // ranks; extrapolated to when the table has other worlds only
-  // 0 means unknown; else extrapolates only from worlds like world_size: within a node, or across nodes.
-  int64_t ranks_per_node = 0;
-  CapOptions rule = {};  // its cap is ignored
+  int64_t world_size = 0;  // ranks; extrapolated to when the table has other worlds only (GrownCosts)
+  CapOptions rule = {};    // its cap is ignored
   SearchOptions search = {};
   double latency_factor = 1;  // from a calibration (calibration.h)
   // How well the model fits, by the same calibration; none if it was not calibrated.
   std::optional<double> residual = std::nullopt;
   std::vector<int64_t> caps = {};  // the curve's, in bytes; empty: powers of two
   bool sensitivity = false;
-  bool sharded = false;                          // only for a profile that knows its forward pass
-  std::optional<ShardedCosts> collectives = {};  // measured, at world_size; none: halves_of() the all-reduce
+  bool sharded = false;  // only for a profile that knows its forward pass; collectives are halves_of() the all-reduce
 };
 
 struct Prediction {
@@ -90,8 +81,6 @@ struct Prediction {
   PredictedCap best_uniform;  // the cap to use: of least expected regret
   PredictedPlan best_plan;
   std::vector<PredictedBaseline> baselines;
-  // What was extrapolated from; costs are then the geometric mean of the forms of growth. Empty at a measured world.
-  std::vector<int64_t> fitted_worlds;
   std::optional<SensitivityPrediction> sensitivity;
   std::optional<PredictedOrdered> ordered;  // only for a profile that knows its forward pass
   std::optional<PredictedSharded> sharded;  // if asked for

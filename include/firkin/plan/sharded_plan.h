@@ -1,28 +1,17 @@
 // Buckets for the strategy `sharded`, one cap for reduce-scatter and all-gather, and what it takes in time and memory.
 //
-//   const ShardedCosts costs = read_collectives_csv("collectives.csv", 8);
-//   predict_sharded(profile, costs, {.ranks = 8}, bucketed_backward_s).cap_bytes;
+//   predict_sharded(profile, halves_of(all_reduce), {.ranks = 8}, bucketed_backward_s).cap_bytes;
 //   sharded_memory({.elements = 774030080}, 8).total();  // bytes on each rank
 #pragma once
 
 #include <cstdint>
-#include <filesystem>
 #include <limits>
 #include <optional>
-#include <string_view>
 
 #include "firkin/plan/best_plan.h"
 #include "firkin/plan/timeline.h"
 
 namespace firkin {
-
-// collectives.csv: `collective,bytes,seconds`, where collective is all_reduce, reduce_scatter, all_gather or copy
-// (CollectiveRow), and bytes are the whole bucket's, the parts of all ranks together. Optional are `gap_s`, seconds per
-// queued call, and `world_size`, which must be `ranks` in every row; other columns are ignored. Throws InputError with
-// file and line for every malformed input, and unless both reduce_scatter and all_gather are there.
-// `file`: the name used in errors.
-ShardedCosts parse_collectives_csv(std::string_view text, const std::string& file, int64_t ranks);
-ShardedCosts read_collectives_csv(const std::filesystem::path& path, int64_t ranks);
 
 // The costs as they are during backward, on two assumptions: latency changes by the factor calibrated for all-reduces,
 // and queued calls that were not measured are faster than single ones by as much as queued all-reduces are. all_reduce:
@@ -75,35 +64,18 @@ struct ShardedCap : UniformCap {
 // InputError if profile or options fail their checks, or no cap meets the limits.
 ShardedCap find_sharded_cap(const TensorProfile& profile, const ShardedCosts& costs, const ShardedSearch& options);
 
-struct PredictedSharded {
+struct PredictedSharded : PredictedPeriod {
   int64_t cap_bytes = 0;
   int64_t lowest_cap_bytes = 0, highest_cap_bytes = 0;  // range of caps that make the same buckets
   int64_t buckets = 0;
-  double bucketed_period_s = 0;  // forward, backward with the best uniform cap, and the optimiser
-  double period_s = 0;
-  double gain = 0;                               // 1 - period_s / bucketed_period_s; below 0 where sharded is slower
-  std::optional<double> gain_over_ordered = {};  // if that is known
-  double bound_s = 0;                            // no plan has a shorter period
-  double waited_s = 0;
-  double computation_s = 0;
-  double communication_s = 0;
-  double agreement_s = 0;
-  bool halves = false;  // costs are halves_of() an all-reduce
-
-  // Settings of other libraries, in elements: Megatron-LM's bucket size and DeepSpeed's all-gather bucket size.
-  // DeepSpeed gathers after the step, with nothing to hide behind, so it gathers all at once, rounded up to an even
-  // number, which it requires. Its `reduce_bucket_size` is the best cap without the strategy, because it all-reduces
-  // buckets.
-  int64_t ddp_bucket_size = 0, allgather_bucket_size = 0;
-  RankMemory plain, sharded;
+  std::optional<double> gain_over_ordered = {};  // 1 - period_s / that of ordered, if it is known
+  bool halves = false;                           // costs are halves_of() an all-reduce
+  RankMemory plain = {}, sharded = {};
 };
 
 // bucketed_backward_s: as for predict_ordered(). `trained`: its number of elements is ignored, since the profile has
 // it. Does not set gain_over_ordered and halves. Throws InputError as find_sharded_cap().
 PredictedSharded predict_sharded(const TensorProfile& profile, const ShardedCosts& costs, const ShardedSearch& options,
                                  double bucketed_backward_s, TrainedMemory trained = {});
-
-// Sets period_s, and the gains that follow from it.
-void set_period(double period_s, double bucketed_period_s, const std::optional<double>& ordered_period_s, PredictedSharded& sharded);
 
 }  // namespace firkin

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "firkin/plan/bucket_plan.h"
@@ -37,11 +38,10 @@ void check_options(const PipelineOptions& options);
 // One bucket's communication. Seconds from the start of backward, or of a pipeline's step.
 struct BucketSpan {
   int64_t bytes = 0;
-  double ready_s = 0;   // its last gradient exists, by the profile
-  double start_s = 0;   // the call is made, and the link is free
-  double end_s = 0;     // reduced
-  double launch_s = 0;  // the call is made
-  int64_t bucket = 0;   // its index in the plan
+  double ready_s = 0;  // its last gradient exists, by the profile
+  double start_s = 0;  // the call is made, and the link is free
+  double end_s = 0;    // reduced
+  int64_t bucket = 0;  // its index in the plan
 };
 
 struct Timeline {
@@ -60,12 +60,6 @@ struct Timeline {
 // pass check_options.
 Timeline simulate(const TensorProfile& profile, const BucketPlan& plan, const CommCosts& costs, const SimulationOptions& options = {});
 
-// A wait of the forward pass for a bucket, or the optimiser's run on its tensors.
-struct PipelineSpan {
-  int64_t bucket = 0;  // its index in the plan; for a split tensor, that of its first part
-  double start_s = 0, end_s = 0;
-};
-
 // One steady step. Seconds from the start of its forward pass.
 struct Pipeline {
   double period_s = 0;         // when the next step begins
@@ -77,16 +71,12 @@ struct Pipeline {
 
   // This step's, in launch order. One that ends after period_s ends in the next step's forward.
   std::vector<BucketSpan> buckets;
-  std::vector<BucketSpan> gathers;  // `sharded`: likewise; each is ready when its part has been stepped
-  std::vector<PipelineSpan> waits;  // in forward, for buckets of the previous step
-  // The optimiser's, on buckets of the step before. None for `sharded`, which steps between backward and forward.
-  std::vector<PipelineSpan> updates;
 };
 
 // Backward and contention are those of simulate(). When backward ends the ranks agree, and the next forward begins. At
-// a tensor's needed_s forward waits for its bucket (for all parts of a split tensor), and then the optimiser runs on
-// it. While forward is blocked, the optimiser runs on other buckets, in order of arrival, one at a time and each to its
-// end. Every bucket has been awaited when backward begins, so every step takes equally long.
+// a tensor's needed_s forward waits for its bucket, and then the optimiser runs on it. While forward is blocked, the
+// optimiser runs on other buckets, in order of arrival, one at a time and each to its end. Every bucket has been awaited
+// when backward begins, so every step takes equally long.
 //
 // A profile that does not know its forward pass needs every tensor at 0; one without update_s takes updates for free.
 // Profile and plan must have passed check_profile and check_plan. Throws InputError when the options do not pass
@@ -100,9 +90,30 @@ Pipeline simulate_pipeline(const TensorProfile& profile, const BucketPlan& plan,
 // buckets; of those needed at the same time, the one that is ready last goes first. Forward begins after the last
 // launch and waits for buckets where simulate_pipeline() does. Every gather has arrived when backward begins.
 //
-// Otherwise like simulate_pipeline(). Throws InputError if the plan splits a tensor or `ranks` is not positive.
+// Otherwise like simulate_pipeline(). Throws InputError if `ranks` is not positive.
 Pipeline simulate_sharded(const TensorProfile& profile, const BucketPlan& plan, const ShardedCosts& costs, int64_t ranks,
                           const PipelineOptions& options = {});
+
+// What is said about a strategy that also overlaps the next forward pass. Seconds.
+struct PredictedPeriod {
+  double bucketed_period_s = 0;  // forward, backward with the best uniform cap, and the optimiser
+  double period_s = 0;
+  double bound_s = 0;  // no plan has a shorter period
+  double waited_s = 0;
+  double computation_s = 0;
+  double communication_s = 0;
+  double agreement_s = 0;  // after backward
+
+  double gain() const { return bucketed_period_s > 0 ? 1 - period_s / bucketed_period_s : 0; }  // below 0: slower
+};
+PredictedPeriod predicted_period(const Pipeline& step, double bucketed_period_s, double bound_s, double agreement_s);
+
+// One bucket of it, or of a plan for backward alone.
+struct PredictedBucket {
+  int64_t bytes = 0;
+  std::vector<std::string> tensors;
+  double ready_s = 0, start_s = 0, end_s = 0;
+};
 
 // A lower bound for the period of any plan: the larger of one step's computation and the time of all its bytes at the
 // best rate that any bucket may have (the least of a(x) / x and g(x) / x).

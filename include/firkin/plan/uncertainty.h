@@ -35,6 +35,24 @@ inline constexpr int kDraws = 200;
 // mostly the model's own error (model_range()).
 std::vector<CommCosts> redraw_costs(const AllReduceTable& table, int64_t world_size);
 
+// ---- More ranks than were measured.
+
+inline constexpr int64_t kLargestWorld = 65536;
+
+// All-reduces at a number of ranks that was not measured, from the nearest one that was (in doublings; the larger of
+// two). Four laws, each of which holds in some network: from there latency stays as it is, grows with P - 1 (a ring) or
+// with log2 P (two trees), or it and the time per byte grow with log2 P (a tree).
+struct GrownCosts {
+  int64_t from_world = 0;
+  CommCosts likely;             // by the geometric mean of the laws' factors
+  std::vector<CommCosts> laws;  // what is uncertain: draws for CapOdds
+};
+
+// Throws InputError unless 2 <= world_size <= kLargestWorld, and for a table of single ranks.
+GrownCosts grown_costs(const AllReduceTable& table, int64_t world_size);
+
+// ---- Draws, and what caps are worth in them.
+
 // A draw for each of `costs`, which differ in these alone.
 std::vector<InputDraw> draws_of(std::vector<CommCosts> costs, const SimulationOptions& simulation = {});
 

@@ -17,7 +17,7 @@
 #include "firkin/base/error.h"
 #include "firkin/base/units.h"
 #include "firkin/ddp/overlapped_optimizer.h"
-#include "firkin/plan/launch_order.h"
+#include "firkin/plan/ordered_plan.h"
 #include "firkin/stats/estimates.h"
 
 #include <torch/nn/utils/clip_grad.h>
@@ -283,10 +283,8 @@ void Ordered::receive_those(const std::vector<size_t>& parameters) {
   const BucketTransport& transport = synchronizer_.transport();
   std::vector<int64_t> buckets = transport.not_received();
   std::erase_if(buckets, [&](int64_t bucket) {
-    return std::ranges::none_of(parameters, [&](size_t parameter) {
-      const auto parts = transport.buckets()->buckets_of(transport.position_of(parameter));
-      return std::ranges::find(parts, bucket) != parts.end();
-    });
+    return std::ranges::none_of(
+        parameters, [&](size_t parameter) { return transport.buckets()->bucket_of(transport.position_of(parameter)) == bucket; });
   });
   if (!buckets.empty()) receive_in_turn(buckets);
 }

@@ -52,7 +52,7 @@ struct TimedStep {
 
 // The first step is as with `bucketed` and shows which modules await. In the next two steps buckets are launched as
 // they become ready, and waited for. Then, after 4, 8, ... steps, and every 64, all ranks choose a launch order for
-// what the steps before have shown (plan/launch_order.h), unless the plan has one: gradients come at other times while
+// what the steps before have shown (plan/ordered_plan.h), unless the plan has one: gradients come at other times while
 // communication and late steps of the optimiser share the machine with backward. On a device, the steps that a choice
 // looks at are timed by events, for which the CPU waits only where it chooses; not run on a GPU yet. From the first
 // choice on, when a step ends:
