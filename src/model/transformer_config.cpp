@@ -7,9 +7,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <functional>
 #include <ranges>
-#include <set>
 #include <string>
 #include <vector>
 
@@ -69,54 +67,6 @@ constexpr std::array kModels = {
 using Json = nlohmann::json;
 
 constexpr const char* kExpected = "an object such as {\"base\": \"demo\", \"num_layers\": 4}";
-
-struct ModelFile {
-  std::string path;
-  Json object;
-};
-
-ModelFile parse(std::string_view text, const std::string& path) {
-  ModelFile file{.path = path, .object = parse_json(text, path, kExpected)};
-  if (!file.object.is_object()) {
-    throw InputError(fmt::format("{}: a JSON {}; expected {}", path, file.object.type_name(), kExpected));
-  }
-  return file;
-}
-
-// Copies the value of `key` to `member`, if the file has it. Throws InputError unless is_right(value).
-template <class Right, class T>
-void read_if_there(const ModelFile& file, std::string_view key, const Right& is_right, const char* expected, T& member) {
-  const auto found = file.object.find(key);
-  if (found == file.object.end()) return;
-  if (!std::invoke(is_right, *found)) {
-    throw InputError(fmt::format("{}: {} is {}; expected {}", file.path, key, found->dump(), expected));
-  }
-  member = found->get<T>();
-}
-
-TransformerConfig base_of(const ModelFile& file) {
-  std::string name;
-  read_if_there(file, "base", &Json::is_string, "a string", name);
-  if (!file.object.contains("base")) return {};
-  try {
-    return find_model(name).config;
-  } catch (const InputError& error) {
-    throw InputError(fmt::format("{}: base: {}", file.path, error.what()));
-  }
-}
-
-void check_keys(const ModelFile& file) {
-  std::set<std::string_view> known = {"base", "family", "tied", "rope_theta"};
-  for (const ConfigSize& size : kConfigSizes) known.insert(size.name);
-  for (const auto& [key, value] : file.object.items()) {
-    if (!known.contains(key)) {
-      throw InputError(
-          fmt::format("{}: unknown key '{}'; expected base, family, vocab_size, context_length, d_model, d_ff, num_layers, "
-                      "num_heads, tied or rope_theta",
-                      file.path, key));
-    }
-  }
-}
 
 // An unsigned value beyond int64_t would wrap around.
 bool is_integer(const Json& value) {
@@ -212,22 +162,46 @@ const NamedModel& find_model(std::string_view name) {
 }
 
 TransformerConfig parse_model_json(std::string_view text, const std::string& path) {
-  const ModelFile file = parse(text, path);
-  check_keys(file);
-  TransformerConfig config = base_of(file);
-  if (std::string family; file.object.contains("family")) {
-    read_if_there(file, "family", &Json::is_string, "a string", family);
-    config.family = family_from_name(family, file.path);
+  const Json object = parse_json(text, path, kExpected);
+  if (!object.is_object()) throw InputError(fmt::format("{}: a JSON {}; expected {}", path, object.type_name(), kExpected));
+  const auto require = [&](bool is_right, const std::string& key, const char* expected) {
+    if (!is_right) throw InputError(fmt::format("{}: {} is {}; expected {}", path, key, object[key].dump(), expected));
+  };
+  TransformerConfig config;
+  const bool has_base = object.contains("base");
+  if (has_base) {
+    require(object["base"].is_string(), "base", "a string");
+    try {
+      config = find_model(object["base"].get<std::string>()).config;
+    } catch (const InputError& error) {
+      throw InputError(fmt::format("{}: base: {}", path, error.what()));
+    }
+  }
+  for (const auto& [key, value] : object.items()) {
+    if (const auto size = std::ranges::find(kConfigSizes, key, &ConfigSize::name); size != kConfigSizes.end()) {
+      require(is_integer(value), key, "an integer");
+      config.*size->member = value.get<int64_t>();
+    } else if (key == "family") {
+      require(value.is_string(), key, "a string");
+      config.family = family_from_name(value.get<std::string>(), path);
+    } else if (key == "tied") {
+      require(value.is_boolean(), key, "true or false");
+      config.tied = value.get<bool>();
+    } else if (key == "rope_theta") {
+      require(value.is_number(), key, "a number");
+      config.rope_theta = value.get<double>();
+    } else if (key != "base") {
+      throw InputError(
+          fmt::format("{}: unknown key '{}'; expected base, family, vocab_size, context_length, d_model, d_ff, num_layers, "
+                      "num_heads, tied or rope_theta",
+                      path, key));
+    }
   }
   for (const ConfigSize& size : kConfigSizes) {
-    if (!file.object.contains("base") && !file.object.contains(size.name)) {
-      throw InputError(fmt::format("{}: no {}; expected it, or a base to take it from", file.path, size.name));
-    }
-    read_if_there(file, size.name, &is_integer, "an integer", config.*size.member);
+    if (has_base || object.contains(size.name)) continue;
+    throw InputError(fmt::format("{}: no {}; expected it, or a base to take it from", path, size.name));
   }
-  read_if_there(file, "tied", &Json::is_boolean, "true or false", config.tied);
-  read_if_there(file, "rope_theta", &Json::is_number, "a number", config.rope_theta);
-  check_config(config, file.path);
+  check_config(config, path);
   return config;
 }
 

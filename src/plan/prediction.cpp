@@ -197,7 +197,7 @@ Prediction predict(PredictionInputs inputs) {
   result.baselines = predicted_baselines(model, result.best_plan.backward_s);
   if (model.profile.knows_forward()) result.ordered = predicted_ordered(model, result.best_uniform.time_s);
   if (inputs.sharded) result.sharded = predicted_sharded(model, inputs, result.best_uniform, result.ordered->period_s);
-  if (inputs.sensitivity) result.sensitivity = {sensitivity_table(model.profile, model.costs, model.rule, model.search)};
+  if (inputs.sensitivity) result.sensitivity = sensitivity_table(model.profile, model.costs, model.rule, model.search);
   return result;
 }
 

@@ -79,9 +79,15 @@ std::string influence_name(Influence influence) {
   return std::string(name_of(influence));
 }
 
+// What it costs to keep the cap that is best at factor 1, as a fraction.
+double cost_of_keeping(const SensitivityPoint& point) {
+  return std::max(0.0, point.kept_backward_s / point.best.time_s - 1);
+}
+
 void take_influence(SensitivityPoint& point, const std::string& name) {
   const auto found = std::ranges::find(kInfluences, name, influence_name);
-  if (found != kInfluences.end()) point.influence = *found;
+  if (found == kInfluences.end()) throw InputError(fmt::format("results: influence: \"{}\"; expected \"latency\", or another input", name));
+  point.influence = *found;
 }
 
 }  // namespace
@@ -95,17 +101,6 @@ constexpr auto kFields<SensitivityPoint> =
                Field("within_1_percent_to_mib", &SensitivityPoint::near_high_bytes, Unit::kBytesAsMib, "to MiB", kPage),
                Field("kept_backward_s", &SensitivityPoint::kept_backward_s, Unit::kSeconds, kHidden),
                Field("", cost_of_keeping, Unit::kChange, "keep cap", kTables));
-
-static void read_object(const JsonFields& fields, SensitivityPoint& point) {
-  read_object<>(fields, point);
-  const auto name = fields.get<std::string>("influence");
-  if (influence_name(point.influence) != name)
-    fields.fail("influence", fmt::format("\"{}\"", name), "\"latency\", or another input of the model");
-  fields.get<double>(kCapKey, Unit::kMib);
-}
-
-template <>
-constexpr auto kFields<SensitivityPrediction> = std::tuple(Field("points", &SensitivityPrediction::points, kRequired));
 
 // ---- The strategy `ordered`.
 
@@ -139,8 +134,8 @@ constexpr auto kFields<Prediction> = std::tuple(Field("model", &Prediction::work
                                                 Field("curve", &Prediction::curve, kRequired),
                                                 Field("best_uniform", &Prediction::best_uniform),
                                                 Field("best_plan", &Prediction::best_plan), Field("baselines", &Prediction::baselines),
-                                                Field("sensitivity", &Prediction::sensitivity), Field("ordered", &Prediction::ordered),
-                                                Field("sharded", &Prediction::sharded));
+                                                Field("sensitivity.points", &Prediction::sensitivity, kIfAny),
+                                                Field("ordered", &Prediction::ordered), Field("sharded", &Prediction::sharded));
 
 void write_object(const Prediction& prediction, json& document) {
   write_object<>(prediction, document);
@@ -157,10 +152,6 @@ void read_object(const JsonFields& document, Prediction& prediction) {
   require_cap(best);
   for (const char* said : {"low_s", "high_s"}) best.get<double>(said, Unit::kSeconds);
   for (const char* said : {"near_best", "expected_regret"}) best.get<double>(said);
-}
-
-double cost_of_keeping(const SensitivityPoint& point) {
-  return std::max(0.0, point.kept_backward_s / point.best.time_s - 1);
 }
 
 // ---- Tables.
@@ -232,7 +223,7 @@ std::vector<Table> prediction_tables(const Prediction& prediction, unsigned show
   tables.push_back(plan_table(prediction.best_plan, shown));
   if (prediction.ordered) tables.push_back(ordered_table(*prediction.ordered, shown));
   if (!prediction.baselines.empty()) tables.push_back(table_of(prediction.baselines, shown, "Baselines (regret: over the best plan)"));
-  if (prediction.sensitivity) tables.push_back(influences_table(prediction.sensitivity->points, shown));
+  if (!prediction.sensitivity.empty()) tables.push_back(influences_table(prediction.sensitivity, shown));
   return tables;
 }
 

@@ -266,9 +266,6 @@ std::vector<Table> section_tables(const Results& results, unsigned shown);
 // the only one highlighted.
 std::vector<Table> prediction_tables(const Prediction& prediction, unsigned shown);
 
-// What it costs at this point to keep the cap that is best at factor 1, as a fraction.
-double cost_of_keeping(const SensitivityPoint& point);
-
 // For field.h: structs that several sections hold.
 void write_object(const Prediction& prediction, nlohmann::json& document);
 void read_object(const JsonFields& document, Prediction& prediction);

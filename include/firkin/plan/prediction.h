@@ -56,10 +56,6 @@ struct PredictedPlan {
   PyTorchCaps pytorch;
 };
 
-struct SensitivityPrediction {
-  std::vector<SensitivityPoint> points;
-};
-
 struct PredictionInputs {
   TensorProfile profile;
   AllReduceTable table;
@@ -81,7 +77,7 @@ struct Prediction {
   PredictedCap best_uniform;  // the cap to use: of least expected regret
   PredictedPlan best_plan;
   std::vector<PredictedBaseline> baselines;
-  std::optional<SensitivityPrediction> sensitivity;
+  std::vector<SensitivityPoint> sensitivity;  // if asked for
   std::optional<PredictedOrdered> ordered;  // only for a profile that knows its forward pass
   std::optional<PredictedSharded> sharded;  // if asked for
   // What the table and the profile cannot say, or may have in another unit, one line each.
