@@ -1,8 +1,11 @@
 #include "job.h"
 
 #include <ATen/Parallel.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/from_blob.h>
 
 #include <cstdlib>
+#include <random>
 #include <system_error>
 #include <utility>
 
@@ -12,7 +15,6 @@
 #include "firkin/comm/device.h"
 #include "firkin/comm/rank_info.h"
 #include "firkin/comm/run_ranks.h"
-#include "workload/text_data.h"
 #include "workload/transformer.h"
 
 #include <torch/optim/sgd.h>
@@ -62,7 +64,7 @@ bool writes_results() {
 }
 
 int run_on_ranks(RunFlags& run, const std::function<void(const ProcessGroup&)>& body) {
-  if (!run.common.folder) claim_output_folder(run.common, writes_results());
+  claim_output_folder(run.common, writes_results());
   const RankFlags& flags = run.ranks;
   const auto info = rank_info_unless_alone();
   const int ranks = world_size(flags);
@@ -98,6 +100,31 @@ std::filesystem::path text_or_shipped(const std::string& file) {
   return file.empty() ? data_folder() / "text" / "cooperage.txt" : std::filesystem::path(file);
 }
 
+constexpr int64_t kByteValues = 256;
+
+// The bytes of a file as tokens.
+at::Tensor read_tokens(const std::filesystem::path& file, int64_t sequence_length) {
+  std::string text = read_file(file);
+  const auto bytes = static_cast<int64_t>(text.size());
+  if (bytes <= sequence_length) {
+    throw InputError(fmt::format("{}: {} bytes of text; expected more than a sequence of {}", file.string(), bytes, sequence_length));
+  }
+  return at::from_blob(text.data(), {bytes}, at::kByte).clone();
+}
+
+// This rank's part of a step's global batch: sequences and the byte behind each, at places drawn from seed and step alone.
+at::Tensor draw_windows(const at::Tensor& text, const JobFlags& flags, int rank, uint64_t seed, int64_t step) {
+  std::seed_seq seeds{seed, seed >> 32, static_cast<uint64_t>(step)};
+  std::mt19937_64 random(seeds);
+  random.discard(static_cast<uint64_t>(rank * flags.batch_size));
+  at::Tensor windows = at::empty({flags.batch_size, flags.sequence_length + 1}, at::kLong);
+  for (int64_t row = 0; row < flags.batch_size; ++row) {
+    const auto place = static_cast<int64_t>(random() % static_cast<uint64_t>(text.numel() - flags.sequence_length));
+    windows[row].copy_(text.narrow(0, place, flags.sequence_length + 1));
+  }
+  return windows;
+}
+
 TensorProfile replayed_profile(const JobFlags& flags) {
   TensorProfile profile = read_tensors_csv(flags.replay);
   if (!profile.knows_forward()) profile = with_forward(profile, profile.backward_s / 2);
@@ -129,15 +156,14 @@ void check_job_flags(const JobFlags& flags) {
     return;
   }
   const TransformerConfig config = model_config(flags.model);
-  if (config.vocab_size < TextData::kVocabSize) {
-    throw InputError(
-        fmt::format("--vocab-size {}: expected at least {}, one token per byte value", config.vocab_size, TextData::kVocabSize));
+  if (config.vocab_size < kByteValues) {
+    throw InputError(fmt::format("--vocab-size {}: expected at least {}, one token per byte value", config.vocab_size, kByteValues));
   }
   const std::filesystem::path file = text_or_shipped(flags.data);
-  const int64_t tokens = flags.batch_size * flags.sequence_length;
-  if (const TextData text(file, flags.sequence_length); tokens > text.size()) {
+  const int64_t tokens = flags.batch_size * flags.sequence_length, bytes = read_tokens(file, flags.sequence_length).numel();
+  if (tokens > bytes) {
     throw InputError(
-        fmt::format("--batch {}: {} tokens; expected at most the {} bytes of {}", flags.batch_size, tokens, text.size(), file.string()));
+        fmt::format("--batch {}: {} tokens; expected at most the {} bytes of {}", flags.batch_size, tokens, bytes, file.string()));
   }
 }
 
@@ -170,16 +196,14 @@ Workload make_job(const JobFlags& flags, const ProcessGroup& group, uint64_t see
   torch::manual_seed(seed);
   TransformerLM model(model_config(flags.model), at::TensorOptions(flags.model.dtype == "bf16" ? at::kBFloat16 : at::kFloat));
   model->to(group.device);
-  const BatchShape shape{
-      .local_batch = flags.batch_size, .sequence_length = flags.sequence_length, .rank = group.rank, .world_size = group.size};
-  auto data = std::make_shared<TextData>(text_or_shipped(flags.data), flags.sequence_length);
+  const at::Tensor text = read_tokens(text_or_shipped(flags.data), flags.sequence_length);
 
   Workload workload;
   workload.module = model.ptr();
   workload.parameters = model->parameters();
-  workload.loss = [model, data, shape, seed, device = group.device](int64_t step) mutable {
-    const TokenBatch batch = on_device(data->batch(shape, seed, step), device);
-    return language_model_loss(model->forward(batch.tokens), batch.targets);
+  workload.loss = [model, text, flags, seed, rank = group.rank, device = group.device](int64_t step) mutable {
+    const at::Tensor windows = draw_windows(text, flags, rank, seed, step).to(device);
+    return language_model_loss(model->forward(windows.narrow(1, 0, flags.sequence_length)), windows.narrow(1, 1, flags.sequence_length));
   };
   workload.optimizer = std::make_shared<torch::optim::SGD>(model->parameters(), 0.01);
   return workload;

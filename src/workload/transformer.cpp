@@ -41,35 +41,79 @@ at::Tensor normal_parameter(at::IntArrayRef shape, double stdev, const at::Tenso
 
 }  // namespace
 
-LinearLayer::LinearLayer(int64_t in, int64_t out, bool with_bias, double stdev, const at::TensorOptions& options)
-    : weight_(register_parameter("weight", normal_parameter({out, in}, stdev, options))) {
-  if (with_bias) bias_ = register_parameter("bias", at::zeros({out}, options));
-}
+// y = x W^T + b. weight [out, in], bias [out].
+class LinearLayer : public torch::nn::Module {
+ public:
+  LinearLayer(int64_t in, int64_t out, bool with_bias, double stdev, const at::TensorOptions& options)
+      : weight_(register_parameter("weight", normal_parameter({out, in}, stdev, options))) {
+    if (with_bias) bias_ = register_parameter("bias", at::zeros({out}, options));
+  }
 
-at::Tensor LinearLayer::forward(const at::Tensor& x) const {
-  await_parameters(*this);
-  return at::linear(x, weight_, bias_);
-}
+  at::Tensor forward(const at::Tensor& x) const {
+    await_parameters(*this);
+    return at::linear(x, weight_, bias_);
+  }
 
-EmbeddingLayer::EmbeddingLayer(int64_t count, int64_t width, double stdev, const at::TensorOptions& options)
-    : weight_(register_parameter("weight", normal_parameter({count, width}, stdev, options))) {}
+ private:
+  at::Tensor weight_, bias_;
+};
 
-at::Tensor EmbeddingLayer::forward(const at::Tensor& indices) const {
-  await_parameters(*this);
-  return at::embedding(weight_, indices);
-}
+// One learned vector per index. weight [count, width].
+class EmbeddingLayer : public torch::nn::Module {
+ public:
+  EmbeddingLayer(int64_t count, int64_t width, double stdev, const at::TensorOptions& options)
+      : weight_(register_parameter("weight", normal_parameter({count, width}, stdev, options))) {}
 
-NormLayer::NormLayer(NormKind kind, int64_t width, const at::TensorOptions& options)
-    : width_(width), weight_(register_parameter("weight", at::ones({width}, options))) {
-  if (kind == NormKind::kLayer) bias_ = register_parameter("bias", at::zeros({width}, options));
-}
+  at::Tensor forward(const at::Tensor& indices) const {
+    await_parameters(*this);
+    return at::embedding(weight_, indices);
+  }
 
-at::Tensor NormLayer::forward(const at::Tensor& x) const {
-  await_parameters(*this);
-  if (bias_.defined()) return at::layer_norm(x, {width_}, weight_, bias_, kNormEpsilon);
-  return at::rms_norm(x, {width_}, weight_, kNormEpsilon);
-}
+  const at::Tensor& weight() const { return weight_; }
 
+ private:
+  at::Tensor weight_;
+};
+
+enum class NormKind {
+  kRms,    // x / rms(x) * weight (Zhang and Sennrich 2019)
+  kLayer,  // (x - mean) / deviation * weight + bias (Ba et al. 2016)
+};
+
+class NormLayer : public torch::nn::Module {
+ public:
+  NormLayer(NormKind kind, int64_t width, const at::TensorOptions& options)
+      : width_(width), weight_(register_parameter("weight", at::ones({width}, options))) {
+    if (kind == NormKind::kLayer) bias_ = register_parameter("bias", at::zeros({width}, options));
+  }
+
+  at::Tensor forward(const at::Tensor& x) const {
+    await_parameters(*this);
+    if (bias_.defined()) return at::layer_norm(x, {width_}, weight_, bias_, kNormEpsilon);
+    return at::rms_norm(x, {width_}, weight_, kNormEpsilon);
+  }
+
+ private:
+  int64_t width_;
+  at::Tensor weight_, bias_;  // bias_: undefined for kRms
+};
+
+// Rotary position angles (Su et al. 2021): cosines and sines, each [sequence, head dimension / 2]. The pair i of
+// position p has the angle p * theta^(-2i / head dimension).
+struct RotaryAngles {
+  at::Tensor cosines, sines;
+};
+
+// Attention and feed-forward, each after a norm and added to the residual stream.
+class TransformerBlock : public torch::nn::Module {
+ public:
+  // x [batch, sequence, d_model]; angles are ignored by blocks without rotary positions.
+  virtual at::Tensor forward(const at::Tensor& x, const RotaryAngles& angles) = 0;
+};
+
+namespace {
+
+// Computed in float64: a float32 product of a far position and a frequency loses the digits that count.
 RotaryAngles rotary_angles(int64_t sequence, int64_t head_dimension, double theta, const at::TensorOptions& options) {
   const at::TensorOptions exact = options.dtype(at::kDouble);
   const at::Tensor exponents = at::arange(0, head_dimension, 2, exact) / static_cast<double>(head_dimension);
@@ -77,6 +121,8 @@ RotaryAngles rotary_angles(int64_t sequence, int64_t head_dimension, double thet
   return {angles.cos().to(options), angles.sin().to(options)};
 }
 
+// Turns each pair of neighbouring dimensions (2i, 2i+1) by its angle, in the wider type of both. x [..., sequence, head
+// dimension].
 at::Tensor rotate(const at::Tensor& x, const RotaryAngles& angles) {
   const at::Tensor pairs = x.unflatten(-1, {-1, 2});
   const at::Tensor first = pairs.select(-1, 0);
@@ -84,8 +130,6 @@ at::Tensor rotate(const at::Tensor& x, const RotaryAngles& angles) {
   const at::Tensor turned = at::stack({first * angles.cosines - second * angles.sines, first * angles.sines + second * angles.cosines}, -1);
   return turned.flatten(-2).to(x.scalar_type());
 }
-
-namespace {
 
 double residual_stdev(const TransformerConfig& config) {
   return kWeightStdev / std::sqrt(2.0 * static_cast<double>(config.num_layers));

@@ -21,63 +21,10 @@
 
 namespace firkin {
 
-// y = x W^T + b. weight [out, in], bias [out].
-class LinearLayer : public torch::nn::Module {
- public:
-  LinearLayer(int64_t in, int64_t out, bool with_bias, double stdev, const at::TensorOptions& options);
-  at::Tensor forward(const at::Tensor& x) const;
-
- private:
-  at::Tensor weight_;
-  at::Tensor bias_;
-};
-
-// One learned vector per index. weight [count, width].
-class EmbeddingLayer : public torch::nn::Module {
- public:
-  EmbeddingLayer(int64_t count, int64_t width, double stdev, const at::TensorOptions& options);
-  at::Tensor forward(const at::Tensor& indices) const;
-  const at::Tensor& weight() const { return weight_; }
-
- private:
-  at::Tensor weight_;
-};
-
-enum class NormKind {
-  kRms,    // x / rms(x) * weight (Zhang and Sennrich 2019)
-  kLayer,  // (x - mean) / deviation * weight + bias (Ba et al. 2016)
-};
-
-class NormLayer : public torch::nn::Module {
- public:
-  NormLayer(NormKind kind, int64_t width, const at::TensorOptions& options);
-  at::Tensor forward(const at::Tensor& x) const;
-
- private:
-  int64_t width_;
-  at::Tensor weight_;
-  at::Tensor bias_;  // undefined for kRms
-};
-
-// Rotary position angles (Su et al. 2021): cosines and sines, each [sequence, head dimension / 2]. The pair i of
-// position p has the angle p * theta^(-2i / head dimension). Computed in float64: a float32 product of a far position
-// and a frequency loses the digits that count.
-struct RotaryAngles {
-  at::Tensor cosines;
-  at::Tensor sines;
-};
-RotaryAngles rotary_angles(int64_t sequence, int64_t head_dimension, double theta, const at::TensorOptions& options);
-
-// Turns each pair of neighbouring dimensions (2i, 2i+1) by its angle. x [..., sequence, head dimension]. Computes in
-// the wider type of x and the angles, and returns the type of x.
-at::Tensor rotate(const at::Tensor& x, const RotaryAngles& angles);
-
-// Attention and feed-forward, each after a norm and added to the residual stream.
-class TransformerBlock : public torch::nn::Module {
- public:
-  // x [batch, sequence, d_model]; angles are ignored by blocks without rotary positions.
-  virtual at::Tensor forward(const at::Tensor& x, const RotaryAngles& angles) = 0;
-};
+class EmbeddingLayer;
+class LinearLayer;
+class NormLayer;
+class TransformerBlock;
 
 // Parameters are registered in the order of the forward pass: token_embeddings (GPT-2: and position_embeddings), the
 // blocks' (CS336: ln1, q, k, v, o, ln2, w1, w2, w3; GPT-2: ln_1, c_attn, c_proj, ln_2, c_fc, c_proj of the MLP),

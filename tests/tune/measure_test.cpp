@@ -7,8 +7,8 @@
 #include "../bench/small_workload.h"
 #include "../comm/thread_ranks.h"
 #include "firkin/base/error.h"
+#include "firkin/ddp/await_parameters.h"
 #include "results/results.h"
-#include "workload/transformer.h"
 
 namespace firkin {
 namespace {
@@ -115,11 +115,19 @@ TEST(Tune, ComparesStrategiesAndCapsOfAllSizesWhereAsked) {
   });
 }
 
+struct AwaitingLinear : torch::nn::LinearImpl {
+  using LinearImpl::LinearImpl;
+  at::Tensor forward(const at::Tensor& x) {
+    await_parameters(*this);
+    return LinearImpl::forward(x);
+  }
+};
+
 // Modules that await their parameters.
 Workload awaiting_workload() {
   auto net = std::make_shared<torch::nn::Module>("net");
-  const auto first = net->register_module("first", std::make_shared<LinearLayer>(64, 64, true, 0.1, at::kFloat));
-  const auto second = net->register_module("second", std::make_shared<LinearLayer>(64, 64, true, 0.1, at::kFloat));
+  const auto first = net->register_module("first", std::make_shared<AwaitingLinear>(64, 64));
+  const auto second = net->register_module("second", std::make_shared<AwaitingLinear>(64, 64));
   Workload workload;
   workload.module = net;
   workload.parameters = net->parameters();
