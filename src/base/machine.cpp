@@ -11,7 +11,6 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
-#include <iterator>
 #include <limits>
 #include <optional>
 #include <sstream>
@@ -42,38 +41,10 @@ bool lists(const std::string& comma_separated, const std::string& word) {
   return false;
 }
 
-// Where a hierarchy is mounted, and which of its groups appears there: a container may see no more than its own.
-struct Mount {
-  fs::path group;
-  fs::path folder;
-};
-
-// A line of mountinfo: "31 23 0:28 GROUP FOLDER OPTIONS TAG... - TYPE SOURCE SUPER_OPTIONS" (proc_pid_mountinfo(5)).
-std::optional<Mount> find_mount(const fs::path& root, int version, const std::string& controller) {
-  std::ifstream in(root / "proc/self/mountinfo");
-  for (std::string line; std::getline(in, line);) {
-    std::istringstream text(line);
-    const std::vector<std::string> words{std::istream_iterator<std::string>(text), {}};
-    const auto dash = std::ranges::find(words, "-");
-    if (dash - words.begin() < 6 || words.end() - dash < 4) continue;
-    const bool wanted = version == 2 ? dash[1] == "cgroup2" : dash[1] == "cgroup" && lists(dash[3], controller);
-    if (wanted) return Mount{.group = words[3], .folder = root / fs::path(words[4]).relative_path()};
-  }
-  return std::nullopt;
-}
-
-void add_folders(const Mount& mount, const fs::path& group, int version, std::vector<ControlGroupFolder>& folders) {
-  const fs::path below = group.lexically_relative(mount.group);
-  const bool visible = !below.empty() && *below.begin() != "..";
-  fs::path folder = visible && below != "." ? mount.folder / below : mount.folder;
-  for (; folder != mount.folder; folder = folder.parent_path()) folders.push_back({version, folder});
-  folders.push_back({version, mount.folder});
-}
-
-// The folders of the control groups that limit this process's `controller` ("cpu", "memory"), of each version that is
-// mounted: the process's own group first, then those around it. Empty if there are none. root: where proc/ and the
-// mounted hierarchies are looked for, "/" except in tests. A line of proc/self/cgroup is "0::GROUP" (version 2) or
-// "NUMBER:CONTROLLERS:GROUP" (version 1; cgroups(7)).
+// The folders of the control groups that limit this process's `controller` ("cpu", "memory"): the process's own group
+// first, then those around it, under /sys/fs/cgroup, where all systems mount them. Some may not be there: a container sees no
+// more than its own group, as the outermost. root: where proc/ and sys/ lie, "/" except in tests. A line of
+// proc/self/cgroup is "0::GROUP" (version 2) or "NUMBER:CONTROLLERS:GROUP" (version 1; cgroups(7)).
 std::vector<ControlGroupFolder> control_group_folders(const std::string& controller, const fs::path& root) {
   std::vector<ControlGroupFolder> folders;
   std::ifstream in(root / "proc/self/cgroup");
@@ -84,7 +55,10 @@ std::vector<ControlGroupFolder> control_group_folders(const std::string& control
     const std::string controllers = line.substr(first + 1, second - first - 1);
     if (!controllers.empty() && !lists(controllers, controller)) continue;
     const int version = controllers.empty() ? 2 : 1;
-    if (const auto mount = find_mount(root, version, controller)) add_folders(*mount, line.substr(second + 1), version, folders);
+    const fs::path mounted = root / "sys/fs/cgroup" / (version == 1 ? controller : "");
+    fs::path group = fs::path(line.substr(second + 1)).relative_path();
+    for (; !group.empty(); group = group.parent_path()) folders.push_back({version, mounted / group});
+    folders.push_back({version, mounted});
   }
   return folders;
 }

@@ -13,15 +13,11 @@
 namespace firkin {
 namespace {
 
-// Of a process in this group; type: cgroup2, or cgroup with its controllers.
+// Of a process in this group.
 class GroupFiles : public TemporaryFolder {
  public:
-  explicit GroupFiles(const std::string& group, const std::string& type = "cgroup2 cgroup2 rw", const std::string& mounted = "/") {
-    write("proc/self/cgroup", group + "\n");
-    const std::string optional = mounted == "/" ? "shared:4 " : "";
-    write("proc/self/mountinfo", "not a line of this file\n30 23 0:26 " + mounted + " /cg rw " + optional + "- " + type + "\n");
-  }
-  void limit(const std::string& file, const std::string& text) const { write("cg/" + file, text + "\n"); }
+  explicit GroupFiles(const std::string& group) { write("proc/self/cgroup", group + "\n"); }
+  void limit(const std::string& file, const std::string& text) const { write("sys/fs/cgroup/" + file, text + "\n"); }
 };
 
 TEST(CpuQuota, IsNoneWithoutControlGroups) {
@@ -42,26 +38,22 @@ TEST(CpuQuota, OfVersion2IsTheLeastFromTheProcessesGroupUpwards) {
 }
 
 TEST(CpuQuota, OfVersion1IsTheLeastFromTheProcessesGroupUpwards) {
-  const GroupFiles root("5:memory:/elsewhere\n1:cpu,cpuacct:/job/step\n0::/", "cgroup cgroup rw,cpu,cpuacct");
-  root.limit("job/step/cpu.cfs_quota_us", "-1");
-  root.limit("job/step/cpu.cfs_period_us", "100000");
+  const GroupFiles root("5:memory:/elsewhere\n1:cpu,cpuacct:/job/step\n0::/");
+  root.limit("cpu/job/step/cpu.cfs_quota_us", "-1");
+  root.limit("cpu/job/step/cpu.cfs_period_us", "100000");
   EXPECT_EQ(cpu_quota(root.path), std::nullopt);
-  root.limit("job/cpu.cfs_quota_us", "400000");
-  root.limit("job/cpu.cfs_period_us", "100000");
+  root.limit("cpu/job/cpu.cfs_quota_us", "400000");
+  root.limit("cpu/job/cpu.cfs_period_us", "100000");
   EXPECT_EQ(cpu_quota(root.path), 4);
 }
 
 // Without a namespace of its own a container reads the host's names of groups, while only its own group is mounted.
 TEST(CpuQuota, IsFoundWhereAContainerSeesOnlyItsOwnGroup) {
-  const auto quota_in = [](const char* group) {
-    const GroupFiles root(group, "cgroup2 cgroup rw", "/docker/4f");
+  for (const char* group : {"0::/docker/4f", "0::/../../elsewhere"}) {
+    const GroupFiles root(group);
     root.limit("cpu.max", "150000 100000");
-    root.limit("inner/cpu.max", "100000 100000");
-    return cpu_quota(root.path);
-  };
-  EXPECT_EQ(quota_in("0::/docker/4f"), 1.5);
-  EXPECT_EQ(quota_in("0::/docker/4f/inner"), 1);
-  EXPECT_EQ(quota_in("0::/../../elsewhere"), 1.5);
+    EXPECT_EQ(cpu_quota(root.path), 1.5) << group;
+  }
 }
 
 TEST(AllowedCpus, FollowTheAffinityMask) {
@@ -177,13 +169,13 @@ TEST(AvailableMemory, CountsFilesThatTheKernelCanDrop) {
 }
 
 TEST(AvailableMemory, IsWhatAGroupOfVersion1Leaves) {
-  const GroupFiles root("4:memory:/job\n0::/", "cgroup cgroup rw,memory");
-  root.limit("memory.limit_in_bytes", "9223372036854771712");  // none
-  root.limit("memory.usage_in_bytes", "2000");
+  const GroupFiles root("4:memory:/job\n0::/");
+  root.limit("memory/memory.limit_in_bytes", "9223372036854771712");  // none
+  root.limit("memory/memory.usage_in_bytes", "2000");
   EXPECT_GE(available_memory_bytes(root.path), int64_t{1} << 62);
-  root.limit("job/memory.limit_in_bytes", "1000");
-  root.limit("job/memory.usage_in_bytes", "400");
-  root.limit("job/memory.stat", "inactive_file 7\ntotal_inactive_file 100");
+  root.limit("memory/job/memory.limit_in_bytes", "1000");
+  root.limit("memory/job/memory.usage_in_bytes", "400");
+  root.limit("memory/job/memory.stat", "inactive_file 7\ntotal_inactive_file 100");
   EXPECT_EQ(available_memory_bytes(root.path), 700);
 }
 

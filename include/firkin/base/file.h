@@ -3,7 +3,7 @@
 //
 //   OutputFolder out("run", "--out");               // before anything is measured; until the process ends
 //   ...                                             // measure, print
-//   out.set_aside({"results.json", "steps.csv"});   // an earlier results.json is now results.1.json
+//   out.set_aside({"results.json", "tensors.csv"});  // an earlier results.json is now results.1.json
 //   write_file_atomically("run/results.json", ...);
 #pragma once
 
