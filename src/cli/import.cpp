@@ -98,8 +98,6 @@ Run declare_import(CLI::App& app) {
   app.add_option("FILE", flags->files, "files to convert");
   app.add_option("--world", flags->options.world_size, "number of ranks, for files that do not say it;\nof others, the rows of as many");
   add_import_flags(app, flags->options);
-  app.add_option("--model", flags->options.model, "the model of these layers (default: by their number)")
-      ->check(CLI::IsMember({"gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl"}));
   add_output_flags(app, flags->common, "import");
   return [flags, &app] {
     if (app.count("--world") > 0 && flags->options.world_size < 2) {

@@ -120,12 +120,9 @@ std::string undecorated(std::string_view text) {
   return result;
 }
 
-void for_each_line(std::string_view text, const std::string& file, const std::function<void(int64_t number, std::string_view line)>& take) {
+void for_each_line(std::string_view text, const std::function<void(int64_t number, std::string_view line)>& take) {
   for (int64_t number = 1; !text.empty(); ++number) {
     const size_t end = std::min(text.find('\n'), text.size());
-    if (end > kLongestCsvLine) {
-      fail(at_line(file, number), fmt::format("the line is longer than {} bytes; expected a benchmark's output", kLongestCsvLine));
-    }
     take(number, text.substr(0, end));
     text.remove_prefix(std::min(end + 1, text.size()));
   }
@@ -140,13 +137,6 @@ std::vector<std::string_view> words_of(std::string_view line, std::string_view b
     line.remove_prefix(length);
   }
   return words;
-}
-
-std::string shown(std::string_view text) {
-  constexpr size_t kShownCharacters = 40;
-  std::string result;
-  for (const char c : text.substr(0, kShownCharacters)) result += (c >= 0x20 && c < 0x7f) ? c : '?';
-  return text.size() > kShownCharacters ? result + "..." : result;
 }
 
 std::optional<double> number_in(std::string_view word) {
@@ -206,7 +196,7 @@ Imported parse_osu(std::string_view text, const std::string& file, const ImportO
   std::string benchmark, type;
   size_t columns = 0;
   int64_t last_line = 1;
-  for_each_line(clean, file, [&](int64_t number, std::string_view line) {
+  for_each_line(clean, [&](int64_t number, std::string_view line) {
     last_line = number;
     const std::vector<std::string_view> words = words_of(line);
     const auto datatype = std::ranges::find(words, "Datatype:");

@@ -52,11 +52,8 @@ Imported import_rows(BenchmarkRows found, const ImportOptions& options, const st
 // The text without byte-order mark, terminal colours and carriage returns; line breaks stay where they are.
 std::string undecorated(std::string_view text);
 
-// Calls `take` with each line and its number, from 1. Throws InputError for a line longer than kLongestCsvLine.
-void for_each_line(std::string_view text, const std::string& file, const std::function<void(int64_t number, std::string_view line)>& take);
-
-// A part of the file for a message: short and printable.
-std::string shown(std::string_view text);
+// Calls `take` with each line and its number, from 1.
+void for_each_line(std::string_view text, const std::function<void(int64_t number, std::string_view line)>& take);
 
 std::vector<std::string_view> words_of(std::string_view line, std::string_view blanks = " \t\r");
 

@@ -128,30 +128,28 @@ Imported from_tables(const CsvTable& sizes, const CsvTable& times_table, const N
   return {.profile = std::move(profile), .model = name, .notes = std::move(notes)};
 }
 
-// The model of that name, or, without one, with as many blocks as the sizes name. Throws InputError, which lists the
-// names.
-const NamedModel& model_of(const CsvTable& sizes, const std::string& name) {
+// The model with as many blocks as the sizes name. Throws InputError, which lists the names.
+const NamedModel& model_of(const CsvTable& sizes) {
   std::vector<std::string> names;
   int64_t blocks = 0;
   for (size_t row = 0; row < sizes.rows(); ++row) blocks += sizes.text(row, "Name").starts_with("Block ") ? 1 : 0;
   for (const NamedModel& model : named_models()) {
     if (model.config.family != ModelFamily::kGpt2) continue;
-    if (name.empty() ? model.config.num_layers == blocks : model.name == name) return model;
+    if (model.config.num_layers == blocks) return model;
     names.push_back(fmt::format("{} ({} blocks)", model.name, model.config.num_layers));
   }
-  if (name.empty()) sizes.fail_at_end(fmt::format("{} blocks; expected those of {}", blocks, fmt::join(names, ", ")));
-  throw InputError(fmt::format("unknown GPT-2 model '{}'; expected one of {}", name, fmt::join(names, ", ")));
+  sizes.fail_at_end(fmt::format("{} blocks; expected those of {}", blocks, fmt::join(names, ", ")));
 }
 
 }  // namespace
 
 Imported parse_cmsc828g_profile(std::string_view sizes_text, const std::string& sizes_file, std::string_view times_text,
-                                const std::string& times_file, const std::string& model) {
+                                const std::string& times_file) {
   // The first column has no name.
   const CsvColumns size_columns = {.required = {"Name", kParameters}, .others_allowed = true};
   const CsvColumns time_columns = {.required = {"Name", "mean"}, .optional = {"min", "max", "std", "median"}};
   const CsvTable sizes = parse_csv(sizes_text, sizes_file, size_columns);
-  return from_tables(sizes, parse_csv(times_text, times_file, time_columns), model_of(sizes, model));
+  return from_tables(sizes, parse_csv(times_text, times_file, time_columns), model_of(sizes));
 }
 
 }  // namespace firkin

@@ -57,7 +57,7 @@ ImportFormat recognize_import(std::string_view text, const std::string& file) {
   bool nccl_tests = false, osu = false;
   std::string_view first;  // the first line that is neither empty nor a comment
   int64_t first_number = 1;
-  for_each_line(clean, file, [&](int64_t number, std::string_view line) {
+  for_each_line(clean, [&](int64_t number, std::string_view line) {
     const std::vector<std::string_view> words = words_of(line);
     if (words.empty()) return;
     osu = osu || belongs_to_osu(words);
@@ -90,7 +90,7 @@ Imported import_files(const std::vector<std::filesystem::path>& files, const Imp
     throw InputError(fmt::format("{}:1: without {}; expected both", there->file, name_of(missing)));
   }
   Imported imported;
-  if (sizes) imported = parse_cmsc828g_profile(sizes->text, sizes->file, times->text, times->file, options.model);
+  if (sizes) imported = parse_cmsc828g_profile(sizes->text, sizes->file, times->text, times->file);
   for (const ImportText& text : texts) {
     imported.formats.push_back(text.format);
     if (text.format == ImportFormat::kCmsc828gSizes || text.format == ImportFormat::kCmsc828gTimes) continue;

@@ -31,8 +31,6 @@ std::string name_of(ImportFormat format);  // "layer sizes of CMSC 828G", ...
 ImportFormat recognize_import(std::string_view text, const std::string& file);
 
 struct ImportOptions {
-  // For layer sizes and times: gpt2, gpt2-medium, gpt2-large or gpt2-xl; empty: the one with as many blocks.
-  std::string model = {};
   int64_t world_size = 0;  // for all-reduce times that do not state it; 0: such times are refused
   bool in_place = false;   // takes in-place times rather than out-of-place ones if a file has both
   // Takes rows of this element type, as the file names it; empty: float32, or the only one.
@@ -53,8 +51,8 @@ struct Imported {
 // versa, and when one of them comes twice.
 Imported import_files(const std::vector<std::filesystem::path>& files, const ImportOptions& options = {});
 
-// Sizes: a CSV file with the columns Name and "No. Params"; times: one with Name and mean (seconds). The model says
-// which tensors a block has (Radford et al. 2019, table 2).
+// Sizes: a CSV file with the columns Name and "No. Params"; times: one with Name and mean (seconds). GPT-2 of as many
+// blocks says which tensors these have (Radford et al. 2019, table 2).
 //
 // Backward runs LM head, final layer norm, then the blocks from the last to the first, one after another. The mean time
 // of each is spread over its tensors by bytes, in reverse registration order. "Token embedding" and "LM head" are one
@@ -64,7 +62,7 @@ Imported import_files(const std::vector<std::filesystem::path>& files, const Imp
 // Throws InputError, with file and line, when an entry is missing, unknown or there twice, has another number of
 // parameters than the model, or a time is not positive and finite.
 Imported parse_cmsc828g_profile(std::string_view sizes_text, const std::string& sizes_file, std::string_view times_text,
-                                const std::string& times_file, const std::string& model = {});
+                                const std::string& times_file);
 
 // All-reduce times. The time, an average in most formats, stands in for the median. What is left out is stated in the
 // notes, with the first such line. All throw InputError, with file and line, if nothing is left, the number of ranks is

@@ -291,7 +291,7 @@ BenchmarkRows rows_of_table(std::string_view text, const std::string& file, cons
   BenchmarkRows rows;
   Run run;
   std::optional<OpenRow> open;
-  for_each_line(text, file, [&](int64_t number, std::string_view line) {
+  for_each_line(text, [&](int64_t number, std::string_view line) {
     const Words words = words_of(line, kBetweenWords);
     if (const std::string program = program_in(words); !program.empty()) {
       run = {.program = program, .ranks = {}, .columns = {}};

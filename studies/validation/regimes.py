@@ -101,5 +101,5 @@ def alps_table():
 
 
 def import_command(firkin, out):
-    return [str(firkin), "import", "--model", "gpt2-large", f"{COURSE}/layer-sizes-gpt2_large-bs4.csv", f"{COURSE}/layer-times-gpt2_large-bs4.csv",
+    return [str(firkin), "import", f"{COURSE}/layer-sizes-gpt2_large-bs4.csv", f"{COURSE}/layer-times-gpt2_large-bs4.csv",
             f"{COURSE}/allreduce-times.csv", "--out", str(out)]
