@@ -22,12 +22,20 @@ def rendered(spec: dict, image_format: str) -> bytes:
     return vl_convert.vegalite_to_png(spec, vl_version=VEGA_LITE, scale=2)
 
 
+def light_colours(page: str) -> dict[str, str]:
+    return dict(re.findall(r"(--chart-\w+): *(#\w+);", page[page.index(":root {"):].partition("}")[0]))
+
+
+def coloured(text: str, colours: dict[str, str]) -> str:
+    return re.sub(r"var\((--chart-\w+)\)", lambda match: colours[match[1]], text)
+
+
 def charts_of_page(page: str) -> dict[str, dict]:
-    """A file has no page around it: the light page's colours, a background, a title, a width. src/report/report.js does the same."""
-    colours = dict(re.findall(r"(--chart-\w+):(#\w+);", page[page.index(":root{"):].partition("}")[0]))
+    """A file has no page around it: the light page's colours, a background, a title, a width. The page's own script does the same."""
+    colours = light_colours(page)
     island = re.search(r'<script type="application/json" id="charts">(.*?)</script>', page, re.DOTALL)
     charts = {}
-    for chart in json.loads(re.sub(r"var\((--chart-\w+)\)", lambda match: colours[match[1]], island[1])):
+    for chart in json.loads(coloured(island[1], colours)):
         title = {"text": chart["title"], "anchor": "start", "color": colours["--chart-ink"], "fontSize": 15, "offset": 12}
         spec = {**chart["spec"], "title": title, "width": 820, "padding": 16, "background": colours["--chart-surface"]}
         spec["autosize"] = {**spec["autosize"], "type": "fit-x"}

@@ -1,8 +1,8 @@
-"""The report's page without its results: template, style, script and Vega's JavaScript in one HTML file.
+"""The report's page without its results: page.html with Vega's JavaScript and its licences.
 
-Usage: assemble_report_page.py SOURCE_DIR NOTICES OUTPUT [BUNDLE]     SOURCE_DIR holds template.html, style.css, report.js
-       assemble_report_page.py --bundle > BUNDLE                      Vega's JavaScript from the wheel vl-convert-python, which is
-                                                                      taken where no BUNDLE is given
+Usage: assemble_report_page.py PAGE NOTICES OUTPUT [BUNDLE]
+       assemble_report_page.py --bundle > BUNDLE              Vega's JavaScript from the wheel vl-convert-python, which is
+                                                              taken where no BUNDLE is given
 
 NOTICES is THIRD_PARTY_NOTICES, whose second part, of that JavaScript, the page shows on demand. The security policy names each script by its
 hash and forbids everything else: no network, no other script, no eval.
@@ -58,18 +58,16 @@ def main() -> None:
     if sys.argv[1:] == ["--bundle"]:
         sys.stdout.write(vega_bundle())
         return
-    source, notices, output, *given = map(pathlib.Path, sys.argv[1:])
+    page, notices, output, *given = map(pathlib.Path, sys.argv[1:])
     bundle = script_text(given[0].read_text(encoding="utf-8") if given else vega_bundle())
-    script = script_text((source / "report.js").read_text(encoding="utf-8"))
+    text = page.read_text(encoding="utf-8")
+    script = re.search(r"<script>(\n.*?)</script>", text, re.DOTALL)[1]
     parts = {
         "CONTENT_SECURITY_POLICY": policy([bundle, script]),
-        "STYLE": (source / "style.css").read_text(encoding="utf-8"),
         "NOTICES": notices_of_pages(notices.read_text(encoding="utf-8")),
         "BUNDLE": bundle,
-        "SCRIPT": script,
     }
-    template = (source / "template.html").read_text(encoding="utf-8")
-    page = re.sub(r"@([A-Z_]+)@", lambda match: parts[match[1]], template)
+    page = re.sub(r"@([A-Z_]+)@", lambda match: parts[match[1]], text)
     output.write_text(page, encoding="utf-8", newline="\n")
 
 

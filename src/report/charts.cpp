@@ -5,14 +5,70 @@
 
 #include <algorithm>
 #include <cmath>
+#include <stdexcept>
+#include <utility>
 
 #include "firkin/base/units.h"
 #include "firkin/stats/estimates.h"
 
+// The files that are embedded in the program as they are. This source is kept out of unity builds, so that only it is
+// compiled again when one of them changes. From CMake: FIRKIN_REPORT_PAGE, page.html as assemble_report_page.py completes
+// it; FIRKIN_NOTICES, THIRD_PARTY_NOTICES; FIRKIN_CHARTS, charts.json, here ended by a zero.
+#define FIRKIN_EMBEDDED(name, file) \
+  ".global " name "_begin\n.global " name "_end\n" name "_begin:\n.incbin \"" file "\"\n" name "_end:\n.byte 0\n"
+
+asm(".section .rodata\n" FIRKIN_EMBEDDED("firkin_report_page", FIRKIN_REPORT_PAGE) FIRKIN_EMBEDDED("firkin_notices", FIRKIN_NOTICES)
+        FIRKIN_EMBEDDED("firkin_charts", FIRKIN_CHARTS) ".previous\n");
+
+extern "C" const char firkin_charts_begin[];
+
 namespace firkin {
-namespace {
 
 using nlohmann::json;
+
+// ---- Templates.
+
+const json& chart_templates() {
+  static const json kTemplates = json::parse(firkin_charts_begin);
+  return kTemplates;
+}
+
+json filled_chart(const std::string& name, json datasets) {
+  json spec = chart_templates().at(name);
+  const json expected = std::exchange(spec["datasets"], json::object());
+  spec.erase("usermeta");
+  spec["width"] = "container";
+  spec["autosize"] = {{"type", "fit-x"}, {"contains", "padding"}};  // marks beside the plot make it narrower
+  spec["padding"] = {{"left", 2}, {"top", 2}, {"right", 6}, {"bottom", 2}};
+  spec["config"] = chart_templates()["config"];
+  for (const auto& [dataset, rows] : datasets.items()) {
+    if (!expected.contains(dataset)) throw std::logic_error(fmt::format("chart {}: no data set '{}'", name, dataset));
+  }
+  if (datasets.size() != expected.size()) throw std::logic_error(fmt::format("chart {}: a data set would be left empty", name));
+  spec["datasets"] = std::move(datasets);
+  return spec;
+}
+
+Chart chart_of(const std::string& name, json datasets, std::string summary) {
+  const json& words = chart_templates().at(name)["usermeta"];
+  return {name, words["title"], words["caption"], std::move(summary), filled_chart(name, std::move(datasets))};
+}
+
+void set_param(json& spec, const std::string& name, json value) {
+  const auto param = std::ranges::find_if(spec["params"], [&name](const json& one) { return one["name"] == name; });
+  if (param == spec["params"].end()) throw std::logic_error(fmt::format("a chart without the parameter '{}'", name));
+  (*param)["value"] = std::move(value);
+}
+
+void add_interval(json& row, const std::optional<Interval>& interval) {
+  row["interval"] = "–";
+  if (!interval || !std::isfinite(interval->high)) return;  // too few samples for an upper end
+  row["low"] = interval->low;
+  row["high"] = interval->high;
+  row["interval"] = fmt::format("{} to {}", display_seconds(interval->low), display_seconds(interval->high));
+}
+
+namespace {
 
 // ---- All-reduces: time over size, per call when many are queued, and the alpha-beta line; and the same data in
 // chunks.
@@ -20,6 +76,7 @@ using nlohmann::json;
 constexpr const char* kIsolated = "one all-reduce, a(x)";
 constexpr const char* kGap = "queued back to back, g(x)";
 constexpr const char* kFit = "latency + size / bandwidth";
+constexpr const char* kChunks = "all chunks";
 
 json allreduce_point(const AllReduceRow& row, const char* kind, double seconds) {
   return {{"bytes", row.bytes},
@@ -76,45 +133,32 @@ std::optional<Chart> allreduce_chart(const Results& results) {
 std::optional<Chart> chunks_chart(const Results& results) {
   const std::vector<ChunksRow>& chunks = results.chunks;
   if (chunks.empty()) return std::nullopt;
-  json rows = json::array();
+  json points = json::array(), line = json::array();
   for (const ChunksRow& row : chunks) {
-    rows.push_back({{"bytes", row.chunk_bytes},
-                    {"size", format_bytes(row.chunk_bytes)},
-                    {"calls", row.calls},
-                    {"time_s", row.total_s},
-                    {"time", display_seconds(row.total_s)}});
-    add_interval(rows.back(), row.total_ci_s);
+    points.push_back({{"bytes", row.chunk_bytes},
+                      {"size", format_bytes(row.chunk_bytes)},
+                      {"world", fmt::format("{} calls", row.calls)},
+                      {"time_s", row.total_s},
+                      {"time", display_seconds(row.total_s)},
+                      {"kind", kChunks},
+                      {"samples", row.samples.value_or(0)}});
+    add_interval(points.back(), row.total_ci_s);
+    line.push_back({{"bytes", row.chunk_bytes}, {"time_s", row.total_s}, {"world", ""}});
   }
   const ChunksRow& best = *std::ranges::min_element(chunks, {}, &ChunksRow::total_s);
-  return chart_of("chunks", {{"chunks", rows}},
-                  fmt::format("Time over chunk size, from {} at {} to {} at {}; least {} at {}.", display_seconds(chunks.front().total_s),
-                              format_bytes(chunks.front().chunk_bytes), display_seconds(chunks.back().total_s),
-                              format_bytes(chunks.back().chunk_bytes), display_seconds(best.total_s), format_bytes(best.chunk_bytes)));
-}
-
-// ---- The time of each layer, forward and backward.
-
-std::optional<Chart> layers_chart(const Results& results) {
-  constexpr size_t kMany = 60;  // layers; more of them are drawn in thinner rows, and some names are left out
-  if (!results.layers || results.layers->layers.empty()) return std::nullopt;
-  const auto time_of = [](const std::vector<double>& seconds) { return seconds.empty() ? 0 : median(seconds); };
-  json rows = json::array();
-  bool has_forward = false;
-  double longest_s = -1;
-  std::string longest;
-  for (const LayerRow& layer : results.layers->layers) {
-    const double forward_s = time_of(layer.forward_s), backward_s = time_of(layer.backward_s);
-    rows.push_back({{"layer", layer.name}, {"backward", backward_s}, {"backward_text", display_seconds(backward_s)}});
-    if (!layer.forward_s.empty()) rows.back().update({{"forward", forward_s}, {"forward_text", display_seconds(forward_s)}});
-    has_forward = has_forward || !layer.forward_s.empty();
-    if (forward_s + backward_s <= longest_s) continue;
-    longest_s = forward_s + backward_s;
-    longest = layer.name;
-  }
-  Chart chart = chart_of("layers", {{"layers", rows}},
-                         fmt::format("Times of {} layers; the longest is {} at {}.", rows.size(), longest, display_seconds(longest_s)));
-  if (has_forward) chart.title = "Time of each layer: forward and backward";
-  if (rows.size() > kMany) chart.spec["height"]["step"] = 8;
+  Chart chart =
+      chart_of("allreduce", {{"points", points}, {"fit", json::array()}, {"worlds", line}},
+               fmt::format("Time over chunk size, from {} at {} to {} at {}; least {} at {}.", display_seconds(chunks.front().total_s),
+                           format_bytes(chunks.front().chunk_bytes), display_seconds(chunks.back().total_s),
+                           format_bytes(chunks.back().chunk_bytes), display_seconds(best.total_s), format_bytes(best.chunk_bytes)));
+  chart.id = "chunks";
+  chart.title = "The same data in chunks of different size";
+  chart.caption =
+      "Each point: all of the data, all-reduced in chunks that are in flight together. Median and 95 % interval. Where the line falls, "
+      "calls cost time; where it is flat, only bytes do.";
+  set_param(chart.spec, "key", {kChunks});
+  chart.spec["encoding"]["x"]["axis"]["title"] = "size of one chunk (log scale)";
+  chart.spec["encoding"]["y"]["axis"]["title"] = "time for all chunks (log scale)";
   return chart;
 }
 
@@ -186,9 +230,8 @@ std::optional<Chart> timeline_chart(const Results& results) {
 }  // namespace
 
 std::vector<Chart> charts_for(const Results& results) {
-  if (results.prediction) return prediction_charts(*results.prediction);
   std::vector<Chart> charts;
-  for (const auto& build : {curve_chart, step_matrix_chart, allreduce_chart, chunks_chart, layers_chart, timeline_chart}) {
+  for (const auto& build : {predicted_chart, curve_chart, step_matrix_chart, allreduce_chart, chunks_chart, timeline_chart}) {
     if (auto chart = build(results)) charts.push_back(std::move(*chart));
   }
   return charts;

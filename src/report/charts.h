@@ -1,6 +1,6 @@
 // The charts of a results.json as data: Vega-Lite specifications, computed by pure functions from templates.
 //
-// Colours in a specification are the page's CSS variables ("var(--chart-measured)"), so that one drawing serves light,
+// Colours in a specification are CSS variables of page.html ("var(--chart-measured)"), so that one drawing serves light,
 // dark and print.
 #pragma once
 
@@ -25,12 +25,12 @@ struct Chart {
 // Charts for all that `results` holds. Sections that are absent give no chart.
 std::vector<Chart> charts_for(const Results& results);
 
-// Some of these charts: times by bucket size, and what changes the best cap of a prediction.
+// Two of these charts, in curve_charts.cpp: times by bucket size, measured, and as `firkin predict` has them.
 std::optional<Chart> curve_chart(const Results& results);
-std::vector<Chart> prediction_charts(const Prediction& prediction);
+std::optional<Chart> predicted_chart(const Results& results);
 
-// ---- Templates: the entries of charts.json, in the colours of the light page, with data sets that code fills;
-// "config" is the look that all share. tests/report/chart_examples.json has rows for each.
+// ---- Templates: the entries of charts.json, with data sets that code fills; "config" is the look that all share.
+// tests/report/chart_examples.json has rows for each.
 //
 //   json spec = filled_chart("chunks", {{"chunks", rows}});  // rows: an array of objects with the examples' fields
 //   set_param(spec, "key", {"measured"});                    // a value that the template names among its "params"
@@ -38,8 +38,8 @@ std::vector<Chart> prediction_charts(const Prediction& prediction);
 // The file as it stands: the templates by their names ("allreduce", "chunks", ...), and "config".
 const nlohmann::json& chart_templates();
 
-// The page's specification: the template with `datasets` (name -> array of objects), without the layers that would have
-// nothing to draw. Throws std::logic_error unless the data sets are exactly those of the template.
+// The page's specification: the template with `datasets` (name -> array of objects). Throws std::logic_error unless these
+// are exactly those of the template.
 nlohmann::json filled_chart(const std::string& name, nlohmann::json datasets);
 
 // The chart of a template, whose name is its id, with the title and the caption that stand in the template's
@@ -51,9 +51,5 @@ void set_param(nlohmann::json& spec, const std::string& name, nlohmann::json val
 
 // Adds "low" and "high" (seconds) and "interval" (text), which is a dash if there is none, or too few samples for one.
 void add_interval(nlohmann::json& row, const std::optional<Interval>& interval);
-
-// CSS declarations of the charts' colours by role, on a light and on a dark page: "--chart-ink:#1d2733;...".
-enum class Scheme { kLight, kDark };
-std::string colour_declarations(Scheme scheme);
 
 }  // namespace firkin

@@ -1,4 +1,4 @@
-// The charts of `firkin tune` and `firkin predict` over bucket size, and of what changes the best cap.
+// The charts of `firkin tune` and `firkin predict` over bucket size.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -40,10 +40,10 @@ CurveRange times_of(const std::vector<CurveRow>& rows, CurveRange range = {}) {
   return range;
 }
 
-// A time axis with room above the data for the labels of the best caps.
+// A time axis with room above the data for the label of the cap to use.
 void set_time_axis(json& spec, CurveRange times, const std::string& title) {
   constexpr double kMargin = 0.05;    // as a share of the axis
-  constexpr double kHeadroom = 0.13;  // as a share of the axis
+  constexpr double kHeadroom = 0.07;  // as a share of the axis
   const double margin = std::max(kMargin * times.span(), 0.002 * times.high);
   times.low = std::max(0.0, times.low - margin);
   times.high += margin;
@@ -80,25 +80,17 @@ json measured_points(const Results& results) {
   return points;
 }
 
-json best_mark(const std::string& kind, double cap_mib, double time_s, int label_row, const std::string& name) {
-  return {{"kind", kind},
-          {"cap_mib", cap_mib},
-          {"time_s", time_s},
-          {"row", label_row},
-          {"label", fmt::format("{}: {} MiB", name, display_cap(cap_mib))}};
+// The one cap that is marked: by a line down from its label, and a ring at `time_s`.
+json marked(const std::string& name, double cap_mib, double time_s) {
+  const json mark = {{"cap_mib", cap_mib}, {"time_s", time_s}, {"label", fmt::format("{}: {} MiB", name, display_cap(cap_mib))}};
+  return json::array({mark});
 }
 
-// If both labels are on the same side of their lines, the outer one is written in the upper row, so that no line
-// crosses a label.
-json best_marks(const Results& results, const CurveRange& caps) {
-  const double chosen = results.decision->cap_mib, measured = results.best_measured->cap_mib;
-  const bool both_right = std::min(chosen, measured) > std::sqrt(caps.low * caps.high);
-  const bool choice_first = chosen == measured || (chosen < measured) != both_right;
-  json marks = {best_mark("measured", measured, *results.best_measured->measured_s, choice_first ? 1 : 0, "measured best")};
-  if (const auto& predicted_s = results.decision->predicted_s)
-    marks.push_back(best_mark("predicted", chosen, *predicted_s, choice_first ? 0 : 1, "chosen"));
-  if (chosen == measured) marks[0]["label"] = "measured best: the same";
-  return marks;
+json chosen_cap(const Results& results) {
+  if (!results.decision) return json::array();
+  const Decision& decision = *results.decision;
+  const std::optional<double>& seconds = decision.predicted_s ? decision.predicted_s : decision.measured_s;
+  return seconds ? marked("chosen", decision.cap_mib, *seconds) : json::array();
 }
 
 // The strategies without a cap. One far from the curve would flatten the curve; it is put in words instead.
@@ -157,8 +149,26 @@ std::string curve_caption(const Levels& levels, bool has_measured, bool has_rang
   return text;
 }
 
-// T(b) of `firkin predict`.
-Chart predicted_chart(const Prediction& prediction) {
+}  // namespace
+
+std::optional<Chart> curve_chart(const Results& results) {
+  CurveRange times = times_of(results.curve, times_of(results.dense_curve));
+  if (times.high == 0) return std::nullopt;
+  const std::vector<CurveRow>& line = results.dense_curve.empty() ? results.curve : results.dense_curve;
+  const json measured = measured_points(results);
+  const Levels levels = place_levels(results.strategies, times);
+  json spec = filled_chart(
+      "curve", {{"predicted", predicted_points(line)}, {"measured", measured}, {"levels", levels.lines}, {"best", chosen_cap(results)}});
+  set_time_axis(spec, times, "step time");
+  if (measured.empty()) set_param(spec, "key", {"predicted"});
+  return Chart{"curve", std::string("Step time over bucket size: predicted") + (measured.empty() ? "" : " and measured"),
+               curve_caption(levels, !measured.empty(), line.front().predicted_range_s.has_value()) + error_text(results.curve),
+               curve_summary(line, results), std::move(spec)};
+}
+
+std::optional<Chart> predicted_chart(const Results& results) {
+  if (!results.prediction) return std::nullopt;
+  const Prediction& prediction = *results.prediction;
   const auto drawn = [](const PredictedCap& row) {
     return CurveRow{.cap_mib = mib(row.cap_bytes), .buckets = row.buckets, .predicted_s = row.time_s};
   };
@@ -169,74 +179,18 @@ Chart predicted_chart(const Prediction& prediction) {
   std::ranges::stable_sort(curve, {}, &CurveRow::cap_mib);
   CurveRange times = times_of(curve);
   times.include(plan_s);
-  json spec =
-      filled_chart("curve", {{"predicted", predicted_points(curve)},
-                             {"measured", json::array()},
-                             {"levels", {{{"strategy", "best plan"}, {"time_s", plan_s}, {"measured", display_seconds(plan_s)}}}},
-                             {"best", json::array({best_mark("predicted", best.cap_mib, *best.predicted_s, 0, "predicted best")})}});
+  json spec = filled_chart("curve", {{"predicted", predicted_points(curve)},
+                                     {"measured", json::array()},
+                                     {"levels", {{{"strategy", "best plan"}, {"time_s", plan_s}, {"measured", display_seconds(plan_s)}}}},
+                                     {"best", marked("predicted best", best.cap_mib, *best.predicted_s)}});
   set_time_axis(spec, times, "backward, with communication");
   set_param(spec, "key", {"predicted"});
-  return {
+  return Chart{
       "predicted", "Backward time over bucket size: predicted",
       "From the start of backward to the last gradient, with the cap of every bucket. Dashed: the best plan, whose buckets differ in size.",
       fmt::format("Predicted backward time over bucket caps from {} to {} MiB; least {} at {} MiB.", display_cap(curve.front().cap_mib),
                   display_cap(curve.back().cap_mib), display_seconds(*best.predicted_s), display_cap(best.cap_mib)),
       std::move(spec)};
-}
-
-// ---- How the best cap moves with the inputs of a prediction: one cell per factor of an input, darker for more.
-
-// 0.125 -> "1/8", 4 -> "4"
-std::string factor_label(double factor) {
-  return factor < 1 ? fmt::format("1/{:g}", 1 / factor) : fmt::format("{:g}", factor);
-}
-
-Chart sensitivity_chart(const SensitivityPrediction& sensitivity) {
-  json cells = json::array();
-  for (const SensitivityPoint& point : sensitivity.points) {
-    const double cap_mib = mib(point.best.cap_bytes);
-    cells.push_back({{"column", factor_label(point.factor)},
-                     {"row", name_of(point.influence)},
-                     {"shade", std::log(cap_mib)},
-                     {"label", display_cap(cap_mib)},
-                     {"cap", display_cap(cap_mib) + " MiB"},
-                     {"time", display_seconds(point.best.time_s)},
-                     {"exposed", display_seconds(point.best.exposed_s)},
-                     {"keep", display_percent(cost_of_keeping(point), true)}});
-  }
-  Chart chart =
-      chart_of("heat_map", {{"cells", std::move(cells)}}, "A heat map of the best cap by input and factor; the table holds its numbers.");
-  chart.id = "sensitivity-cap";
-  return chart;
-}
-
-}  // namespace
-
-std::optional<Chart> curve_chart(const Results& results) {
-  CurveRange times = times_of(results.curve, times_of(results.dense_curve));
-  if (times.high == 0) return std::nullopt;
-  const std::vector<CurveRow>& line = results.dense_curve.empty() ? results.curve : results.dense_curve;
-  CurveRange caps;
-  for (const auto* rows : {&results.dense_curve, &results.curve}) {
-    for (const CurveRow& row : *rows) caps.include(row.cap_mib);
-  }
-  const json measured = measured_points(results);
-  const Levels levels = place_levels(results.strategies, times);
-  json spec = filled_chart("curve", {{"predicted", predicted_points(line)},
-                                     {"measured", measured},
-                                     {"levels", levels.lines},
-                                     {"best", results.decision ? best_marks(results, caps) : json::array()}});
-  set_time_axis(spec, times, "step time");
-  if (measured.empty()) set_param(spec, "key", {"predicted"});
-  return Chart{"curve", std::string("Step time over bucket size: predicted") + (measured.empty() ? "" : " and measured"),
-               curve_caption(levels, !measured.empty(), line.front().predicted_range_s.has_value()) + error_text(results.curve),
-               curve_summary(line, results), std::move(spec)};
-}
-
-std::vector<Chart> prediction_charts(const Prediction& prediction) {
-  std::vector<Chart> charts = {predicted_chart(prediction)};
-  if (prediction.sensitivity) charts.push_back(sensitivity_chart(*prediction.sensitivity));
-  return charts;
 }
 
 }  // namespace firkin

@@ -23,14 +23,6 @@ std::string exact_cap(int64_t cap_bytes) {
 
 // ---- The answer of `firkin tune`.
 
-// "8, 16 and 25"; at least one.
-std::string enumerated(const std::vector<double>& caps_mib) {
-  std::vector<std::string> texts;
-  for (const double cap : caps_mib) texts.push_back(exact_cap(cap));
-  if (texts.size() == 1) return texts[0];
-  return fmt::format("{} and {}", fmt::join(texts.begin(), texts.end() - 1, ", "), texts.back());
-}
-
 // "28.4 % less time than PyTorch's default (95 % interval 26.1 to 30.2 %)"
 std::string against(const PairedRatio& gain, const std::string& other) {
   const Interval saved{1 - gain.interval.high, 1 - gain.interval.low};
@@ -64,21 +56,27 @@ std::string own_engine(const Results& results) {
                      against(best, "the best cap"));
 }
 
-// What a rank holds while it trains, activations aside.
-std::string memory_sentence(const PredictedSharded& sharded) {
-  const RankMemory& memory = sharded.sharded;
-  return fmt::format("With AdamW a rank then keeps {} of parameters, gradients and state instead of {}, and {} more during a step.",
-                     format_bytes(memory.total() - memory.received), format_bytes(sharded.plain.total()), format_bytes(memory.received));
+std::string buckets_text(auto count) {
+  return count == 1 ? "1 bucket" : fmt::format("{} buckets", count);
 }
 
-constexpr const char* kHalves = "Reduce-scatter and all-gather are taken as half an all-reduce each.";
-
-std::string sharded_sentence(const PredictedSharded& sharded, const std::optional<PairedRatio>& measured) {
-  return fmt::format(
-      "The strategy sharded, which divides the optimiser among the ranks, is predicted to take {} per step with {} MiB{}. {}{}",
-      display_seconds(sharded.period_s), display_cap(mib(sharded.cap_bytes)),
-      measured ? "; it takes " + against(*measured, "the best cap") : " (not measured)", memory_sentence(sharded),
-      sharded.halves ? std::string(" ") + kHalves : "");
+// Time and memory under the strategy sharded, which divides the optimiser among the ranks. measured: over the best cap.
+std::string sharded_text(const PredictedSharded& sharded, const std::optional<PairedRatio>& measured) {
+  const auto than = [](double gain) { return fmt::format("{} {}", display_percent(std::abs(gain)), gain < 0 ? "more" : "less"); };
+  const RankMemory& memory = sharded.sharded;
+  std::vector<std::string> sentences = {fmt::format(
+      "With the strategy sharded and buckets of {} MiB ({}), a step is predicted to take {} instead of {} with the best cap, {}{}; no plan "
+      "takes less than {}.",
+      exact_cap(sharded.cap_bytes), buckets_text(sharded.buckets), display_seconds(sharded.period_s),
+      display_seconds(sharded.bucketed_period_s), than(sharded.gain()),
+      sharded.gain_over_ordered ? fmt::format(" ({} than ordered)", than(*sharded.gain_over_ordered)) : "",
+      display_seconds(sharded.bound_s))};
+  if (measured) sentences.push_back(fmt::format("Measured, it takes {}.", against(*measured, "the best cap")));
+  sentences.push_back(
+      fmt::format("With AdamW a rank then keeps {} of parameters, gradients and state instead of {}, and {} more during a step.",
+                  format_bytes(memory.total() - memory.received), format_bytes(sharded.plain.total()), format_bytes(memory.received)));
+  if (sharded.halves) sentences.emplace_back("Reduce-scatter and all-gather are taken as half an all-reduce each.");
+  return fmt::format("{}", fmt::join(sentences, " "));
 }
 
 std::string bounds_sentence(const Decision& decision) {
@@ -126,9 +124,11 @@ std::string tune_certainty(const Decision& decision, const RunHead& run) {
     }
   }
   if (decision.outcome == Outcome::kNotShown) add(fmt::format("To settle it takes {}.", more_blocks(run)));
-  std::vector<double> others = decision.tied_mib;
-  std::erase(others, decision.cap_mib);
-  if (!others.empty()) add(fmt::format("{} MiB may be as fast: this measurement cannot tell.", enumerated(others)));
+  std::vector<std::string> others;
+  for (const double cap : decision.tied_mib) {
+    if (cap != decision.cap_mib) others.push_back(exact_cap(cap));
+  }
+  if (!others.empty()) add(fmt::format("{} MiB may be as fast: this measurement cannot tell.", fmt::join(others, ", ")));
   return text;
 }
 
@@ -163,7 +163,7 @@ std::vector<std::string> tune_lead(const Results& results) {
     sure += fmt::format(" It is expected to cost at most {} over the best raced cap.", display_percent(*decision.expected_regret));
   }
   std::vector<std::string> lead = {sure + bounds_sentence(decision)};
-  if (results.sharded) lead.push_back(sharded_sentence(*results.sharded, results.sharded_over_best_cap));
+  if (results.sharded) lead.push_back(sharded_text(*results.sharded, results.sharded_over_best_cap));
   if (results.profile && results.alpha_beta) {
     const TensorProfile& profile = results.profile->tensors;
     lead.push_back(place_on_the_map(profile.total_bytes(), profile.backward_s, *results.alpha_beta));
@@ -193,10 +193,6 @@ std::vector<PasteSetting> tune_settings(const Results& results) {
 }
 
 // ---- The answer of `firkin predict`.
-
-std::string buckets_text(auto count) {
-  return count == 1 ? "1 bucket" : fmt::format("{} buckets", count);
-}
 
 constexpr double kLeastGainShown = 5e-4;
 
@@ -254,19 +250,6 @@ std::string ordered_text(const PredictedOrdered& ordered) {
       display_seconds(ordered.bound_s));
 }
 
-// Time and memory under the strategy sharded.
-std::string sharded_text(const PredictedSharded& sharded) {
-  const auto than = [](double gain) { return fmt::format("{} {}", display_percent(std::abs(gain)), gain < 0 ? "more" : "less"); };
-  const std::string over_ordered = sharded.gain_over_ordered ? fmt::format(" ({} than ordered)", than(*sharded.gain_over_ordered)) : "";
-  return fmt::format(
-      "With the strategy sharded and buckets of {} MiB ({}), a step takes {} instead of {} with the best cap, {}{}; no plan takes less "
-      "than "
-      "{}. {}{}",
-      exact_cap(sharded.cap_bytes), buckets_text(sharded.buckets), display_seconds(sharded.period_s),
-      display_seconds(sharded.bucketed_period_s), than(sharded.gain()), over_ordered, display_seconds(sharded.bound_s),
-      memory_sentence(sharded), sharded.halves ? std::string(" ") + kHalves : "");
-}
-
 // What backward with its communication gains over PyTorch's default; none if that was not predicted.
 std::optional<double> gain_over_default(const Prediction& prediction) {
   const auto by_default = std::ranges::find(prediction.baselines, "pytorch", &PredictedBaseline::name);
@@ -312,7 +295,7 @@ void recommend(const Results& results, Wording& answer) {
     answer.certainty = prediction_certainty(prediction);
     answer.lead = {prediction_inputs(prediction)};
     if (prediction.ordered) answer.lead.push_back(ordered_text(*prediction.ordered));
-    if (prediction.sharded) answer.lead.push_back(sharded_text(*prediction.sharded));
+    if (prediction.sharded) answer.lead.push_back(sharded_text(*prediction.sharded, {}));
     answer.settings = prediction_settings(prediction);
     if (const auto from = prediction.workload.extrapolated_from) {
       answer.warnings.push_back(

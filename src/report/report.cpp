@@ -10,7 +10,7 @@
 #include "firkin/base/file.h"
 #include "report/charts.h"
 
-// templates.cpp
+// charts.cpp
 extern "C" const char firkin_report_page_begin[], firkin_report_page_end[], firkin_notices_begin[], firkin_notices_end[];
 
 namespace firkin {
@@ -159,7 +159,7 @@ std::string warnings_html(const Wording& answer) {
   return html + "</aside>\n";
 }
 
-// The settings, one below another; report.js turns them into a menu and shows the buttons.
+// The settings, one below another; page.html's script turns them into a menu and shows the buttons.
 std::string settings_html(const std::vector<PasteSetting>& settings) {
   if (settings.empty()) return "";
   std::string html =
@@ -245,9 +245,7 @@ std::string render_report(const Results& results) {
   const Wording answer = summarize(results);
   const std::vector<Chart> charts = charts_for(results);
   return fill_page({firkin_report_page_begin, firkin_report_page_end},
-                   {{"light colours", colour_declarations(Scheme::kLight)},
-                    {"dark colours", colour_declarations(Scheme::kDark)},
-                    {"charts island", json_for_script(charts_island(charts))},
+                   {{"charts island", json_for_script(charts_island(charts))},
                     {"results island", json_for_script(results_json(results))},
                     {"title", escape_html(answer.kicker)},
                     {"kicker", escape_html(answer.kicker)},

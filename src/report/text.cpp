@@ -7,7 +7,6 @@
 #include <ranges>
 
 #include "firkin/base/units.h"
-#include "firkin/plan/uncertainty.h"
 #include "firkin/stats/estimates.h"
 #include "report/report.h"
 
@@ -102,7 +101,6 @@ std::string heading_of(const Results& results) {
                        display_seconds(*best->predicted_s));
   }
   if (!results.configurations.empty()) return steps_heading(results);
-  if (!results.strategies.empty()) return fmt::format("Step times of {} strategies.", results.strategies.size());
   if (results.run.command == "watch" && !results.notes.empty()) return results.notes.front();
   if (!results.traces.empty()) return trace_heading(results.traces);
   if (results.layers) return layers_heading(*results.layers);
@@ -158,33 +156,14 @@ std::string short_remark(const Results& results, double cap_mib) {
 
 std::string curve_in_text(const Results& results) {
   std::vector<std::string> remarks;
-  for (const CurveRow& row : results.curve) remarks.push_back(results.decision ? short_remark(results, row.cap_mib) : "");
+  for (const CurveRow& row : results.curve) remarks.push_back(short_remark(results, row.cap_mib));
   return terminal_table(curve_table(results.curve, kFirstTable), remarks);
-}
-
-// How far predictions may be off; empty if that is not known.
-std::string range_in_text(const std::vector<CurveRow>& curve) {
-  if (curve.empty() || !curve[0].predicted_s || !curve[0].predicted_range_s) return "";
-  return wrapped("", fmt::format("Interval of each prediction: {} to {}. {}",
-                                 display_percent(curve[0].predicted_range_s->low / *curve[0].predicted_s - 1, true),
-                                 display_percent(curve[0].predicted_range_s->high / *curve[0].predicted_s - 1, true), kRangeHeld));
 }
 
 std::string captioned_in_text(const Table& table) {
   std::vector<std::string> remarks;
   for (const Table::Row& row : table.rows) remarks.push_back(row.highlighted ? "<" : "");
   return wrapped("", table.caption) + terminal_table(table, remarks);
-}
-
-// How to make wide intervals narrow; empty if none is wide.
-std::string advice_on(const std::vector<StrategyRow>& rows) {
-  constexpr double kWide = 1.25;  // upper over lower end
-  const auto wide = std::ranges::count_if(
-      rows, [](const StrategyRow& row) { return row.measured_ci_s && row.measured_ci_s->high > kWide * row.measured_ci_s->low; });
-  if (wide == 0) return "";
-  return wrapped("", fmt::format("{} of {} intervals are wider than a quarter of the step: more --blocks, or a machine with less other "
-                                 "load, make them narrower.",
-                                 wide, rows.size()));
 }
 
 }  // namespace
@@ -213,8 +192,8 @@ std::string configuration_in_text(const StepConfiguration& configuration) {
     return fmt::format("{}\n{} (skipping this config): {}\n", title, configuration.status, configuration.reason.value_or(""));
   }
   const std::vector<StrategyRow>& rows = configuration.strategies;
-  return fmt::format("{}\n{}\n{}{}", title, terminal_table(strategy_table(rows, kFirstTable)),
-                     terminal_table(strategy_table(rows, kSecondTable)), advice_on(rows));
+  return fmt::format("{}\n{}\n{}", title, terminal_table(strategy_table(rows, kFirstTable)),
+                     terminal_table(strategy_table(rows, kSecondTable)));
 }
 
 std::string results_in_text(const Results& results) {
@@ -232,8 +211,6 @@ std::string results_in_text(const Results& results) {
   if (results.prediction) {
     for (const Table& table : prediction_tables(*results.prediction, kFirstTable)) add(captioned_in_text(table));
   }
-  if (!results.curve.empty()) add(curve_in_text(results) + range_in_text(results.curve));
-  if (!results.strategies.empty()) add(terminal_table(strategy_table(results.strategies, kFirstTable)));
   for (const StepConfiguration& configuration : results.configurations) add(configuration_in_text(configuration));
   for (const Table& table : section_tables(results, kFirstTable)) add(terminal_table(table));
   if (!results.allreduce.empty() && text.empty()) add(terminal_table(allreduce_table(results.allreduce, kFirstTable)));

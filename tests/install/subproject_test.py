@@ -93,7 +93,7 @@ class Subproject(unittest.TestCase):
         result = run(*words, "-B", self.folder / "with", f"-DFIRKIN_VEGA_BUNDLE={bundle}")
         self.assertEqual(result.returncode, 0, result.stderr)
         self.assertIn(str(bundle), (self.folder / "with/build.ninja").read_text())
-        checked(python, SOURCE / "src/report/assemble_report_page.py", SOURCE / "src/report", SOURCE / "THIRD_PARTY_NOTICES", page, bundle)
+        checked(python, SOURCE / "src/report/assemble_report_page.py", SOURCE / "src/report/page.html", SOURCE / "THIRD_PARTY_NOTICES", page, bundle)
         self.assertIn("window.vegaEmbed = 'of the file';", page.read_text())
         result = run(*words, "-B", self.folder / "without")
         self.assertNotEqual(result.returncode, 0)
