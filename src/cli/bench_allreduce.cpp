@@ -1,7 +1,6 @@
 // Firkin bench allreduce, bench chunks and bench collectives: a(x) and g(x), and the collectives that replace an
 // all-reduce under `sharded`.
 #include "bench/allreduce_bench.h"
-#include "comm/across_ranks.h"
 #include "firkin/base/progress.h"
 #include "firkin/comm/device.h"
 #include "job.h"
@@ -11,7 +10,7 @@ namespace {
 
 // The sizes in bytes, ascending, multiples of 4.
 std::vector<int64_t> sizes_in(const SizeFlags& flags) {
-  return sizes_between(parse_bytes(flags.begin, "--begin"), parse_bytes(flags.end, "--end"), flags.factor);
+  return sizes_between(flags.begin, flags.end, flags.factor);
 }
 
 std::vector<AllReduceSeries> measure(const char* what, AllReduceBenchOptions options, const ProcessGroup& group) {
@@ -51,25 +50,8 @@ std::vector<int64_t> sizes_of(const CollectivesFlags& flags) {
   return sliced_sizes(sizes, ranks);
 }
 
-// How many of the sizes, the smallest first, fit into this rank's memory. Throws InputError if none does.
-int64_t fitting_sizes(const CollectivesFlags& flags, const std::vector<int64_t>& sizes) {
-  const int64_t limit = available_memory(flags.memory_limit_bytes, flags.ranks) / local_ranks(flags.ranks);
-  const auto fits = [limit](int64_t bytes) { return bytes <= limit / kBuffersOfACollective; };
-  if (fits(sizes.front())) return std::ranges::count_if(sizes, fits);
-  throw InputError(fmt::format("--begin {}: expected at most {}, a third of the memory of a rank", flags.sizes.begin,
-                               format_bytes(limit / kBuffersOfACollective)));
-}
-
-// fitting: how many of the sizes fit into this rank's memory.
-void run_rank(const CollectivesFlags& flags, std::vector<int64_t> sizes, int64_t fitting, const ProcessGroup& group) {
+void run_rank(const CollectivesFlags& flags, const std::vector<int64_t>& sizes, const ProcessGroup& group) {
   Results results = begin_run("bench-collectives", flags.common, group);
-  // The least over the ranks.
-  const auto count = static_cast<size_t>(-max_over_ranks(group, {-static_cast<double>(fitting)})[0]);
-  if (count < sizes.size()) {
-    results.notes.push_back(fmt::format("{} and above did not fit into memory ({} a rank) and were skipped.", format_bytes(sizes[count]),
-                                        format_bytes(kBuffersOfACollective * sizes[count])));
-    sizes.resize(count);
-  }
   const std::vector<AllReduceSeries> series = measure("measuring collectives",
                                                       {.sizes = sizes,
                                                        .collectives = {kCollectives.begin(), kCollectives.end()},
@@ -86,12 +68,7 @@ void run_rank(const CollectivesFlags& flags, std::vector<int64_t> sizes, int64_t
 
 // The chunks' sizes, checked before any rank starts.
 std::vector<int64_t> chunks_of(const ChunksFlags& flags) {
-  constexpr int64_t kMostElements = int64_t{1} << 36;
-  const std::vector<int64_t> sizes = sizes_in(flags.sizes);
-  if (flags.elements < 1 || flags.elements > kMostElements) {
-    throw InputError(fmt::format("--elements {}: expected 1 to {}", flags.elements, kMostElements));
-  }
-  std::vector<int64_t> chunk_bytes = chunk_sizes(sizes, flags.elements);
+  std::vector<int64_t> chunk_bytes = chunk_sizes(sizes_in(flags.sizes), flags.elements);
   for (const int64_t bytes : chunk_bytes) chunk_count(flags.elements, bytes);
   return chunk_bytes;
 }
@@ -128,8 +105,7 @@ int run(AllReduceFlags& flags) {
 
 int run(CollectivesFlags& flags) {
   const std::vector<int64_t> sizes = sizes_of(flags);
-  const int64_t fitting = fitting_sizes(flags, sizes);
-  return run_on_ranks(flags, [&](const ProcessGroup& group) { run_rank(flags, sizes, fitting, group); });
+  return run_on_ranks(flags, [&](const ProcessGroup& group) { run_rank(flags, sizes, group); });
 }
 
 int run(ChunksFlags& flags) {

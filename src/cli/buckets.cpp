@@ -34,84 +34,68 @@ TensorProfile gradients_of(const BucketsFlags& flags) {
   return gradients;
 }
 
-nlohmann::json assignment_json(const TensorProfile& gradients, double cap_mib, const BucketPlan& plan, bool list) {
-  const std::vector<int64_t> bytes = bucket_bytes(plan, gradients.bytes);
-  nlohmann::json json = {{kCapKey, cap_mib},
-                         {"buckets", plan.buckets.size()},
-                         {"smallest_bytes", *std::ranges::min_element(bytes)},
-                         {"largest_bytes", *std::ranges::max_element(bytes)}};
-  if (!list) return json;
+// Prints the result as JSON, or else the text.
+int show(const BucketsFlags& flags, const nlohmann::json& result, const std::string& text) {
+  if (flags.json) {
+    print_json(result);
+  } else {
+    fmt::print("{}", text);
+  }
+  return 0;
+}
+
+// The tensors of each bucket, in words and as JSON.
+std::string list_buckets(const TensorProfile& gradients, const BucketPlan& plan, const std::vector<int64_t>& bytes, nlohmann::json& json) {
+  Table table{"", {{"bucket"}, {"size"}, {"tensors"}, {"from, to", false}}, {}};
   for (size_t b = 0; b < plan.buckets.size(); ++b) {
     const auto first = gradients.names.begin() + plan.buckets[b].first;
-    json["assignment"].push_back({{"bytes", bytes[b]}, {"tensors", std::vector<std::string>(first, first + plan.buckets[b].count)}});
+    const std::vector<std::string> names(first, first + plan.buckets[b].count);
+    json.push_back({{"bytes", bytes[b]}, {"tensors", names}});
+    const std::string last = names.size() > 1 ? " ... " + names.back() : "";
+    table.rows.push_back({{fmt::format("{}", b), format_bytes(bytes[b]), fmt::format("{}", names.size()), names.front() + last}});
   }
-  return json;
+  return terminal_table(table);
 }
 
-void print_assignment(const nlohmann::json& assignment) {
-  fmt::print("\ncap {} MiB\n", assignment[kCapKey].get<double>());
-  size_t index = 0;
-  for (const nlohmann::json& bucket : assignment["assignment"]) {
-    const auto& tensors = bucket["tensors"];
-    const std::string last = tensors.size() > 1 ? " ... " + tensors.back().get<std::string>() : "";
-    fmt::print("{:>6} {:>10} {:>5}  {}{}\n", index++, format_bytes(bucket["bytes"]), tensors.size(), tensors.front().get<std::string>(),
-               last);
-  }
-}
-
-void print_buckets(const nlohmann::json& result) {
-  fmt::print("{}: {} tensors, {} of gradients; rule {}\n\n", result["source"].get<std::string>(), result["tensors"].get<size_t>(),
-             format_bytes(result[kGradientBytesKey]), result["rule"].get<std::string>());
-  fmt::print("{:>10} {:>8} {:>12} {:>12}\n", "cap MiB", "buckets", "smallest", "largest");
-  for (const nlohmann::json& row : result["caps"]) {
-    fmt::print("{:>10} {:>8} {:>12} {:>12}\n", row[kCapKey].get<double>(), row["buckets"].get<size_t>(),
-               format_bytes(row["smallest_bytes"]), format_bytes(row["largest_bytes"]));
-  }
-  for (const nlohmann::json& row : result["caps"]) {
-    if (row.contains("assignment")) print_assignment(row);
-  }
-}
-
-int run(const BucketsFlags& flags) {
+int show_buckets(const BucketsFlags& flags) {
   CapOptions options = cap_options(flags.rule);
   const TensorProfile gradients = gradients_of(flags);
   nlohmann::json result = {{"source", source_of(flags)},
                            {"rule", flags.rule.rule},
                            {"tensors", gradients.bytes.size()},
                            {kGradientBytesKey, gradients.total_bytes()}};
+  Table table{"", {{"cap MiB"}, {"buckets"}, {"smallest"}, {"largest"}}, {}};
+  std::string lists;
   for (const int64_t cap : flags.caps) {
     options.cap_bytes = cap;
     const BucketPlan plan = assign_buckets(gradients.bytes, options);
-    result["caps"].push_back(assignment_json(gradients, cap_in_mib(cap), plan, flags.list));
-    result["counts"].push_back(plan.buckets.size());
+    const std::vector<int64_t> bytes = bucket_bytes(plan, gradients.bytes);
+    const auto [least, most] = std::ranges::minmax(bytes);
+    const double cap_mib = cap_in_mib(cap);
+    nlohmann::json row = {{kCapKey, cap_mib}, {"buckets", bytes.size()}, {"smallest_bytes", least}, {"largest_bytes", most}};
+    table.rows.push_back({{fmt::format("{}", cap_mib), fmt::format("{}", bytes.size()), format_bytes(least), format_bytes(most)}});
+    if (flags.list) lists += fmt::format("\ncap {} MiB\n{}", cap_mib, list_buckets(gradients, plan, bytes, row["assignment"]));
+    result["caps"].push_back(std::move(row));
   }
-  if (flags.json) {
-    print_json(result);
-  } else {
-    print_buckets(result);
-  }
-  return 0;
+  return show(flags, result,
+              fmt::format("{}: {} tensors, {} of gradients; rule {}\n\n{}{}", source_of(flags), gradients.bytes.size(),
+                          format_bytes(gradients.total_bytes()), flags.rule.rule, terminal_table(table), lists));
 }
 
 int list_models(const BucketsFlags& flags) {
-  nlohmann::json rows = nlohmann::json::array();
-  if (!flags.json) {
-    fmt::print("{:<12} {:>14} {:>8} {:>10}   {}\n", "model", "parameters", "tensors", "gradients", "layers x width, vocabulary");
-  }
+  nlohmann::json models;
+  Table table{"", {{"model", false}, {"parameters"}, {"tensors"}, {"gradients"}, {"layers x width, vocabulary", false}}, {}};
   for (const NamedModel& named : named_models()) {
     const ModelDescription model = describe_model({.model = std::string(named.name), .sizes = {}, .dtype = flags.model.dtype});
-    rows.push_back(json_of(model));
-    rows.back()["description"] = named.description;
-    if (flags.json) continue;
-    fmt::print("{:<12} {:>14} {:>8} {:>10}   {} x {}, {}\n", model.name, *model.parameters, *model.tensors,
-               format_bytes(*model.gradient_bytes), model.sizes.at("num_layers"), model.sizes.at("d_model"), model.sizes.at("vocab_size"));
+    models.push_back(json_of(model));
+    models.back()["description"] = named.description;
+    table.rows.push_back(
+        {{model.name, fmt::format("{}", *model.parameters), fmt::format("{}", *model.tensors), format_bytes(*model.gradient_bytes),
+          fmt::format("{} x {}, {}", model.sizes.at("num_layers"), model.sizes.at("d_model"), model.sizes.at("vocab_size"))}});
   }
-  if (flags.json) {
-    print_json({{"models", rows}});
-  } else {
-    fmt::print("\nGradients in {}. Any size can be changed: firkin tune --model small --num-layers 4\n", flags.model.dtype);
-  }
-  return 0;
+  return show(flags, {{"models", models}},
+              fmt::format("{}\nGradients in {}. Any size can be changed: firkin tune --model small --num-layers 4\n", terminal_table(table),
+                          flags.model.dtype));
 }
 
 // ---- --memory
@@ -119,44 +103,26 @@ int list_models(const BucketsFlags& flags) {
 constexpr int64_t kMostRanks = 1024;
 
 // What training keeps on one rank: without sharding, and for each power of two of ranks with it.
-nlohmann::json memory_of(const BucketsFlags& flags) {
+int show_memory(const BucketsFlags& flags) {
   const int64_t bytes = element_bytes(flags.model), elements = gradients_of(flags).total_bytes() / bytes;
   const TrainedMemory trained = {.elements = elements, .element_bytes = bytes, .masters = bytes < kFloatBytes};
-  nlohmann::json json = {
-      {"source", source_of(flags)}, {"dtype", flags.model.dtype}, {"parameters", elements}, {"plain", json_of(plain_memory(trained))}};
-  for (int64_t ranks = 1; ranks <= kMostRanks; ranks *= 2) {
-    json["sharded"].push_back(json_of(sharded_memory(trained, ranks)));
-    json["sharded"].back()["ranks"] = ranks;
+  std::vector<RankMemory> memory = {plain_memory(trained)};
+  for (int64_t ranks = 1; ranks <= kMostRanks; ranks *= 2) memory.push_back(sharded_memory(trained, ranks));
+  nlohmann::json result = {
+      {"source", source_of(flags)}, {"dtype", flags.model.dtype}, {"parameters", elements}, {"plain", json_of(memory[0])}};
+  Table table = table_of(memory, kFirstTable);
+  table.columns.insert(table.columns.begin(), {"ranks"});
+  for (size_t i = 0; i < memory.size(); ++i) {
+    const int64_t ranks = i > 0 ? int64_t{1} << (i - 1) : 1;
+    table.rows[i].cells.insert(table.rows[i].cells.begin(), i > 0 ? fmt::format("{}", ranks) : "plain");
+    if (i == 0) continue;
+    result["sharded"].push_back(json_of(memory[i]));
+    result["sharded"].back()["ranks"] = ranks;
   }
-  return json;
-}
-
-void print_memory(const nlohmann::json& model) {
-  const std::vector<const char*> keys = {"parameters_bytes", "gradients_bytes", "received_bytes",
-                                         "optimizer_bytes",  "masters_bytes",   "total_bytes"};
-  fmt::print("{:>7} {:>10} {:>10} {:>10} {:>10} {:>10} {:>10}\n", "ranks", "parameters", "gradients", "received", "optimiser", "masters",
-             "total");
-  const auto print = [&](const std::string& name, const nlohmann::json& memory) {
-    fmt::print("{:>7}", name);
-    for (const char* key : keys) fmt::print(" {:>10}", format_bytes(memory[key]));
-    fmt::print("\n");
-  };
-  print("plain", model["plain"]);
-  for (const nlohmann::json& row : model["sharded"]) print(fmt::format("{}", row["ranks"].get<int64_t>()), row);
-}
-
-// Shows the memory of a model or a file in parts.
-int show_memory(const BucketsFlags& flags) {
-  nlohmann::json result = memory_of(flags);
-  if (flags.json) {
-    print_json(result);
-    return 0;
-  }
-  fmt::print("{}, {}, AdamW: memory of a rank in a step, activations aside; plain, or sharded among so many ranks\n\n", source_of(flags),
-             flags.model.dtype);
-  print_memory(result);
-  fmt::print("\nReceived, in totals too, is there only during a step.\n");
-  return 0;
+  return show(flags, result,
+              fmt::format("{}, {}, AdamW: memory of a rank in a step, activations aside; plain, or sharded among so many ranks\n\n{}\n"
+                          "Received, in totals too, is there only during a step.\n",
+                          source_of(flags), flags.model.dtype, terminal_table(table)));
 }
 
 }  // namespace
@@ -189,7 +155,7 @@ Run declare_buckets(CLI::App& app) {
     check_alone(app, "--memory", {"--cap", "--list", "--rule", "--first-cap"}, "which is the same for all buckets");
     const bool all_models = app.count("--model") + app.count("--tensors") == 0;
     if (flags->memory) return show_memory(*flags);
-    return all_models ? list_models(*flags) : run(*flags);
+    return all_models ? list_models(*flags) : show_buckets(*flags);
   };
 }
 

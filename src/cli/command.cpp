@@ -75,7 +75,7 @@ std::map<std::string, std::string> settings_of(const CLI::App& app) {
   std::map<std::string, std::string> settings;
   for (const CLI::Option* option : app.get_options()) {
     const std::string name = option->get_single_name();
-    constexpr std::array kNotOfTheRun = {"help", "help-all", "json", "quiet", "out", "resume", "config"};
+    constexpr std::array kNotOfTheRun = {"help", "help-all", "json", "quiet", "out", "config"};
     if (option->get_group().empty() || std::ranges::find(kNotOfTheRun, name) != kNotOfTheRun.end()) continue;
     const Words values = option->count() > 0 ? option->results() : Words{option->get_default_str()};
     settings[name] = fmt::format("{}", fmt::join(values, ","));
@@ -130,8 +130,9 @@ CLI::Option* add_sizes(CLI::App& app, const std::string& name, std::vector<int64
       ->default_str(fmt::format("{}", fmt::join(defaults, ",")));
 }
 
-CLI::Option* add_size(CLI::App& app, const std::string& name, int64_t& bytes, const std::string& help) {
-  const auto read = [name, &bytes](const std::string& text) { bytes = parse_size(text, name); };
+CLI::Option* add_bytes(CLI::App& app, const std::string& name, int64_t& bytes, const std::string& help) {
+  const std::string flag = name.substr(name.find("--"));
+  const auto read = [flag, &bytes](const std::string& text) { bytes = parse_bytes(text, flag); };
   return app.add_option_function<std::string>(name, read, help)->type_name("SIZE")->default_str(short_size(bytes));
 }
 
@@ -288,7 +289,7 @@ RunHead start_run(const std::string& command, const CommonFlags& common) {
 }
 
 void set_aside(const CommonFlags& common, const std::vector<std::string>& names) {
-  if (!common.folder || common.continues) return;
+  if (!common.folder) return;
   const Words kept = common.folder->set_aside(names);
   if (!kept.empty()) fmt::print(stderr, "firkin: kept the earlier result in {} as {}\n", common.out, fmt::join(kept, ", "));
 }

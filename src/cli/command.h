@@ -59,8 +59,8 @@ CLI::Option* add_value(CLI::App& app, const std::string& name, T& value, const s
 }
 
 // Flags that take sizes with their unit, "25MiB" (or several, "1MiB,25MiB"), and times, "90s" or "5m"; anything else
-// throws InputError. The default is the variable's value.
-CLI::Option* add_size(CLI::App& app, const std::string& name, int64_t& bytes, const std::string& help);
+// throws InputError. The default is the variable's value. add_bytes() takes sizes as nccl-tests does: "4", "64M".
+CLI::Option* add_bytes(CLI::App& app, const std::string& name, int64_t& bytes, const std::string& help);
 CLI::Option* add_size(CLI::App& app, const std::string& name, std::optional<int64_t>& bytes, const std::string& help);
 CLI::Option* add_sizes(CLI::App& app, const std::string& name, std::vector<int64_t>& bytes, const std::string& help);
 CLI::Option* add_time(CLI::App& app, const std::string& name, double& seconds, const std::string& help);
@@ -114,7 +114,6 @@ struct CommonFlags {
   uint64_t seed = 0;                     // for whatever is random
   const CLI::App* app = nullptr;         // the command that they were added to
   std::shared_ptr<OutputFolder> folder;  // once it is claimed; null in processes that write nothing
-  bool continues = false;                // whether the run continues the result in it, which is then not set aside
 };
 // --json, --quiet and --out, whose default is firkin-out/COMMAND.
 void add_output_flags(CLI::App& app, CommonFlags& flags, const std::string& command);

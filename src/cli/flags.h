@@ -51,29 +51,27 @@ struct BlockFlags {
 
 // The sizes to measure, with the names of nccl-tests, and the time for all of them.
 struct SizeFlags {
-  std::string begin, end;
+  int64_t begin = 4, end = 64 * kMiB;  // bytes
   int64_t factor = 4;
   double seconds = 10;
 };
 
 struct AllReduceFlags : RunFlags {
-  SizeFlags sizes = {.begin = "4", .end = "64M"};
+  SizeFlags sizes;
 };
 
 struct ChunksFlags : RunFlags {
-  SizeFlags sizes = {.begin = "16K", .end = "256M", .seconds = 60};
+  SizeFlags sizes = {.begin = 16 * kKiB, .end = 256 * kMiB, .seconds = 60};
   int64_t elements = 60'000'000;
 };
 
 struct CollectivesFlags : RunFlags {
-  SizeFlags sizes = {.begin = "4K", .end = "64M", .seconds = 30};
-  std::optional<int64_t> memory_limit_bytes;  // per rank
+  SizeFlags sizes = {.begin = 4 * kKiB, .end = 64 * kMiB, .seconds = 30};
 };
 
 struct LayersFlags : RunFlags {
   JobFlags job;
   int steps = 20;
-  bool keeps_perturbed = false;
 };
 
 struct StepFlags : RunFlags {
@@ -85,7 +83,6 @@ struct StepFlags : RunFlags {
   std::vector<std::string> strategies = {"none", "naive", "flat", "overlap", "bucketed", "torch"};
   std::vector<int64_t> caps = {kMiB, 10 * kMiB, 100 * kMiB, 1000 * kMiB};
   BlockFlags steps;
-  bool resume = false;
 };
 
 // The cells of the matrix, in the order in which they are measured; or the replay.

@@ -6,44 +6,55 @@
 namespace firkin::cli {
 namespace {
 
+// A time that can be waited for or spent on measuring.
+template <class Seconds>
+CLI::Option* add_budget(CLI::App& app, const std::string& name, Seconds& seconds, const std::string& help) {
+  return add_time(app, name, seconds, help)->check([name](const std::string& text) -> std::string {
+    const double given = parse_seconds(text, name);
+    return given >= 0.1 && given <= 1e6 ? "" : fmt::format("{}: expected 100ms to 11 days", text);
+  });
+}
+
 void add_run_flags(CLI::App& app, RunFlags& run, const std::string& command) {
   add_output_flags(app, run.common, command);
   add_value(app, "--seed", run.common.seed, "random seed", "Measuring");
   RankFlags& flags = run.ranks;
-  app.add_option("--ranks", flags.ranks, "ranks to start on this machine, without a launcher\n(default: 2, or 1 with --world)");
+  app.add_option("--ranks", flags.ranks, "ranks to start on this machine, without a launcher\n(default: 2, or 1 with --world)")
+      ->check(CLI::Range(1, kMostLocalRanks));
   app.add_option("--link", flags.link,
                  "model this link: 1gbit, or 200mbit,1ms (latency), or\nan allreduce.csv; collectives take as long (a\nreduce-scatter or "
                  "all-gather half an all-reduce)");
   app.add_option("--world", flags.world,
                  "ranks that the link is modelled for, of which this\nmachine runs one, or --ranks (default: --ranks)");
   const char* const group = "Ranks";
-  add_time(app, "--timeout", flags.timeout_s, "limit for a collective to complete: 90s, 5m")->group(group);
+  add_budget(app, "--timeout", flags.timeout_s, "limit for a collective to complete: 90s, 5m")->group(group);
   add_value(app, "--device", flags.device, "cpu, or cuda with one GPU of this machine per rank;\nauto: cuda if there is a GPU", group)
       ->check(CLI::IsMember({"auto", "cpu", "cuda"}));
   add_value(app, "--backend", flags.backend, "c10d backend for gradients; auto: nccl if each rank\nhas a GPU of its own, else gloo", group)
       ->check(CLI::IsMember({"auto", "gloo", "nccl"}));
-  add_value(app, "--threads", flags.threads, "compute threads per rank; 0: OMP_NUM_THREADS, or an\nequal share", group);
-}
-
-void add_memory_flag(CLI::App& app, std::optional<int64_t>& limit_bytes) {
-  const auto why_too_much = [](const std::string& text) -> std::string {
-    constexpr int64_t kMost = int64_t{1} << 50;  // 1 PiB, so that the sum over the ranks of a machine fits into 63 bits
-    return parse_size(text, "--memory-limit") <= kMost ? "" : fmt::format("{}: expected at most 1024TiB", text);
-  };
-  add_size(app, "--memory-limit", limit_bytes, "per rank; larger runs are refused or skipped\n(default: available memory)")
-      ->check(why_too_much)
-      ->group("Measuring");
+  add_value(app, "--threads", flags.threads, "compute threads per rank; 0: OMP_NUM_THREADS, or an\nequal share", group)
+      ->check(CLI::Range(0, 1024));
 }
 
 void add_training_flags(CLI::App& app, JobFlags& flags) {
   app.add_option("--data", flags.data, "text file to train on, byte by byte (default: a text\nthat comes with Firkin)");
-  add_memory_flag(app, flags.memory_limit_bytes);
+  const auto why_too_much = [](const std::string& text) -> std::string {
+    constexpr int64_t kMost = int64_t{1} << 50;  // 1 PiB, so that the sum over the ranks of a machine fits into 63 bits
+    return parse_size(text, "--memory-limit") <= kMost ? "" : fmt::format("{}: expected at most 1024TiB", text);
+  };
+  add_size(app, "--memory-limit", flags.memory_limit_bytes, "per rank; larger runs are refused or skipped\n(default: available memory)")
+      ->check(why_too_much)
+      ->group("Measuring");
+}
+
+CLI::Range shape_range() {
+  return {int64_t{1}, int64_t{1} << 20};
 }
 
 void add_job_flags(CLI::App& app, JobFlags& flags) {
   add_model_flags(app, flags.model);
-  add_value(app, "--batch", flags.batch_size, "sequences per rank and step");
-  add_value(app, "--sequence", flags.sequence_length, "tokens per sequence");
+  add_value(app, "--batch", flags.batch_size, "sequences per rank and step")->check(shape_range());
+  add_value(app, "--sequence", flags.sequence_length, "tokens per sequence")->check(shape_range());
   add_training_flags(app, flags);
 }
 
@@ -89,74 +100,33 @@ void add_strategy_flags(CLI::App& app, std::vector<std::string>& strategies, std
 
 void add_matrix_flags(CLI::App& app, StepFlags& flags) {
   add_value(app, "--model", flags.models, "named models (firkin buckets lists them) or .json\nfiles")->delimiter(',')->type_name("MODEL");
-  add_value(app, "--batch", flags.batch_sizes, "sequences per rank and step")->delimiter(',');
-  add_value(app, "--sequence", flags.sequence_lengths, "tokens per sequence")->delimiter(',');
+  add_value(app, "--batch", flags.batch_sizes, "sequences per rank and step")->delimiter(',')->check(shape_range());
+  add_value(app, "--sequence", flags.sequence_lengths, "tokens per sequence")->delimiter(',')->check(shape_range());
   add_strategy_flags(app, flags.strategies, flags.caps);
   add_replay_flags(app, flags.job);
-  app.add_flag("--resume", flags.resume, "continue an interrupted run in --out");
 }
 
 void add_size_flags(CLI::App& app, SizeFlags& flags) {
-  add_value(app, "-b,--begin", flags.begin, "smallest size, bytes; 1K, 1M, 1G: powers of 1024");
-  add_value(app, "-e,--end", flags.end, "largest size");
-  add_value(app, "-f,--factor", flags.factor, "ratio of successive sizes");
-}
-
-void add_time_flag(CLI::App& app, SizeFlags& flags) {
-  add_time(app, "--time", flags.seconds, "budget for the whole measurement");
+  add_bytes(app, "-b,--begin", flags.begin, "smallest size, bytes; 1K, 1M, 1G: powers of 1024");
+  add_bytes(app, "-e,--end", flags.end, "largest size");
+  add_value(app, "-f,--factor", flags.factor, "ratio of successive sizes")->check(CLI::Range(2, 1 << 20));
+  add_budget(app, "--time", flags.seconds, "budget for the whole measurement");
 }
 
 // These check flags as soon as they are parsed, before anything is loaded or read.
 
-void check_ranks(const RankFlags& flags) {
-  if (const int ranks = ranks_to_start(flags); ranks < 1 || ranks > kMostLocalRanks) {
-    throw InputError(fmt::format("--ranks {}: expected 1 to {}", ranks, kMostLocalRanks));
-  }
-  constexpr double kLongestTimeout = 1e6;
-  if (!(flags.timeout_s > 0) || flags.timeout_s > kLongestTimeout) {
-    throw InputError(fmt::format("--timeout {}: expected more than 0, and at most 11 days", format_seconds(flags.timeout_s)));
-  }
-  constexpr int kMostThreads = 1024;
-  if (flags.threads < 0 || flags.threads > kMostThreads) {
-    throw InputError(fmt::format("--threads {}: expected 0 to {}", flags.threads, kMostThreads));
-  }
-}
-
-void check_budget(const char* flag, double seconds) {
-  if (!(seconds >= 0.1 && seconds <= 1e6)) {
-    throw InputError(fmt::format("{} {}: expected 100ms to 11 days", flag, format_seconds(seconds)));
-  }
-}
-
 void check_sizes(const SizeFlags& flags) {
-  check_budget("--time", flags.seconds);
-  const int64_t begin = parse_bytes(flags.begin, "--begin");
-  const int64_t end = parse_bytes(flags.end, "--end");
-  if (begin % kFloatBytes != 0) throw InputError(fmt::format("--begin {}: expected a multiple of {} bytes", flags.begin, kFloatBytes));
-  if (begin > end) throw InputError(fmt::format("--begin {}: expected at most --end {}", flags.begin, flags.end));
-  if (flags.factor < 2) throw InputError(fmt::format("--factor {}: expected a whole number, at least 2", flags.factor));
+  if (flags.begin % kFloatBytes != 0)
+    throw InputError(fmt::format("--begin {}: expected a multiple of {} bytes", flags.begin, kFloatBytes));
+  if (flags.begin > flags.end)
+    throw InputError(fmt::format("--begin {}: expected at most --end {}", format_bytes(flags.begin), format_bytes(flags.end)));
 }
 
 void check_model(const JobFlags& flags) {
   if (!flags.replay.empty()) return;
-  constexpr int64_t kLargest = 1 << 20;
-  for (const auto& [flag, value] : {std::pair{"--batch", flags.batch_size}, {"--sequence", flags.sequence_length}}) {
-    if (value < 1 || value > kLargest) throw InputError(fmt::format("{} {}: expected 1 to {}", flag, value, kLargest));
-  }
-  const TransformerConfig config = model_config(flags.model);
-  if (config.context_length < flags.sequence_length) {
-    throw InputError(
-        fmt::format("--sequence {}: expected at most the model's context_length {}", flags.sequence_length, config.context_length));
-  }
-}
-
-// Throws InputError if a list's flag has no value, or has one twice.
-template <class T>
-void check_list(const char* flag, const std::vector<T>& values) {
-  if (values.empty()) throw InputError(fmt::format("{}: expected at least one value", flag));
-  for (auto value = values.begin(); value != values.end(); ++value) {
-    if (std::find(values.begin(), value, *value) != value)
-      throw InputError(fmt::format("{}: {} is given twice; expected each value once", flag, *value));
+  const int64_t longest = model_config(flags.model).context_length;
+  if (flags.sequence_length > longest) {
+    throw InputError(fmt::format("--sequence {}: expected at most the model's context_length {}", flags.sequence_length, longest));
   }
 }
 
@@ -187,13 +157,10 @@ Run declare_tune(CLI::App& app) {
   app.footer(
       "Profiles the backward pass, times the all-reduce, predicts the step time for\n"
       "every bucket size, and races the best few caps until one is clear. Further\n"
-      "blocks of steps then compare the winner with PyTorch's default (its own engine,\n"
-      "1 MiB and then 25 MiB), with none (no communication) and with ordered\n"
-      "(communication also overlaps the next forward pass; recommended if its interval\n"
-      "excludes no gain). This takes two minutes (--time), and --out always holds what\n"
-      "is known so far. --compare also measures naive (one call per tensor after\n"
-      "backward), flat (one call after backward), overlap (each tensor when ready),\n"
-      "and seven caps.\n\n"
+      "blocks of steps compare the winner with PyTorch's default (its own engine,\n"
+      "1 MiB and then 25 MiB), with none (no communication) and with ordered (which\n"
+      "also overlaps the next forward pass). --compare also measures naive, flat,\n"
+      "overlap (firkin bench step --help) and seven caps.\n\n"
       "predicted, measured: seconds per step. error: predicted / measured - 1.\n"
       "exposed: the step minus the step without communication. after bw: from the end\n"
       "of backward to the last gradient.\n\n"
@@ -214,15 +181,13 @@ Run declare_tune(CLI::App& app) {
   add_sizes(app, "--cap", flags->caps, "also race these: 1MiB,25MiB; with --compare, the\ncaps to compare")->group("Buckets");
   const char* const measuring = "Measuring";
   add_block_flags(app, flags->steps, "blocks that measure the gain; each runs all settings");
-  add_time(app, "--time", flags->seconds, "budget for the whole run; slow steps run fewer times\n(default: 2m; with --compare no limit)")
+  add_budget(app, "--time", flags->seconds, "budget for the whole run; slow steps run fewer times\n(default: 2m; with --compare no limit)")
       ->group(measuring);
   add_value(app, "--profile-steps", flags->profile_steps, "backward passes to profile", measuring)->check(CLI::Range(4, 100000));
-  add_time(app, "--allreduce-time", flags->allreduce_seconds, "budget for the all-reduce table: 10s")->group(measuring);
+  add_budget(app, "--allreduce-time", flags->allreduce_seconds, "budget for the all-reduce table: 10s")->group(measuring);
   return [flags, &app] {
-    check_ranks(flags->ranks);
     check_replay_alone(app);
     check_model(flags->job);
-    check_budget("--allreduce-time", flags->allreduce_seconds);
     return measure(flags.get());
   };
 }
@@ -238,7 +203,6 @@ Run declare_bench_step(CLI::App& app) {
              "step. x torch: ratio to c10d::Reducer under the same cap, paired, 95 %\n"
              "interval.\n\n"
              "  firkin bench step --ranks 2 --batch 4 --sequence 128 --cap 1MiB,4MiB\n"
-             "  firkin bench step --ranks 2 --model small,medium --resume\n"
              "  firkin bench step --config matrix.toml   with [bench.step] and batch = [2, 4]\n");
   add_run_flags(app, *flags, "bench-step");
   add_matrix_flags(app, *flags);
@@ -247,12 +211,7 @@ Run declare_bench_step(CLI::App& app) {
   add_rule_flags(app, flags->rule);
   add_block_flags(app, flags->steps, "blocks; each runs all settings once");
   return [flags, &app] {
-    check_ranks(flags->ranks);
     check_replay_alone(app);
-    check_list("--model", flags->models);
-    check_list("--batch", flags->batch_sizes);
-    check_list("--sequence", flags->sequence_lengths);
-    check_list("--strategies", flags->strategies);
     for (const JobFlags& job : jobs_of(*flags)) check_model(job);
     return measure(flags.get());
   };
@@ -271,9 +230,7 @@ Run declare_bench_allreduce(CLI::App& app) {
       "  firkin bench allreduce --ranks 6 -b 1M -e 1G -f 10 --time 2m\n");
   add_run_flags(app, *flags, "bench-allreduce");
   add_size_flags(app, flags->sizes);
-  add_time_flag(app, flags->sizes);
   return [flags] {
-    check_ranks(flags->ranks);
     check_sizes(flags->sizes);
     return measure(flags.get());
   };
@@ -290,10 +247,8 @@ Run declare_bench_chunks(CLI::App& app) {
       "  firkin bench chunks --ranks 2 -b 4K -e 64M -f 2 --time 10m\n");
   add_run_flags(app, *flags, "bench-chunks");
   add_size_flags(app, flags->sizes);
-  add_value(app, "--elements", flags->elements, "float32 elements of the data");
-  add_time_flag(app, flags->sizes);
+  add_value(app, "--elements", flags->elements, "float32 elements of the data")->check(CLI::Range(int64_t{1}, int64_t{1} << 36));
   return [flags] {
-    check_ranks(flags->ranks);
     check_sizes(flags->sizes);
     return measure(flags.get());
   };
@@ -302,26 +257,19 @@ Run declare_bench_chunks(CLI::App& app) {
 Run declare_bench_collectives(CLI::App& app) {
   auto flags = std::make_shared<CollectivesFlags>();
   app.footer(
-      "The strategy sharded sends each bucket in two halves: a reduce-scatter leaves\n"
-      "every rank the sum of its slice, and after the optimiser an all-gather brings\n"
-      "the other ranks' slices. Each moves about half the bytes of an all-reduce.\n"
-      "Timed with the operations of the strategy itself (over Gloo the reduce-scatter\n"
-      "is an all-to-all and a local sum), in turns with the all-reduce, so that drift\n"
-      "of the machine meets all three.\n\n"
-      "size: the whole bucket, all ranks' slices together, rounded up to whole ones.\n"
-      "median: single calls on the slowest rank, short ones timed several in a row.\n"
-      "ratio: to the all-reduce, of turns beside each other. #wrong: elements that\n"
-      "differ from the exact sum; exit code 1 if there are any. A size needs three\n"
-      "times itself in memory on each rank; larger ones are skipped.\n\n"
+      "The strategy sharded sends each bucket in two halves: a reduce-scatter, and\n"
+      "after the optimiser an all-gather, each with about half the bytes of an all-\n"
+      "reduce. Times them as the strategy sends them, in turns with the all-reduce, so\n"
+      "that drift of the machine meets all three. size: the whole bucket, all ranks'\n"
+      "slices together. median: single calls on the slowest rank. ratio: to the all-\n"
+      "reduce beside it. #wrong: elements that differ from the exact sum; exit code 1\n"
+      "if there are any.\n\n"
       "  firkin bench collectives --ranks 2                 4 KiB to 64 MiB\n"
       "  firkin bench collectives --ranks 2 -b 1M -e 16M -f 2 --time 1m\n"
       "  firkin bench collectives --ranks 4 --link 1gbit    over a modelled link\n");
   add_run_flags(app, *flags, "bench-collectives");
   add_size_flags(app, flags->sizes);
-  add_time_flag(app, flags->sizes);
-  add_memory_flag(app, flags->memory_limit_bytes);
   return [flags] {
-    check_ranks(flags->ranks);
     check_sizes(flags->sizes);
     return measure(flags.get());
   };
@@ -335,19 +283,15 @@ Run declare_bench_layers(CLI::App& app) {
       "backward: from when the previous layer (in backward) had all its gradients\n"
       "until this one has. The first one's therefore includes the loss, and a tied\n"
       "weight is ready only at the end. The total of forward includes reading the\n"
-      "batch and the loss. tensors.csv: when autograd has finished each gradient; in\n"
-      "tune's, the time to write it into a bucket is included.\n\n"
-      "Half of the steps run without clocks. If the clocks slow a step by over 3 %,\n"
-      "nothing is written (exit code 1), unless --keep-perturbed is given.\n\n"
+      "batch and the loss. Half of the steps run without clocks, so that the result\n"
+      "says what these cost. tensors.csv: when autograd has finished each gradient.\n\n"
       "  firkin bench layers --ranks 1 --model gpt2 --batch 1\n"
       "  firkin bench layers --ranks 2 --out run      then\n"
       "  firkin predict --tensors run/tensors.csv --allreduce run/allreduce.csv\n");
   add_run_flags(app, *flags, "bench-layers");
   add_job_flags(app, flags->job);
   add_value(app, "--steps", flags->steps, "steps with clocks, and as many without")->check(CLI::Range(4, 100000));
-  app.add_flag("--keep-perturbed", flags->keeps_perturbed, "write the result even if clocks slow the step");
   return [flags] {
-    check_ranks(flags->ranks);
     check_model(flags->job);
     return measure(flags.get());
   };
@@ -360,10 +304,9 @@ Run declare_trace(CLI::App& app) {
              "compute: at least one operator ran. communication: the transport was working on\n"
              "at least one collective. overlapped: both; exposed: communication alone.\n\n"
              "Rank 0, medians over steps. Recording slows the steps; firkin bench step gives\n"
-             "undisturbed times. Takes half a minute for five strategies.\n\n"
-             "report.html shows the last step of each strategy. trace-STRATEGY.json has every\n"
-             "operator of every rank: drop it on https://ui.perfetto.dev (it stays on your\n"
-             "machine) or load it in chrome://tracing.\n\n"
+             "undisturbed times. report.html shows the last step of each strategy.\n"
+             "trace-STRATEGY.json has every operator of every rank: drop it on\n"
+             "https://ui.perfetto.dev (it stays on your machine).\n\n"
              "  firkin trace --ranks 2 --strategies naive,overlap\n"
              "  firkin trace --ranks 2 --strategies bucketed,torch --cap 1MiB,4MiB\n");
   add_run_flags(app, *flags, "trace");
@@ -375,10 +318,8 @@ Run declare_trace(CLI::App& app) {
   add_value(app, "--warmup", flags->warmup_steps, "steps before the recorded ones", measuring)->check(CLI::Range(1, 100000));
   add_value(app, "--steps", flags->steps, "recorded steps")->check(CLI::Range(1, 1000));
   return [flags, &app] {
-    check_ranks(flags->ranks);
     check_replay_alone(app);
     check_model(flags->job);
-    check_list("--strategies", flags->strategies);
     return measure(flags.get());
   };
 }

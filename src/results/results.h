@@ -280,13 +280,14 @@ inline constexpr auto kFields<AlphaBeta> = std::tuple(Field("alpha_s", &AlphaBet
                                                       Field("median_relative_error", &AlphaBeta::median_relative_error));
 
 template <>
-inline constexpr auto kFields<RankMemory> = std::tuple(Field("parameters_bytes", &RankMemory::parameters),
-                                                       Field("gradients_bytes", &RankMemory::gradients),
-                                                       Field("received_bytes", &RankMemory::received),
-                                                       Field("optimizer_bytes", &RankMemory::optimizer),
-                                                       Field("masters_bytes", &RankMemory::masters),
+inline constexpr auto kFields<RankMemory> = std::tuple(Field("parameters_bytes", &RankMemory::parameters, Unit::kSize, "parameters"),
+                                                       Field("gradients_bytes", &RankMemory::gradients, Unit::kSize, "gradients"),
+                                                       Field("received_bytes", &RankMemory::received, Unit::kSize, "received"),
+                                                       Field("optimizer_bytes", &RankMemory::optimizer, Unit::kSize, "optimiser"),
+                                                       Field("masters_bytes", &RankMemory::masters, Unit::kSize, "masters"),
                                                        Field(
-                                                           "total_bytes", +[](const RankMemory& memory) { return memory.total(); }));
+                                                           "total_bytes", +[](const RankMemory& memory) { return memory.total(); },
+                                                           Unit::kSize, "total"));
 
 template <>
 inline constexpr auto kFields<PredictedPeriod> = std::tuple(Field("bucketed_period_s", &PredictedPeriod::bucketed_period_s),

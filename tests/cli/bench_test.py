@@ -4,7 +4,6 @@ import csv
 import json
 import math
 import os
-import re
 import socket
 import statistics
 import subprocess
@@ -44,23 +43,22 @@ class BadInput(Bench):
             (["allreduce", "--begin=-4"], "--begin '-4': expected bytes"),
             (["allreduce", "-b", "6"], "--begin 6: expected a multiple of 4"),
             (["allreduce", "-e", "64MB"], "--end '64MB': expected bytes"),
-            (["allreduce", "-b", "1M", "-e", "1K"], "--begin 1M: expected at most --end 1K"),
-            (["allreduce", "-f", "1"], "--factor 1: expected a whole number, at least 2"),
-            (["allreduce", "--factor=-2"], "--factor -2: expected"),
+            (["allreduce", "-b", "1M", "-e", "1K"], "--begin 1 MiB: expected at most --end 1 KiB"),
+            (["allreduce", "-f", "1"], "--factor: Value 1 not in range"),
+            (["allreduce", "--factor=-2"], "--factor: Value -2 not in range"),
             (["allreduce", "-f", "1.5"], "--factor"),
-            (["allreduce", "--time", "0"], "--time 0 s: expected 100ms"),
-            (["allreduce", "--ranks", "0"], "--ranks 0: expected 1 to"),
+            (["allreduce", "--time", "0"], "--time: 0: expected 100ms"),
+            (["allreduce", "--ranks", "0"], "--ranks: Value 0 not in range"),
             (["allreduce", "--out", blocked / "out"], f"{blocked} is not a folder"),
-            (["chunks", "--elements", "0"], "--elements 0: expected 1 to"),
-            (["chunks", "--elements=-1"], "--elements -1: expected 1 to"),
+            (["chunks", "--elements", "0"], "--elements: Value 0 not in range"),
+            (["chunks", "--elements=-1"], "--elements: Value -1 not in range"),
             (["chunks", "-b", "4"], "60000000 calls; expected at most 1000000"),
-            (["chunks", "-b", "1M", "-e", "4K"], "--begin 1M: expected at most --end 4K"),
+            (["chunks", "-b", "1M", "-e", "4K"], "--begin 1 MiB: expected at most --end 4 KiB"),
             (["collectives", "-b", "6"], "--begin 6: expected a multiple of 4"),
             (["collectives", "--ranks", "1"], "--ranks 1: expected 2 or more"),
-            (["collectives", "-b", "1M", "--memory-limit", "1MiB"], "--begin 1M: expected at most 341 KiB, a third of the memory of a rank"),
             (["layers", "--steps", "3"], "--steps"),
             (["layers", "--model", "huge"], "unknown model 'huge'"),
-            (["layers", "--sequence", "0"], "--sequence 0: expected 1 to"),
+            (["layers", "--sequence", "0"], "--sequence: Value 0 not in range"),
         ]:
             self.assert_refused("bench", *words, mentions=mentions)
 
@@ -133,10 +131,10 @@ class Collectives(Bench):
         self.assertEqual(json.loads((self.out / "results.json").read_text()), answer)
         self.assertIn("reduce_scatter", (self.out / "report.html").read_text())
 
-    def test_sizes_are_whole_slices_and_those_beyond_the_memory_are_skipped_and_said(self):
-        text = self.bench("collectives", "--ranks", "3", "-b", "1K", "-e", "1M", "-f", "32", "--time", "1s", "--memory-limit", "1MiB").stdout
-        self.assertEqual([row["bytes"] for row in json.loads((self.out / "results.json").read_text())["collectives"][::3]], [1032, 32772])
-        self.assertIn("1 MiB and above did not fit into memory (3 MiB a rank) and were skipped", " ".join(text.split()))
+    def test_sizes_are_whole_slices(self):
+        text = self.bench("collectives", "--ranks", "3", "-b", "1K", "-e", "32K", "-f", "32", "--time", "1s").stdout
+        rows = json.loads((self.out / "results.json").read_text())["collectives"]
+        self.assertEqual([row["bytes"] for row in rows[::3]], [1032, 32772])
         self.assertLessEqual(max(map(len, text.splitlines()[:-1])), 80)
 
 
@@ -152,7 +150,7 @@ class CollectivesFull(Bench):
 
 class Layers(Bench):
     def test_writes_a_profile_that_predict_reads(self):
-        self.bench("layers", "--ranks", "2", "--steps", "6", "--keep-perturbed", *TINY_MODEL)
+        self.bench("layers", "--ranks", "2", "--steps", "6", *TINY_MODEL)
         tensors = self.rows("tensors.csv")
         self.assertEqual(len(tensors), 2 * 9 + 3)
         self.assertEqual(tensors[-1]["name"], "token_embeddings.weight")
@@ -163,19 +161,11 @@ class Layers(Bench):
 
 
 class LayersFull(Bench):
-    def test_is_rejected_when_watching_costs_more_than_3_percent_of_a_step(self):
-        result = firkin("bench", "layers", "--ranks", "1", "--steps", "4", "--json", *TINY_MODEL, "--out", self.out)
-        if result.returncode == 0:
-            self.assertLessEqual(json.loads(result.stdout)["profile"]["hook_perturbation"], 0.03)
-        else:
-            self.assertEqual(result.returncode, 1, result.stderr)
-            costs = re.search(r"the clocks change a step by \+([0-9.]+) %.*: use more --steps, or --keep-perturbed", result.stderr)
-            self.assertGreaterEqual(float(costs[1]), 3.0)
-            self.assertFalse((self.out / "results.json").exists())
-
     def test_the_parts_of_a_step_are_in_results_json_with_what_watching_costs(self):
-        answer = json.loads(self.bench("layers", "--ranks", "1", "--steps", "4", "--keep-perturbed", "--json", *TINY_MODEL).stdout)
+        answer = json.loads(self.bench("layers", "--ranks", "1", "--steps", "4", "--json", *TINY_MODEL).stdout)
         self.assertIn("hook_perturbation", answer["profile"])
+        sure = answer["profile"]["hook_perturbation"] <= 0.03
+        self.assertEqual("more --steps" in answer["notes"][0], not sure, answer["notes"])
         self.assertEqual(answer["layers"][0]["name"], "token_embeddings")
         self.assertEqual(len(answer["samples"]["watched_step_s"]), 4)
         self.assertEqual(len(answer["samples"]["bare_step_s"]), 4)

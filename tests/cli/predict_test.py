@@ -113,11 +113,6 @@ class Import(OfGpt2Large):
         self.assertEqual(int(rows[-1]["bytes"]), TIED_BYTES)
         self.assertEqual(rows[-1]["ready_s"], rows[-2]["ready_s"])
 
-    def test_another_model_than_the_files_is_an_error_and_leaves_nothing(self):
-        self.assert_refused("import", SIZES, TIMES, ALLREDUCE, "--model", "gpt2-xl",
-                             "--out", self.out, mentions="as in gpt2-xl")
-        self.assertFalse(self.out.exists())
-
     def test_what_was_imported_before_is_kept(self):
         self.import_gpt2_large()
         (self.out / "tensors.csv").write_text("earlier")
@@ -255,9 +250,7 @@ class Predict(OfGpt2Large):
         self.assertEqual({name: (min(of_one), max(of_one)) for name, of_one in factors.items()},
                          dict.fromkeys(("total bytes", "latency", "bandwidth", "backward time"), (0.125, 8)))  # fmt: skip
         self.assertEqual(sorted(f.name for f in folder.iterdir() if not f.name.startswith(".")), ["report.html", "results.json"])
-        page = (folder / "report.html").read_text()
-        for chart in ["predicted", "sensitivity-cap"]:
-            self.assertIn(f'id="chart-{chart}"', page)
+        self.assertIn('id="chart-predicted"', (folder / "report.html").read_text())
         self.text("--sensitivity")
 
     def test_the_best_plan_is_shown_and_can_be_pasted_into_pytorch(self):
@@ -365,7 +358,6 @@ class Predict(OfGpt2Large):
             (["import"], "import: no file"),
             (["predict", *self.inputs(), "--seed", "1"], "--seed"),  # nothing is random
             (["import", "log.txt", "--world", "8", "--seed", "1"], "--seed"),
-            (["import", SIZES, TIMES, ALLREDUCE, "--model", "gpt3"], "gpt2-xl"),
         ]:
             with self.subTest(words=words):
                 self.assert_refused(*words, mentions=mentions)

@@ -71,8 +71,8 @@ class Trace(Traced):
             (["--steps", "0"], "--steps"),
             (["--replay", "no.csv"], "no.csv"),
             (["--scale-time", "2"], "--replay"),
-            (["--sequence", "0"], "--sequence 0"),
-            (["--ranks", "0"], "--ranks 0"),
+            (["--sequence", "0"], "--sequence: Value 0"),
+            (["--ranks", "0"], "--ranks: Value 0"),
         ]:
             self.assert_refused("trace", *words, "--out", self.out, mentions=mentions)
             self.assertFalse(self.out.exists())
@@ -109,7 +109,7 @@ class TraceFull(Traced):
         """Recording ends when they have; it used to end before, and five runs in six crashed."""
         data = pathlib.Path(__file__).resolve().parents[2] / "data/cmsc828g"
         files = [data / name for name in ("layer-sizes-gpt2_large-bs4.csv", "layer-times-gpt2_large-bs4.csv", "allreduce-times.csv")]
-        self.assertEqual(firkin("import", "--model", "gpt2-large", *files, "--out", self.folder).returncode, 0)
+        self.assertEqual(firkin("import", *files, "--out", self.folder).returncode, 0)
         replay = ["--replay", self.folder / "tensors.csv", "--scale-bytes", "0.0078125", "--scale-time", "0.125", "--link", "1gbit"]
         for _ in range(2):
             result = firkin("trace", *replay, "--strategies", "ordered", "--out", self.out)

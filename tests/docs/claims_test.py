@@ -130,15 +130,14 @@ class Claims(unittest.TestCase):
                    f"a step takes {1e3 * overlap['step_s']:.0f} ms instead of {1e3 * naive['step_s']:.0f}")  # fmt: skip
 
     def test_buckets_of_cs336s_models(self):
-        counts = {model: json.loads(firkin("buckets", "--model", model, "--cap", "1MiB,10MiB,100MiB,1000MiB", "--rule", "at-most", "--json"))
-                  for model in ("xl", "medium", "large")}  # fmt: skip
-        xl = counts["xl"]
-        one, ten, hundred, thousand = xl["counts"]
+        xl, medium, large = (json.loads(firkin("buckets", "--model", model, "--cap", "1MiB,10MiB,100MiB,1000MiB", "--rule", "at-most", "--json"))
+                             for model in ("xl", "medium", "large"))  # fmt: skip
+        one, ten, hundred, thousand = (row["buckets"] for row in xl["caps"])
         size = xl["gradient_bytes"]
         self.claim("docs/experiments.md", f"**xl has {size / 1e9:.2f} GB of gradients, not 1.7**: {size // 4:,} parameters",
                    f"in {xl['tensors']} tensors", f"each travels alone ({one})", f"join a neighbour ({ten}); 100 MiB makes {hundred}, 1000 MiB {thousand}.",
-                   f"`medium` makes {counts['medium']['counts'][1]} and {counts['medium']['counts'][2]} buckets and `large` "
-                   f"{counts['large']['counts'][1]} and {counts['large']['counts'][2]}",
+                   f"`medium` makes {medium['caps'][1]['buckets']} and {medium['caps'][2]['buckets']} buckets and `large` "
+                   f"{large['caps'][1]['buckets']} and {large['caps'][2]['buckets']}",
                    f'001\'s "6x too many" is {hundred / (size / (100 * 2**20)):.1f}',
                    f"takes at least {1e3 * size / 450e9:.1f} ms")  # fmt: skip
         self.assertEqual(sum(seed_facts.XL_BYTES), size)

@@ -1,19 +1,14 @@
-// Firkin bench step, bench layers and trace: training steps under strategies and caps, for several models and shapes;
-// the share of each layer in a step; and what ran when.
+// The commands that step a job. Firkin bench step: under strategies and caps, for several models and shapes; bench layers:
+// the share of each layer in a step; trace: what ran when; tune.
 #include <c10/core/CachingDeviceAllocator.h>
 
-#include <tuple>
-
-#include "bench/environment.h"
 #include "bench/ready_profile.h"
 #include "bench/step_trace.h"
-#include "comm/across_ranks.h"
 #include "firkin/base/json_text.h"
 #include "firkin/base/progress.h"
 #include "job.h"
+#include "tune/measure.h"
 #include "workload/transformer.h"
-
-#include <torch/headeronly/version.h>
 
 namespace firkin::cli {
 namespace {
@@ -42,46 +37,6 @@ std::vector<Configuration> make_configurations(const StepFlags& flags) {
     configurations.push_back({job, describe_job(job)});
   }
   return configurations;
-}
-
-// What differs between an earlier run and one that these flags would start here: "batch 4, now 2", "host a, now b".
-// Empty if nothing does.
-std::string difference_from(const RunHead& earlier, const StepFlags& flags) {
-  const Host here = this_host();
-  const std::vector<Host>& hosts = earlier.environment.hosts;
-  std::vector<std::tuple<std::string, std::string, std::string>> facts = {
-      {"firkin", earlier.environment.firkin, FIRKIN_VERSION},
-      {"libtorch", earlier.environment.libtorch.value_or(""), TORCH_VERSION},
-      {"host", hosts.empty() ? "" : hosts[0].host, here.host},
-      {"cpu", earlier.environment.cpu.value_or(""), here.cpu},
-      {"world size", fmt::format("{}", earlier.environment.world_size.value_or(0)), fmt::format("{}", world_size(flags.ranks))}};
-  const RunHead now = start_run("", flags.common);
-  for (const auto& [name, value] : now.settings) {
-    if (name == "memory-limit") continue;  // the limit does not affect the times of what fits
-    const auto before = earlier.settings.find(name);
-    facts.emplace_back("--" + name, before == earlier.settings.end() ? "" : before->second, value);
-  }
-  for (const auto& [name, before, after] : facts) {
-    if (before != after)
-      return fmt::format("{} {}, now {}", name, before.empty() ? "(not given)" : before, after.empty() ? "(not given)" : after);
-  }
-  return "";
-}
-
-// The configurations that an earlier, interrupted run with the same settings left in --out; none if it has no
-// results.json. Throws InputError if that is no result of bench step, or was measured with other settings, on another
-// machine or by another version.
-std::vector<StepConfiguration> resumable_configurations(const StepFlags& flags) {
-  const std::filesystem::path file = std::filesystem::path(flags.common.out) / "results.json";
-  if (!flags.resume || !std::filesystem::exists(file)) return {};
-  Results found = read_results(file);
-  if (found.run.command != "bench-step") {
-    throw InputError(fmt::format("--resume: {} is a result of {}; expected one of firkin bench step", file.string(), found.run.command));
-  }
-  if (const std::string difference = difference_from(found.run, flags); !difference.empty()) {
-    throw InputError(fmt::format("--resume: {} was measured with {}; expected the same, or another --out", file.string(), difference));
-  }
-  return std::move(found.configurations);
 }
 
 // What one rank needs to measure configuration after configuration.
@@ -122,59 +77,32 @@ StepConfiguration measure_configuration(MatrixRun& run, const Configuration& con
   return measured_configuration(configuration.description, run.settings, steps, memory, run.group.size);
 }
 
-// What an earlier run measured of each configuration; none if it is yet to be measured. Rank 0 decides, and only it has
-// the figures: other machines may not have the file.
-std::vector<std::optional<StepConfiguration>> measured_before(const StepFlags& flags, const ProcessGroup& group,
-                                                              const std::vector<Configuration>& configurations) {
-  const std::vector<StepConfiguration> earlier = resumable_configurations(flags);
-  std::vector<std::optional<StepConfiguration>> before;
-  for (const Configuration& configuration : configurations) {
-    const auto found = std::ranges::find(earlier, configuration.description, &StepConfiguration::model);
-    // A configuration that did not fit is tried again: the limit may have changed, or the machine may have more free
-    // memory.
-    const bool is_here = found != earlier.end() && !found->strategies.empty();
-    before.emplace_back();
-    if (of_rank_0(group, is_here ? 1 : 0) == 1) before.back() = is_here ? *found : StepConfiguration();
-  }
-  return before;
-}
-
 void run_rank(const StepFlags& flags, const ProcessGroup& group) {
   Results results = begin_run("bench-step", flags.common, group);
   const std::vector<Configuration> configurations = make_configurations(flags);
-  const std::vector<std::optional<StepConfiguration>> before = measured_before(flags, group, configurations);
   const std::vector<StepSetting> settings = settings_of(flags);
-  const int to_measure = static_cast<int>(std::ranges::count_if(before, [](const auto& one) { return !one; }) * std::ssize(settings));
-  MatrixRun run{.flags = flags,
-                .group = group,
-                .settings = settings,
-                .memory_limit = memory_limit_of(flags, group.device),
-                .progress = {"measuring steps", to_measure * flags.steps.blocks, group.rank == 0}};
-  for (size_t i = 0; i < configurations.size(); ++i) {
-    StepConfiguration configuration = before[i] ? *before[i] : measure_configuration(run, configurations[i]);
+  MatrixRun run{
+      .flags = flags,
+      .group = group,
+      .settings = settings,
+      .memory_limit = memory_limit_of(flags, group.device),
+      .progress = {"measuring steps", static_cast<int>(configurations.size() * settings.size()) * flags.steps.blocks, group.rank == 0}};
+  for (const Configuration& one : configurations) {
+    StepConfiguration configuration = measure_configuration(run, one);
     if (group.rank != 0) continue;
     if (!flags.common.json && !flags.common.quiet) {
       run.progress.finish();
-      fmt::print("{}{}{}", i > 0 ? "\n" : "", before[i] ? "measured before: " : "", configuration_in_text(configuration));
+      fmt::print("{}{}", results.configurations.empty() ? "" : "\n", configuration_in_text(configuration));
       std::fflush(stdout);
     }
     results.configurations.push_back(std::move(configuration));
-    results.complete = i + 1 == configurations.size();
-    if (results.complete) break;
-    write_run_files(flags.common, results);
+    results.complete = results.configurations.size() == configurations.size();
+    if (!results.complete) write_run_files(flags.common, results);
   }
-  if (group.rank != 0) return;
-  finish_run(flags.common, results, {}, "\n" + answer_in_text(results));
+  if (group.rank == 0) finish_run(flags.common, results, {}, "\n" + answer_in_text(results));
 }
 
 // ---- firkin bench layers: forward and backward time of every layer, and when each gradient is ready.
-
-constexpr double kMostPerturbation = 0.03;  // share of a step that observing it may cost
-
-std::string perturbation_text(const PairedRatio& ratio) {
-  return fmt::format("{:+.1f} % (95 % interval {:+.1f} to {:+.1f} %)", 100 * (ratio.ratio - 1), 100 * (ratio.interval.low - 1),
-                     100 * (ratio.interval.high - 1));
-}
 
 LayerProfile measure(const LayersFlags& flags, Workload& workload, const ProcessGroup& group) {
   Progress progress("stepping", flags.steps, group.rank == 0);
@@ -193,13 +121,12 @@ void run_rank(const LayersFlags& flags, const ProcessGroup& group) {
   const LayerProfile profile = measure(flags, workload, group);
   if (group.rank != 0) return;
   const PairedRatio& ratio = profile.watched_to_bare;
-  if (ratio.ratio - 1 > kMostPerturbation && !flags.keeps_perturbed) {
-    throw RuntimeError(fmt::format("the clocks change a step by {}; expected at most {:.0f} %: use more --steps, or --keep-perturbed",
-                                   perturbation_text(ratio), 100 * kMostPerturbation));
-  }
   results.layers = profile.times;
   results.profile = MeasuredProfile{.tensors = profile.tensors, .bare_backward_s = {}, .hook_perturbation = ratio.ratio - 1};
-  results.notes.push_back(fmt::format("The clocks change a step by {}.", perturbation_text(ratio)));
+  constexpr double kMostPerturbation = 0.03;
+  results.notes.push_back(fmt::format("The clocks change a step by {:+.1f} % (95 % interval {:+.1f} to {:+.1f} %){}.",
+                                      100 * (ratio.ratio - 1), 100 * (ratio.interval.low - 1), 100 * (ratio.interval.high - 1),
+                                      ratio.ratio - 1 > kMostPerturbation ? ", and so these times: more --steps make it sure" : ""));
   finish_run(flags.common, results, {{"tensors.csv", tensors_csv(profile.tensors)}});
 }
 
@@ -231,14 +158,49 @@ void run_rank(const TraceFlags& flags, const std::vector<StepSetting>& settings,
   if (group.rank == 0) finish_run(flags.common, results, files);
 }
 
+// ---- firkin tune: profile, measure the all-reduce, predict, verify.
+
+TuneOptions checked_options(const TuneFlags& flags) {
+  TuneOptions options{
+      .caps = flags.caps,
+      .sharded = flags.sharded,
+      .compare = flags.compare,
+      .rule = cap_options(flags.rule),
+      .calibration_blocks = std::max(4, flags.steps.blocks / 2),
+      .profile_steps = flags.profile_steps,
+      .allreduce_seconds = flags.allreduce_seconds,
+      .steps = {.blocks = flags.steps.blocks, .warmup_steps = flags.steps.warmup_steps, .steps_per_block = flags.steps.steps_per_block},
+      .seed = flags.common.seed};
+  constexpr double kSeconds = 120;
+  options.seconds = flags.seconds.value_or(options.compare ? options.seconds : kSeconds);
+  return options;
+}
+
+void run_rank(const TuneFlags& flags, TuneOptions options, const ProcessGroup& group) {
+  const bool is_rank_0 = group.rank == 0;
+  Results results = begin_run("tune", flags.common, group);
+  results.run.model = describe_job(flags.job);
+  Workload workload = make_job(flags.job, group, flags.common.seed);
+  show_progress(options, is_rank_0);
+  if (is_rank_0) {
+    options.on_partial = [&](const Tuning& so_far) {
+      Results partial = results;
+      add_sections(so_far, partial);
+      write_run_files(flags.common, partial, tables_of(so_far));
+    };
+  }
+  const Tuning tuned = tune(group, workload, options);
+  options.on_progress = {};
+  if (!is_rank_0) return;
+  add_sections(tuned, results);
+  finish_run(flags.common, results, tables_of(tuned));
+}
+
 }  // namespace
 
 int run(StepFlags& flags) {
   settings_of(flags);
   make_configurations(flags);
-  claim_output_folder(flags.common, writes_results());
-  resumable_configurations(flags);
-  flags.common.continues = flags.resume;
   return run_on_ranks(flags, [&](const ProcessGroup& group) { run_rank(flags, group); });
 }
 
@@ -251,6 +213,12 @@ int run(TraceFlags& flags) {
   check_job(flags.job, flags.ranks);
   const std::vector<StepSetting> settings = make_settings(flags.strategies, flags.caps, flags.rule);
   return run_on_ranks(flags, [&](const ProcessGroup& group) { run_rank(flags, settings, group); });
+}
+
+int run(TuneFlags& flags) {
+  const TuneOptions checked = checked_options(flags);
+  check_job(flags.job, flags.ranks);
+  return run_on_ranks(flags, [&](const ProcessGroup& group) { run_rank(flags, checked, group); });
 }
 
 }  // namespace firkin::cli
