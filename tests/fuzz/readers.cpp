@@ -68,11 +68,11 @@ const std::string& published(const char* name) {
 }
 
 void read_cmsc828g_sizes(std::string_view text) {
-  check_profile(*parse_cmsc828g_profile(text, kFile, published("times"), "times.csv", "gpt2-large").profile);
+  check_profile(*parse_cmsc828g_profile(text, kFile, published("times"), "times.csv").profile);
 }
 
 void read_cmsc828g_times(std::string_view text) {
-  check_profile(*parse_cmsc828g_profile(published("sizes"), "sizes.csv", text, kFile, "gpt2-large").profile);
+  check_profile(*parse_cmsc828g_profile(published("sizes"), "sizes.csv", text, kFile).profile);
 }
 
 void read_allreduce_times(std::string_view text) {
