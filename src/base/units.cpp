@@ -15,8 +15,6 @@ namespace firkin {
 
 namespace {
 
-constexpr double kExactBelow = 0x1p53;  // whole numbers below it are exact
-
 struct Unit {
   std::string_view name;
   double factor;
@@ -24,9 +22,9 @@ struct Unit {
 
 // Parses a number that is directly followed by one of `units`, multiplied by the unit's factor; NaN if the text is
 // anything else.
-double in_units(std::string_view text, std::initializer_list<Unit> units, std::chars_format format = std::chars_format::general) {
+double in_units(std::string_view text, std::initializer_list<Unit> units) {
   double number = 0;
-  const auto [rest, error] = std::from_chars(text.data(), text.data() + text.size(), number, format);
+  const auto [rest, error] = std::from_chars(text.data(), text.data() + text.size(), number);
   const auto unit = std::ranges::find(units, text.substr(static_cast<size_t>(rest - text.data())), &Unit::name);
   return error == std::errc{} && unit != units.end() ? number * unit->factor : std::nan("");
 }
@@ -44,16 +42,9 @@ int64_t bytes_from_mib(double mib, const std::string& what) {
   return bytes;
 }
 
-int64_t parse_bytes(const std::string& text, const std::string& what) {
-  const double bytes = in_units(text, {{"", 1}, {"K", 0x1p10}, {"M", 0x1p20}, {"G", 0x1p30}}, std::chars_format::fixed);
-  if (!(bytes >= 1 && bytes < kExactBelow) || bytes != std::floor(bytes)) {
-    throw InputError(fmt::format("{} '{}': expected bytes, a positive number such as 4, 512K, 64M or 1G", what, text));
-  }
-  return static_cast<int64_t>(bytes);
-}
-
-int64_t parse_size(const std::string& text, const std::string& what) {
-  const double bytes = in_units(text, {{"B", 1},
+int64_t parse_size(const std::string& text, const std::string& what, bool takes_bytes) {
+  const double bytes = in_units(text, {{"", takes_bytes ? 1 : std::nan("")},
+                                       {"B", 1},
                                        {"K", 0x1p10},
                                        {"KiB", 0x1p10},
                                        {"KB", 1e3},
@@ -64,8 +55,9 @@ int64_t parse_size(const std::string& text, const std::string& what) {
                                        {"GiB", 0x1p30},
                                        {"GB", 1e9},
                                        {"TiB", 0x1p40}});
-  if (!(bytes >= 0.5 && bytes < kExactBelow)) {
-    throw InputError(fmt::format("{} {}: expected a size with its unit, such as 64KiB, 25MiB or 1GiB", what, text));
+  if (!(bytes >= 0.5 && bytes < 0x1p53)) {
+    throw InputError(fmt::format("{} {}: expected a size {}, such as {}, 25MiB or 1GiB", what, text,
+                                 takes_bytes ? "in bytes or with its unit" : "with its unit", takes_bytes ? "4, 64K" : "64KiB"));
   }
   return std::llround(bytes);
 }

@@ -132,7 +132,7 @@ CLI::Option* add_sizes(CLI::App& app, const std::string& name, std::vector<int64
 
 CLI::Option* add_bytes(CLI::App& app, const std::string& name, int64_t& bytes, const std::string& help) {
   const std::string flag = name.substr(name.find("--"));
-  const auto read = [flag, &bytes](const std::string& text) { bytes = parse_bytes(text, flag); };
+  const auto read = [flag, &bytes](const std::string& text) { bytes = parse_size(text, flag, /*takes_bytes=*/true); };
   return app.add_option_function<std::string>(name, read, help)->type_name("SIZE")->default_str(short_size(bytes));
 }
 

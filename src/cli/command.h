@@ -59,7 +59,7 @@ CLI::Option* add_value(CLI::App& app, const std::string& name, T& value, const s
 }
 
 // Flags that take sizes with their unit, "25MiB" (or several, "1MiB,25MiB"), and times, "90s" or "5m"; anything else
-// throws InputError. The default is the variable's value. add_bytes() takes sizes as nccl-tests does: "4", "64M".
+// throws InputError. The default is the variable's value. add_bytes() takes bytes without a unit as well, as nccl-tests does.
 CLI::Option* add_bytes(CLI::App& app, const std::string& name, int64_t& bytes, const std::string& help);
 CLI::Option* add_size(CLI::App& app, const std::string& name, std::optional<int64_t>& bytes, const std::string& help);
 CLI::Option* add_sizes(CLI::App& app, const std::string& name, std::vector<int64_t>& bytes, const std::string& help);

@@ -11,20 +11,6 @@ namespace {
 using testing::HasSubstr;
 using testing::ThrowsMessage;
 
-TEST(ParseBytes, TakesSuffixesForPowersOf1024) {
-  EXPECT_EQ(parse_bytes("4", "-b"), 4);
-  EXPECT_EQ(parse_bytes("1K", "-b"), 1024);
-  EXPECT_EQ(parse_bytes("64M", "-b"), 64 * kMiB);
-  EXPECT_EQ(parse_bytes("1G", "-b"), kGiB);
-  EXPECT_EQ(parse_bytes("0.5K", "-b"), 512);
-}
-
-TEST(ParseBytes, RefusesEverythingElseAndNamesTheFlag) {
-  for (const char* text : {"", "K", "-4", "0", "4.5", "4KB", "4 K", "4k", "nan", "inf", "1e3", "99999999999G", "0x10"}) {
-    EXPECT_THAT([text] { parse_bytes(text, "--begin"); }, ThrowsMessage<InputError>(HasSubstr("--begin '"))) << text;
-  }
-}
-
 TEST(ParseSize, TakesUnitsOfOneAndTheOtherKind) {
   EXPECT_EQ(parse_size("25MiB", "--cap"), 25 * kMiB);
   EXPECT_EQ(parse_size("25M", "--cap"), 25 * kMiB);
@@ -33,6 +19,7 @@ TEST(ParseSize, TakesUnitsOfOneAndTheOtherKind) {
   EXPECT_EQ(parse_size("0.5GiB", "--cap"), kGiB / 2);
   EXPECT_EQ(parse_size("4B", "--cap"), 4);
   EXPECT_EQ(parse_size("0.3MiB", "--cap"), 314573);  // to the nearest byte
+  EXPECT_EQ(parse_size("4", "--begin", /*takes_bytes=*/true), 4);
 }
 
 TEST(ParseSize, RefusesWhatHasNoUnitOrIsNoSize) {

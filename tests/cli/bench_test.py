@@ -39,10 +39,10 @@ class BadInput(Bench):
         blocked = self.folder / "file"
         blocked.write_text("in the way")
         for words, mentions in [
-            (["allreduce", "-b", "0"], "--begin '0': expected bytes"),
-            (["allreduce", "--begin=-4"], "--begin '-4': expected bytes"),
+            (["allreduce", "-b", "0"], "--begin 0: expected a size in bytes"),
+            (["allreduce", "--begin=-4"], "--begin -4: expected a size in bytes"),
             (["allreduce", "-b", "6"], "--begin 6: expected a multiple of 4"),
-            (["allreduce", "-e", "64MB"], "--end '64MB': expected bytes"),
+            (["allreduce", "-e", "64mb"], "--end 64mb: expected a size in bytes"),
             (["allreduce", "-b", "1M", "-e", "1K"], "--begin 1 MiB: expected at most --end 1 KiB"),
             (["allreduce", "-f", "1"], "--factor: Value 1 not in range"),
             (["allreduce", "--factor=-2"], "--factor: Value -2 not in range"),

@@ -24,14 +24,10 @@ inline double mib(int64_t bytes) {
 // 2^43 (8 EiB). `what` names the value in the message ("cap_mib").
 int64_t bytes_from_mib(double mib, const std::string& what);
 
-// Parses a size as nccl-tests takes it: a number, directly followed by nothing or by K, M or G for a power of 1024
-// ("4", "0.5K", "64M"). Throws InputError unless that is a whole, positive number of bytes below 2^53. `what` names the
-// value in the message ("--begin").
-int64_t parse_bytes(const std::string& text, const std::string& what);
-
 // Parses a size with its unit: B; KiB, MiB, GiB, TiB or, meaning the same, K, M, G; KB, MB, GB for powers of 1000
 // ("25MiB", "0.5GiB"). Rounded to the nearest byte. Throws InputError unless that is at least one byte and below 2^53.
-int64_t parse_size(const std::string& text, const std::string& what);
+// `what` names the value in the message ("--cap"). takes_bytes: a number without a unit is in bytes, as in nccl-tests.
+int64_t parse_size(const std::string& text, const std::string& what, bool takes_bytes = false);
 
 // Parses a time with its unit: us, ms, s, m or min, h; seconds if it has none ("500ms", "5m", "90"). Throws InputError
 // if it is negative, above 1e9 or not a number.
