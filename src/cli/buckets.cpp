@@ -142,17 +142,21 @@ Run declare_buckets(CLI::App& app) {
       "  firkin buckets --model gpt2-xl --memory --dtype bf16\n");
   add_model_flags(app, flags->model);
   add_rule_flags(app, flags->rule);
-  app.add_option("--tensors", flags->tensors_file,
-                 "a tensors.csv (name,bytes,ready_s) instead of a model;\nwith --memory, --dtype says what its bytes are");
+  CLI::Option* tensors =
+      app.add_option("--tensors", flags->tensors_file,
+                     "a tensors.csv (name,bytes,ready_s) instead of a model;\nwith --memory, --dtype says what its bytes are");
   add_sizes(app, "--cap", flags->caps, "bucket caps: 1MiB,25MiB");
   app.add_flag("--list", flags->list, "list the tensors of every bucket");
-  app.add_flag("--memory", flags->memory, "memory of a rank with AdamW, plain and sharded, for 1\nto 1024 ranks");
+  CLI::Option* memory = app.add_flag("--memory", flags->memory, "memory of a rank with AdamW, plain and sharded, for 1\nto 1024 ranks");
   add_json_flag(app, flags->json);
+  for (const std::string& name : model_flag_names()) {
+    if (name != "--dtype") tensors->excludes(app.get_option(name));
+  }
+  for (const char* name : {"--cap", "--list", "--rule", "--first-cap"}) memory->excludes(app.get_option(name));
   return [flags, &app] {
-    std::vector<std::string> replaced = model_flag_names();
-    if (flags->memory) std::erase(replaced, "--dtype");  // --dtype then says what the file's bytes are
-    check_alone(app, "--tensors", replaced);
-    check_alone(app, "--memory", {"--cap", "--list", "--rule", "--first-cap"}, "which is the same for all buckets");
+    if (app.count("--tensors") * app.count("--dtype") > 0 && !flags->memory) {
+      throw InputError("--dtype: expected --memory beside --tensors, whose file has bytes");
+    }
     const bool all_models = app.count("--model") + app.count("--tensors") == 0;
     if (flags->memory) return show_memory(*flags);
     return all_models ? list_models(*flags) : show_buckets(*flags);

@@ -28,9 +28,11 @@ class ShortHelp : public CLI::Formatter {
            make_subcommands(app, mode) + "\n" + make_footer(app);
   }
 
-  // Many words to choose from, then their default on a line of its own.
+  // Without what an option excludes: its explanation says what it replaces. Many words to choose from, then their default on
+  // a line of its own.
   std::string make_option_opts(const CLI::Option* option) const override {
     std::string text = Formatter::make_option_opts(option);
+    text.erase(std::min(text.find(" Excludes:"), text.size()));
     const size_t end = text.find("}=[");
     constexpr size_t kMost = 60;
     return end != std::string::npos && text.size() > kMost ? text.insert(end + 1, "\n     ") : text;
@@ -149,13 +151,6 @@ CLI::Option* add_time(CLI::App& app, const std::string& name, double& seconds, c
 CLI::Option* add_time(CLI::App& app, const std::string& name, std::optional<double>& seconds, const std::string& help) {
   const auto read = [name, &seconds](const std::string& text) { seconds = parse_seconds(text, name); };
   return app.add_option_function<std::string>(name, read, help)->type_name("TIME");
-}
-
-void check_alone(const CLI::App& app, const std::string& flag, const std::vector<std::string>& others, const std::string& why) {
-  if (app.count(flag) == 0) return;
-  for (const std::string& other : others) {
-    if (app.count(other) > 0) throw InputError(fmt::format("{}: cannot be combined with {}, {}", other, flag, why));
-  }
 }
 
 void add_rule_flags(CLI::App& app, RuleFlags& flags) {

@@ -66,11 +66,6 @@ CLI::Option* add_sizes(CLI::App& app, const std::string& name, std::vector<int64
 CLI::Option* add_time(CLI::App& app, const std::string& name, double& seconds, const std::string& help);
 CLI::Option* add_time(CLI::App& app, const std::string& name, std::optional<double>& seconds, const std::string& help);
 
-// Throws InputError if `flag` was given together with one of `others`; `why` continues "cannot be combined with FLAG,
-// ". Names have their dashes.
-void check_alone(const CLI::App& app, const std::string& flag, const std::vector<std::string>& others,
-                 const std::string& why = "which replaces it");
-
 // How buckets are filled: --rule and --first-cap.
 struct RuleFlags {
   std::string rule = "close-when-full";

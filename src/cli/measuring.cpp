@@ -58,19 +58,18 @@ void add_job_flags(CLI::App& app, JobFlags& flags) {
   add_training_flags(app, flags);
 }
 
+// The flags that a replay excludes must be there before.
 void add_replay_flags(CLI::App& app, JobFlags& flags) {
   const char* const group = "Replay";
-  app.add_option("--replay", flags.replay,
-                 "replay a tensors.csv instead of a model: gradients\nof its sizes at its times; computation sleeps")
-      ->check(CLI::ExistingFile)
-      ->group(group);
+  CLI::Option* replay = app.add_option("--replay", flags.replay,
+                                       "replay a tensors.csv instead of a model: gradients\nof its sizes at its times; computation sleeps")
+                            ->check(CLI::ExistingFile)
+                            ->group(group);
   add_value(app, "--scale-bytes", flags.scale_bytes, "multiply the replay's bytes", group)->needs("--replay");
   add_value(app, "--scale-time", flags.scale_time, "multiply the replay's times", group)->needs("--replay");
-}
-
-void check_replay_alone(const CLI::App& app) {
-  check_alone(app, "--replay", model_flag_names());
-  check_alone(app, "--replay", {"--batch", "--sequence", "--data"});
+  std::vector<std::string> replaced = model_flag_names();
+  replaced.insert(replaced.end(), {"--batch", "--sequence", "--data"});
+  for (const std::string& name : replaced) replay->excludes(app.get_option(name));
 }
 
 constexpr const char* kStrategiesInHelp =
@@ -103,7 +102,6 @@ void add_matrix_flags(CLI::App& app, StepFlags& flags) {
   add_value(app, "--batch", flags.batch_sizes, "sequences per rank and step")->delimiter(',')->check(shape_range());
   add_value(app, "--sequence", flags.sequence_lengths, "tokens per sequence")->delimiter(',')->check(shape_range());
   add_strategy_flags(app, flags.strategies, flags.caps);
-  add_replay_flags(app, flags.job);
 }
 
 void add_size_flags(CLI::App& app, SizeFlags& flags) {
@@ -185,8 +183,7 @@ Run declare_tune(CLI::App& app) {
       ->group(measuring);
   add_value(app, "--profile-steps", flags->profile_steps, "backward passes to profile", measuring)->check(CLI::Range(4, 100000));
   add_budget(app, "--allreduce-time", flags->allreduce_seconds, "budget for the all-reduce table: 10s")->group(measuring);
-  return [flags, &app] {
-    check_replay_alone(app);
+  return [flags] {
     check_model(flags->job);
     return measure(flags.get());
   };
@@ -208,10 +205,10 @@ Run declare_bench_step(CLI::App& app) {
   add_matrix_flags(app, *flags);
   add_model_detail_flags(app, flags->job.model);
   add_training_flags(app, flags->job);
+  add_replay_flags(app, flags->job);
   add_rule_flags(app, flags->rule);
   add_block_flags(app, flags->steps, "blocks; each runs all settings once");
-  return [flags, &app] {
-    check_replay_alone(app);
+  return [flags] {
     for (const JobFlags& job : jobs_of(*flags)) check_model(job);
     return measure(flags.get());
   };
@@ -317,8 +314,7 @@ Run declare_trace(CLI::App& app) {
   const char* const measuring = "Measuring";
   add_value(app, "--warmup", flags->warmup_steps, "steps before the recorded ones", measuring)->check(CLI::Range(1, 100000));
   add_value(app, "--steps", flags->steps, "recorded steps")->check(CLI::Range(1, 1000));
-  return [flags, &app] {
-    check_replay_alone(app);
+  return [flags] {
     check_model(flags->job);
     return measure(flags.get());
   };
