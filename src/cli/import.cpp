@@ -51,7 +51,6 @@ void keep_world(Imported& imported, int64_t world_size) {
 }
 
 int run(ImportFlags& flags) {
-  if (flags.files.empty()) throw InputError("import: no file; expected at least one");
   claim_output_folder(flags.common);
   Imported imported = import_files({flags.files.begin(), flags.files.end()}, flags.options);
   keep_world(imported, flags.options.world_size);

@@ -79,12 +79,9 @@ std::string sharded_text(const PredictedSharded& sharded, const std::optional<Pa
   return fmt::format("{}", fmt::join(sentences, " "));
 }
 
-std::string bounds_sentence(const Decision& decision) {
-  if (!decision.lowest_cap_mib) return "";
-  if (!decision.highest_cap_mib)
-    return fmt::format(" Every cap from {} MiB on makes the same buckets.", exact_cap(*decision.lowest_cap_mib));
-  return fmt::format(" Every cap from {} to {} MiB makes the same buckets.", exact_cap(*decision.lowest_cap_mib),
-                     exact_cap(*decision.highest_cap_mib));
+std::string same_buckets(double lowest_cap_mib, const std::optional<double>& highest_cap_mib) {
+  const std::string to = highest_cap_mib ? fmt::format("to {} MiB", exact_cap(*highest_cap_mib)) : "MiB on";
+  return fmt::format("Every cap from {} {} makes the same buckets.", exact_cap(lowest_cap_mib), to);
 }
 
 std::string tune_heading(const Decision& decision) {
@@ -162,7 +159,8 @@ std::vector<std::string> tune_lead(const Results& results) {
   if (decision.expected_regret) {
     sure += fmt::format(" It is expected to cost at most {} over the best raced cap.", display_percent(*decision.expected_regret));
   }
-  std::vector<std::string> lead = {sure + bounds_sentence(decision)};
+  if (decision.lowest_cap_mib) sure += " " + same_buckets(*decision.lowest_cap_mib, decision.highest_cap_mib);
+  std::vector<std::string> lead = {sure};
   if (results.sharded) lead.push_back(sharded_text(*results.sharded, results.sharded_over_best_cap));
   if (results.profile && results.alpha_beta) {
     const TensorProfile& profile = results.profile->tensors;
@@ -211,8 +209,7 @@ std::string prediction_certainty(const Prediction& prediction) {
       fmt::format("This cap is the safest choice: expected to cost {} over the best, and within 1 % of it in {} of the cases considered.",
                   display_percent(best.expected_regret.value()), display_percent(best.near_best.value())));
   if (best.lowest_cap_bytes > 0 && best.highest_cap_bytes > 0 && best.highest_cap_bytes < prediction.workload.gradient_bytes) {
-    sentences.push_back(
-        fmt::format("Caps from {} to {} MiB make the same buckets.", exact_cap(best.lowest_cap_bytes), exact_cap(best.highest_cap_bytes)));
+    sentences.push_back(same_buckets(mib(best.lowest_cap_bytes), mib(best.highest_cap_bytes)));
   }
   if (!best.exhaustive.value_or(true)) {
     sentences.emplace_back("There are too many caps to try all: some were skipped, here and wherever caps are compared.");

@@ -355,7 +355,7 @@ class Predict(OfGpt2Large):
             (["predict", *self.inputs(), "--world", "-3"], "--world: Value -3 not in range 1 to 65536"),
             (["predict", *self.inputs(), "--compute-slowdown", "0.5"], "slowdown"),
             (["predict", *self.inputs(), "--overhead", "nan"], "--overhead nan: expected a time"),
-            (["import"], "import: no file"),
+            (["import"], "no file to import; expected"),
             (["predict", *self.inputs(), "--seed", "1"], "--seed"),  # nothing is random
             (["import", "log.txt", "--world", "8", "--seed", "1"], "--seed"),
         ]:
