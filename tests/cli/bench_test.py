@@ -4,12 +4,12 @@ import csv
 import json
 import math
 import os
-import socket
+import re
 import statistics
 import subprocess
 import unittest
 
-from program import DEADLINE_S, FIRKIN, TINY_MODEL, InFolder, firkin
+from program import DEADLINE_S, FIRKIN, TINY_MODEL, InFolder, firkin, reserved_port
 
 
 class Bench(InFolder):
@@ -175,17 +175,16 @@ class LayersFull(Bench):
 class LosesRank0(Bench):
     def survivor_of_rank_0(self, **variables: str) -> str:
         """What rank 1 writes when rank 0 is killed, and with it the store at which they met."""
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            launched = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(probe.getsockname()[1])}
         kept = {name: value for name, value in os.environ.items() if name != "TORCH_CPP_LOG_LEVEL"}
         words = [FIRKIN, "bench", "allreduce", "--time", "1000", "--out", self.out]
-        first, second = (subprocess.Popen(words, stderr=subprocess.PIPE, text=True, env=kept | launched | variables | {"RANK": rank})
-                         for rank in "01")  # fmt: skip
-        first.stderr.read(1)  # it measures: the group stands
-        first.kill()
-        first.communicate(timeout=DEADLINE_S)
-        _, errors = second.communicate(timeout=DEADLINE_S)
+        with reserved_port() as port:
+            launched = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+            first, second = (subprocess.Popen(words, stderr=subprocess.PIPE, text=True, env=kept | launched | variables | {"RANK": rank})
+                             for rank in "01")  # fmt: skip
+            next(line for line in first.stderr if "measuring" in line)  # the group stands
+            first.kill()
+            first.communicate(timeout=DEADLINE_S)
+            _, errors = second.communicate(timeout=DEADLINE_S)
         self.assertEqual(second.returncode, 1, errors)
         return errors
 

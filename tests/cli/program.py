@@ -3,11 +3,15 @@
 import os
 import pathlib
 import subprocess
+import sys
 import tempfile
 import unittest
 
+sys.path.append(str(pathlib.Path(__file__).resolve().parents[1]))
+from ports import reserved_port  # noqa: E402, F401: for the tests
+
 FIRKIN = os.environ["FIRKIN"]
-DEADLINE_S = 180  # a hang; a busy machine takes minutes for what takes seconds
+DEADLINE_S = 300  # a hang; a busy machine takes minutes for what takes seconds
 # A model that steps in a few milliseconds.
 TINY = ["--d-model", "32", "--d-ff", "64", "--num-layers", "2"]
 TINY_MODEL = [*TINY, "--batch", "1", "--sequence", "16"]

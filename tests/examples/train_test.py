@@ -9,7 +9,6 @@ import pathlib
 import random
 import re
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -17,11 +16,14 @@ import threading
 import time
 import unittest
 
+sys.path.append(str(pathlib.Path(__file__).resolve().parents[1]))
+from ports import reserved_port  # noqa: E402
+
 TRAIN = os.environ["TRAIN"]
 TEXT = pathlib.Path(__file__).resolve().parents[2] / "data" / "text" / "cooperage.txt"
 TINY = ["--data", TEXT, "--width", 32, "--layers", 2, "--sequence", 32, "--batch", 12, "--cap", "16KiB"]
 ENDLESS = 1_000_000  # steps
-DEADLINE_S = 120
+DEADLINE_S = 300
 STEP = re.compile(r"^step (\d+): loss (\S+),")
 
 
@@ -207,26 +209,28 @@ class TorchrunFull(Training):
         training = command("--out", self.out, "--steps", steps, "--strategy", strategy, "--checkpoint-every", 5, "--resume")
         return self.start(*agent, *words, *training, environment=environment)
 
+    STEPS = 1000  # some seconds: kills come before the end
+
     def test_ranks_that_are_killed_are_started_again_and_continue(self):
         for strategy in ("bucketed", "sharded"):
             with self.subTest(strategy=strategy):
                 self.out = self.folder / strategy
                 words = ["--nproc-per-node", 2, "--max-restarts", 3, "--rdzv-endpoint", "127.0.0.1:0"]
-                torchrun, seen = self.torchrun(*words, steps=200, strategy=strategy), 0
+                torchrun, seen = self.torchrun(*words, steps=self.STEPS, strategy=strategy), 0
                 for victim in (-1, 0):
                     seen = torchrun.wait_for_step(10, seen)
                     os.kill(torchrun.ranks()[victim], signal.SIGKILL)
                     seen, _ = torchrun.wait_for_continuation(seen)
                 self.assertEqual(torchrun.end(), 0, "\n".join(torchrun.lines))
-                whole = dict(self.train("--steps", 200, out=self.folder / f"{strategy}-whole"))
+                whole = dict(self.train("--steps", self.STEPS, out=self.folder / f"{strategy}-whole"))
                 self.assertEqual(dict(torchrun.losses()), whole)
                 self.assertLessEqual(set(torchrun.losses()), set(whole.items()))  # repeated steps have the losses that they had
 
     def test_a_run_continues_when_a_machine_joins_and_when_it_is_lost(self):
         """Two torchruns stand for two machines."""
-        with socket.socket() as taken:
-            taken.bind(("127.0.0.1", 0))
-            port = taken.getsockname()[1]
+        reserved = contextlib.ExitStack()
+        port = reserved.enter_context(reserved_port())
+        self.addCleanup(reserved.close)
 
         def machine(is_host):
             times = "last_call_timeout=1,keep_alive_interval=1,keep_alive_max_attempt=8"

@@ -5,13 +5,17 @@ import contextlib
 import dataclasses
 import itertools
 import os
+import pathlib
 import re
 import select
 import signal
-import socket
 import subprocess
+import sys
 import tempfile
 import time
+
+sys.path.append(str(pathlib.Path(__file__).resolve().parents[1]))
+from ports import reserved_port  # noqa: E402
 
 PROGRAM = os.environ["FAULT_RANKS"]
 # As fault_ranks knows them.
@@ -107,16 +111,9 @@ def random_moments(source):
                  source.uniform(0, LATEST_MOMENT_S)) for strategy in STRATEGIES for moment in range(MOMENTS)]
 
 
-def reserved_port(stack):
-    """A port that nobody else is given while the socket is bound; with SO_REUSEADDR, which the store sets too, it can listen there."""
-    holder = stack.enter_context(socket.socket())
-    holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    holder.bind(("127.0.0.1", 0))
-    return holder.getsockname()[1]
-
-
 class Process:
-    """A fault_ranks that is gone, stopped or not, when the `with` ends. Its standard error goes to a file: a full pipe would block it."""
+    """A fault_ranks that is gone when the `with` ends, stopped or not, and what it has left behind too. Its standard error goes to a file: a full
+    pipe would block it."""
 
     def __init__(self, words, **variables):
         kept = {name: value for name, value in os.environ.items() if not name.startswith(LAUNCHER_VARIABLES)}
@@ -183,7 +180,7 @@ def wait_until(condition, deadline_s):
 
 def start(stack, case):
     """The port of the store, and the ranks, which wait for go()."""
-    port = reserved_port(stack) if case.rank_0_hosts else int(stack.enter_context(Process(["--serve-store", 0])).first_line())
+    port = stack.enter_context(reserved_port()) if case.rank_0_hosts else int(stack.enter_context(Process(["--serve-store", 0])).first_line())
     fault = ["--victim", case.victim, "--phase", case.phase, "--signal", case.signal.name.removeprefix("SIG")] if case.phase else []
     fault += ["--moment-s", case.moment_s] if case.moment_s is not None else []
     words = ["--timeout-s", case.timeout_s, "--strategy", case.strategy, *fault, *(["--children"] if case.children else [])]

@@ -13,7 +13,7 @@ import sys
 import tempfile
 import unittest
 
-from commands import BUILD_DEADLINE_S, RUN_DEADLINE_S, checked, free_port, run
+from commands import BUILD_DEADLINE_S, RUN_DEADLINE_S, checked, reserved_port, run
 
 SOURCE = pathlib.Path(os.environ["FIRKIN_SOURCE_DIR"])
 BUILD = pathlib.Path(os.environ["FIRKIN_BINARY_DIR"])
@@ -69,10 +69,9 @@ class InstalledPackage(unittest.TestCase):
         version = subprocess.run([mpirun, "--version"], capture_output=True, text=True).stdout if mpirun else ""
         if "Open MPI" not in version:
             self.skipTest("no mpirun of Open MPI on this machine")
-        words = ["--oversubscribe", "--bind-to", "none", "-np", "2", "-x", f"MASTER_PORT={free_port()}"]
-        if os.geteuid() == 0:
-            words.insert(0, "--allow-run-as-root")
-        self.assert_same_training(checked(mpirun, *words, self.program, deadline_s=RUN_DEADLINE_S))
+        words = ["--oversubscribe", "--bind-to", "none", "-np", "2", *(["--allow-run-as-root"] if os.geteuid() == 0 else [])]
+        with reserved_port() as port:
+            self.assert_same_training(checked(mpirun, *words, "-x", f"MASTER_PORT={port}", self.program, deadline_s=RUN_DEADLINE_S))
 
     def test_trains_the_same_batches_on_one_rank(self):
         alone = epochs(checked(self.program, deadline_s=RUN_DEADLINE_S))

@@ -17,7 +17,7 @@ import tomllib
 import unittest
 import zipfile
 
-from commands import BUILD_DEADLINE_S, checked, environment, free_port, run
+from commands import BUILD_DEADLINE_S, checked, environment, reserved_port, run
 
 SOURCE = pathlib.Path(os.environ["FIRKIN_SOURCE_DIR"])
 CMAKE = os.environ["CMAKE_COMMAND"]
@@ -169,13 +169,14 @@ class Tarball(unittest.TestCase):
         checked(CMAKE, "--build", project / "build", deadline_s=BUILD_DEADLINE_S)
         app = project / "build/app"
 
-        launched = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port()}
-        other = subprocess.Popen([app], env=environment(RANK="1", **launched), stdout=subprocess.DEVNULL)
-        try:
-            self.assertEqual(checked(app, RANK="0", **launched), "2 ranks, equal parameters: 1\n")
-            self.assertEqual(other.wait(timeout=60), 0)
-        finally:
-            other.kill()
+        with reserved_port() as port:
+            launched = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+            other = subprocess.Popen([app], env=environment(RANK="1", **launched), stdout=subprocess.DEVNULL)
+            try:
+                self.assertEqual(checked(app, RANK="0", **launched), "2 ranks, equal parameters: 1\n")
+                self.assertEqual(other.wait(timeout=60), 0)
+            finally:
+                other.kill()
 
 
 class PythonPackage(unittest.TestCase):

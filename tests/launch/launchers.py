@@ -2,22 +2,18 @@
 
 import os
 import pathlib
-import socket
 import subprocess
 import sys
 
 HERE = pathlib.Path(__file__).resolve().parent
+sys.path.append(str(HERE.parent))
+from ports import reserved_port  # noqa: E402, F401: for the tests
+
 LAUNCH = HERE.parents[1] / "examples" / "launch"
 SCRIPTS = sorted(LAUNCH.glob("*.sh"))
 LAUNCHER_VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_", "MASTER_", "OMPI_", "PMIX_", "SLURM_", "TORCHELASTIC_")  # how their names start
 ALLOCATION = {"SLURM_JOB_ID": "4711", "SLURM_JOB_NODELIST": "localhost", "SLURM_JOB_NUM_NODES": "1", "SLURM_NTASKS_PER_NODE": "2"}
-DEADLINE_S = 120
-
-
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return str(probe.getsockname()[1])
+DEADLINE_S = 300
 
 
 def launch(script, *words, **variables):

@@ -11,16 +11,16 @@ import subprocess
 import tempfile
 import unittest
 
-from launchers import ALLOCATION, free_port, launch
+from launchers import ALLOCATION, launch, reserved_port
 
 FIRKIN = os.environ["FIRKIN"]
 
 
 class TwoRanks(unittest.TestCase):
     def measure(self, script, **variables):
-        with tempfile.TemporaryDirectory() as folder:
+        with tempfile.TemporaryDirectory() as folder, reserved_port() as port:
             words = [FIRKIN, "bench", "allreduce", "-e", "8K", "--time", "0.2", "--out", folder]
-            result = launch(script, *words, PORT=free_port(), OMP_NUM_THREADS="1", **variables)
+            result = launch(script, *words, PORT=str(port), OMP_NUM_THREADS="1", **variables)
             self.assertEqual(result.returncode, 0, f"{result.stdout}\n{result.stderr}")
             results = json.loads((pathlib.Path(folder) / "results.json").read_text())
         self.assertEqual(results["environment"]["world_size"], 2)

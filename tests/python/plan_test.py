@@ -3,6 +3,7 @@
 One rank is enough: PyTorch cuts buckets without asking the others.
 """
 
+import contextlib
 import os
 import random
 import unittest
@@ -13,7 +14,7 @@ import torch
 import torch.distributed as dist
 from firkin import _ddp
 from models import Layers, Shuffled, TestCase, WithUnused, inputs, refusals, step_of
-from ranks import free_port
+from ranks import reserved_port
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel as DDP
 
@@ -22,7 +23,10 @@ HAS_LISTS = _ddp.takes_lists()
 
 def setUpModule():
     torch.set_num_threads(1)
-    launched = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "GLOO_SOCKET_IFNAME": "lo"}
+    reserved = contextlib.ExitStack()
+    port = reserved.enter_context(reserved_port())
+    unittest.addModuleCleanup(reserved.close)
+    launched = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "GLOO_SOCKET_IFNAME": "lo"}
     variables = mock.patch.dict(os.environ, launched)
     variables.start()
     unittest.addModuleCleanup(variables.stop)  # other files' tests, in this process, start programs that would take them for a launcher's

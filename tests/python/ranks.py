@@ -12,20 +12,18 @@ import importlib
 import multiprocessing
 import multiprocessing.connection
 import os
-import socket
+import pathlib
+import sys
 import traceback
 
 import torch
 import torch.distributed as dist
 
+sys.path.append(str(pathlib.Path(__file__).resolve().parents[1]))
+from ports import reserved_port  # noqa: E402
+
 TIMEOUT_S = 600  # a busy machine takes minutes for what takes seconds
 PRELOADED = ["torch", "torch._dynamo", "torch.nn.parallel", "firkin"]  # torch._dynamo: an optimiser's first step imports it
-
-
-def free_port():
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return s.getsockname()[1]
 
 
 def _run(variables, worker, arguments):
@@ -66,7 +64,10 @@ class _Ranks:
             theirs.close()
             self._processes.append(process)
             self._jobs.append(ours)
-        port = str(free_port())
+        with reserved_port() as port:
+            return self._run_at(str(port), size, worker, arguments)
+
+    def _run_at(self, port, size, worker, arguments):
         for rank in range(size):
             variables = {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(size), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port,
                          "GLOO_SOCKET_IFNAME": "lo"}  # fmt: skip

@@ -21,7 +21,7 @@ import firkin
 import torch.distributed as dist
 from firkin import _tune
 from models import QUICK, TestCase, layers, plain, refusals, step_of
-from ranks import free_port, of_all, on_ranks
+from ranks import of_all, on_ranks, reserved_port
 
 HERE = pathlib.Path(__file__).resolve().parent
 
@@ -123,8 +123,8 @@ class CommandLine(unittest.TestCase):
     @on_ranks(2)
     def test_a_scripts_own_flags_and_process_group(self):
         main = runpy.run_module("firkin.tune", run_name="command line")["main"]
-        with tempfile.TemporaryDirectory() as folder:
-            out, port = of_all((folder + "/out", str(free_port())))[0]
+        with tempfile.TemporaryDirectory() as folder, reserved_port() as reserved:
+            out, port = of_all((folder + "/out", str(reserved)))[0]
             dist.destroy_process_group()
             words = ["firkin.tune", "--cap-mib", "0.02", "1", f"{HERE}/small_script.py:build_as_programs_do"]
             words += ["--time-budget-s", "1", "--out", out, "--", "--layers", "6"]
