@@ -24,11 +24,22 @@ namespace firkin {
 inline void run_ranks_with(int size, const GroupOptions& options, const std::function<void(const ProcessGroup&)>& body) {
   auto store = c10::make_intrusive<c10d::HashStore>();
   std::vector<std::exception_ptr> errors(static_cast<size_t>(size));
+  std::latch formed(size);  // whoever left at once would break connections that another is still making
+  const auto form = [&](int rank) {
+    try {
+      return make_process_group(store, rank, size, options);
+    } catch (...) {
+      formed.count_down();
+      throw;
+    }
+  };
   std::vector<std::thread> threads;
   for (int rank = 0; rank < size; ++rank) {
     threads.emplace_back([&, rank] {
       try {
-        body(make_process_group(store, rank, size, options));
+        const ProcessGroup group = form(rank);
+        formed.arrive_and_wait();
+        body(group);
       } catch (...) {
         errors[static_cast<size_t>(rank)] = std::current_exception();
       }
