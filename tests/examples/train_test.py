@@ -172,7 +172,7 @@ class EveryStrategyFull(Training):
     def test_has_the_same_losses(self):
         whole = self.train("--steps", 40)
         for strategy in self.STRATEGIES:
-            for ranks in (1, 2, 3, 4):
+            for ranks in (1, 2, 3, 4) if strategy in ("ordered", "sharded") else (2, 3):
                 with self.subTest(strategy=strategy, ranks=ranks):
                     losses = self.train("--steps", 40, "--strategy", strategy, ranks=ranks)
                     if ranks == 2:
@@ -183,6 +183,7 @@ class EveryStrategyFull(Training):
     def test_continues_after_a_kill_of_any_rank_to_the_last_bit(self):
         """On three ranks, whose sums depend on the order of gradients in a bucket; with rank 0, 1, 2 and the launcher as victim."""
         for strategy in ("bucketed", "ordered", "sharded"):
+            runs = []
             for victim in (0, 1, 2, -1):
                 seed = random.randrange(1 << 30)
                 with self.subTest(strategy=strategy, victim=victim, seed=seed):
@@ -190,9 +191,13 @@ class EveryStrategyFull(Training):
                     killed = self.killed(random.Random(seed), victim, "--strategy", strategy, ranks=3)
                     steps = killed[-1][0] + 10
                     later = self.train("--strategy", strategy, "--steps", steps, "--resume", ranks=3)
-                    whole = self.train("--strategy", strategy, "--steps", steps, ranks=3, out=self.folder / "whole")
+                    runs.append((victim, seed, killed, later))
+            longest = max(later[-1][0] + 1 for *_, later in runs)
+            whole = self.train("--strategy", strategy, "--steps", longest, ranks=3, out=self.folder / f"{strategy}-whole")
+            for victim, seed, killed, later in runs:
+                with self.subTest(strategy=strategy, victim=victim, seed=seed):
                     self.assertEqual(killed, whole[: len(killed)])
-                    self.assertEqual(later, whole[later[0][0] :])
+                    self.assertEqual(later, whole[later[0][0] : later[-1][0] + 1])
 
     def test_continues_on_any_number_of_ranks(self):
         whole = self.train("--steps", 30)
