@@ -1,6 +1,6 @@
 // What a step's agreement costs: start_or(), ceil(log2 W) hops, against Gloo's all-reduce of the same bytes, a ring of 2(W-1).
 //
-//   cmake --preset release -DFIRKIN_BUILD_STUDIES=ON && cmake --build --preset release --target agreement_hops
+//   cmake --build build --target agreement_hops
 //   build/studies/agreement_hops [RANKS...]
 //
 // Ranks are threads of this process, over loopback: with more ranks than cores, what is measured is how often threads must be woken up. The

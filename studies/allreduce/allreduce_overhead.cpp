@@ -1,6 +1,6 @@
 // What `firkin bench allreduce` adds to the call that it measures.
 //
-//   cmake --preset release -DFIRKIN_BUILD_STUDIES=ON && cmake --build --preset release --target allreduce_overhead
+//   cmake --build build --target allreduce_overhead
 //   build/studies/allreduce_overhead --ranks 2
 //
 // What is asked of it: within 3 % of a bare loop over c10d's own call, at every size. A sample of the harness and one of the loop, of as

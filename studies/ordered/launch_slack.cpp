@@ -1,6 +1,6 @@
 // The step of `ordered` under launch orders of given slacks, and under the one that it chooses.
 //
-//   cmake --preset release -DFIRKIN_BUILD_STUDIES=ON && cmake --build --preset release --target launch_slack
+//   cmake --build build --target launch_slack
 //   lab/run --rate 1gbit -- build/studies/launch_slack 40
 //
 // The argument is a number of steps before the first block: 0 for a cold process. What is asked of the choice: the bottom of the curve.

@@ -1,6 +1,6 @@
 // How long the performance model takes.
 //
-//   cmake --preset light -DFIRKIN_BUILD_STUDIES=ON && cmake --build --preset light --target plan_benchmark
+//   cmake --preset light && cmake --build --preset light --target plan_benchmark
 //   build-light/studies/plan_benchmark
 //
 // What is asked of it: one simulation of 435 tensors under 20 us, the optimal plan of 435 tensors under 5 ms, of 10,000 under 1 s,

@@ -1,6 +1,6 @@
 // What the audit adds to training: the time of its checksums beside that of the steps between two audits.
 //
-//   cmake --preset release -DFIRKIN_BUILD_STUDIES=ON && cmake --build --preset release --target audit_cost
+//   cmake --build build --target audit_cost
 //   build/studies/audit_cost --ranks 2
 //
 // What is asked of it: at most 0.1 % of the training, with an audit every 100 steps (the default) of parameters and AdamW's state. The

@@ -1,7 +1,7 @@
 // What following the module adds to a step: the host's time for looking at parameters, buffers and kept gradients of a module of many
 // tensors.
 //
-//   cmake --preset release -DFIRKIN_BUILD_STUDIES=ON && cmake --build --preset release --target following_cost
+//   cmake --build build --target following_cost
 //   build/studies/following_cost --ranks 1
 //
 // What is asked of it: at most 0.2 % of a step of the demo model. One module has a linear layer and a batch norm in each of 100 blocks; for

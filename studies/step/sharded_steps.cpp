@@ -1,6 +1,6 @@
 // Steps under the strategies bucketed, ordered and sharded in turn, what their optimisers keep on each rank, and a step's most memory.
 //
-//   cmake --preset release -DFIRKIN_BUILD_STUDIES=ON && cmake --build --preset release --target sharded_steps
+//   cmake --build build --target sharded_steps
 //   lab/run --rate 1gbit -- build/studies/sharded_steps
 //   build/studies/sharded_steps --ranks 2
 //   build/studies/sharded_steps --ranks 4 memory      the memory alone: no clock, so any load will do

@@ -1,6 +1,6 @@
 // What `firkin bench step` adds to the step that it measures.
 //
-//   cmake --preset release -DFIRKIN_BUILD_STUDIES=ON && cmake --build --preset release --target step_overhead
+//   cmake --build build --target step_overhead
 //   build/studies/step_overhead --ranks 2
 //
 // What is asked of it: a step without communication within 1 % of the same step in a bare loop without DataParallel, barrier or clock
