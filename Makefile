@@ -20,7 +20,7 @@ build: ## build/firkin and the tests
 	cmake --build $(BUILD)
 
 test: build ## build, and test every behaviour once; takes five minutes on two cores once built
-	tools/test $(BUILD)
+	tools/test $(BUILD) $(TEST_FLAGS)
 
 test-all: test ## and full products, long runs, packaging
 	tools/test $(BUILD) --full
