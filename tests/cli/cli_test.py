@@ -153,7 +153,7 @@ class Buckets(InFolder):
         before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
         started = time.monotonic()
         result = firkin("buckets", "--model", "xl", "--cap", "1MiB,10MiB,100MiB,1000MiB", "--rule", "at-most", "--json")
-        self.assertLess(time.monotonic() - started, 20)  # a hang, not a benchmark
+        self.assertLess(time.monotonic() - started, 60)  # a hang, not a benchmark
         self.assertLess(max(before, resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss), 1_000_000)  # KiB
         answer = json.loads(result.stdout)
         self.assertEqual([cap["buckets"] for cap in answer["caps"]], [435, 339, 98, 8])
@@ -265,7 +265,7 @@ class Tune(Tuning):
                 killed = time.monotonic()
                 stdout, stderr = process.communicate(timeout=DEADLINE_S)
                 while any(is_running(pid) for pid in ranks.values()):
-                    self.assertLess(time.monotonic() - killed, 5)
+                    self.assertLess(time.monotonic() - killed, DEADLINE_S)
                     time.sleep(0.05)
                 self.assertEqual(stdout, "")
                 if victim == "launcher":
@@ -279,7 +279,8 @@ class Tune(Tuning):
         process = self.start("--blocks", "100000", "--allreduce-time", "0.5")
         ranks = wait_for_ranks(process.pid, 2)
         deadline = time.monotonic() + DEADLINE_S
-        while not (self.out / "tensors.csv").exists() and time.monotonic() < deadline:
+        while not (self.out / "tensors.csv").exists():
+            self.assertLess(time.monotonic(), deadline)
             time.sleep(0.02)
         self.assert_refused("tune", "--ranks", "2", *TINY_MODEL, *TINY_RUN, "--out", self.out, mentions="another run")
         process.send_signal(signal.SIGINT)
@@ -334,7 +335,7 @@ def wait_for_ranks(launcher, count):
     while time.monotonic() < deadline:
         by_rank = {}
         for pid in children_of(launcher):
-            environment = pathlib.Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+            environment = pathlib.Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")  # empty while it begins another program
             ranks = [int(entry[5:]) for entry in environment if entry.startswith(b"RANK=")]
             threads = len(list(pathlib.Path(f"/proc/{pid}/task").iterdir()))
             if ranks and threads > 2:  # Gloo's threads: the group stands

@@ -21,7 +21,7 @@ class Link(InFolder):
         self.assertFalse(self.out.exists())
 
     def measured(self, *words):
-        result = firkin("bench", "allreduce", "-b", 8, "-e", 8, "--time", 1, *words, "--out", self.out)
+        result = firkin("bench", "allreduce", "-b", 8, "-e", 8, "--time", 3, *words, "--out", self.out)
         self.assertEqual(result.returncode, 0, result.stderr)
         with open(self.out / "allreduce.csv") as file:
             return next(csv.DictReader(file))

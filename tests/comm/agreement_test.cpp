@@ -125,9 +125,10 @@ TEST(AgreementOfRanks, TellsFuturesAndGivesItsTensor) {
 }
 
 TEST(AgreementOfRanks, NamesTheRankThatNeverComes) {
-  const auto losses = losses_of(3, 500ms, [](const ProcessGroup& group) {
+  const auto losses = losses_of(3, 60s, [](const ProcessGroup& group) {
     const Connections taken = take_connections(group);
-    const ProcessGroup& beside = taken.group();
+    ProcessGroup beside = taken.group();
+    beside.timeout = 500ms;
     if (group.rank < 2) agree(beside, 8);
   });
   const std::string missing = "rank 2 (" + host_name() + ") did not reach the agreement of step 17";

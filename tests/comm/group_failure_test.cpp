@@ -23,8 +23,16 @@ using testing::StartsWith;
 
 constexpr auto kLongTimeout = 60s;
 
+// Collectives have half a second; to form the group there is more time.
+std::vector<std::string> losses_soon(int size, const std::function<void(const ProcessGroup&)>& body) {
+  return losses_of(size, kLongTimeout, [&](ProcessGroup group) {
+    group.timeout = 500ms;
+    body(group);
+  });
+}
+
 TEST(GroupFailure, NamesTheRankThatDidNotComeItsHostAndThePlace) {
-  const auto seen = losses_of(2, 500ms, [](const ProcessGroup& group) {
+  const auto seen = losses_soon(2, [](const ProcessGroup& group) {
     if (group.rank == 0) wait(group, start_all_reduce(group, at::ones({4})), [] { return std::string("bucket 3 of step 17"); });
   });
   EXPECT_THAT(seen[0], AllOf(StartsWith("rank 1 (" + host_name() + ") did not reach bucket 3 of step 17 [Gloo: Timed out"),
@@ -43,7 +51,7 @@ TEST(GroupFailure, EverySurvivorNamesTheSameRankLongBeforeItsOwnTimeout) {
 }
 
 TEST(GroupFailure, NamesSeveralRanks) {
-  const auto seen = losses_of(4, 500ms, [](const ProcessGroup& group) {
+  const auto seen = losses_soon(4, [](const ProcessGroup& group) {
     if (group.rank % 2 == 0) barrier(group);
   });
   const std::string host = host_name();
@@ -62,7 +70,7 @@ TEST(GroupFailure, ARankThatHasLeftIsMissing) {
 }
 
 TEST(GroupFailure, RanksAtDifferentPlacesAreToldApart) {
-  const auto seen = losses_of(2, 500ms, [](const ProcessGroup& group) {
+  const auto seen = losses_soon(2, [](const ProcessGroup& group) {
     if (group.rank == 0) return all_reduce(group, at::ones({4}));
     barrier(group);
   });
@@ -72,7 +80,7 @@ TEST(GroupFailure, RanksAtDifferentPlacesAreToldApart) {
 }
 
 TEST(GroupFailure, EveryLaterCollectiveSaysTheSame) {
-  losses_of(2, 500ms, [](const ProcessGroup& group) {
+  losses_soon(2, [](const ProcessGroup& group) {
     if (group.rank == 1) return;
     const Work first = start_all_reduce(group, at::ones({4}));
     const Work second = start_all_reduce(group, at::ones({4}));
@@ -113,7 +121,8 @@ TEST(GroupFailure, AStoreThatDoesNotAnswerIsTheMessage) {
   auto store = c10::make_intrusive<StoppableStore>();
   std::latch formed(2), done(2);
   const auto rank_body = [&](int rank) {
-    const ProcessGroup group = make_process_group(store, rank, 2, {.timeout = 500ms, .look_every = kTestLooks});
+    ProcessGroup group = make_process_group(store, rank, 2, {.timeout = kLongTimeout, .look_every = kTestLooks});
+    group.timeout = 500ms;
     formed.arrive_and_wait();
     store->stop();
     if (rank == 0) {

@@ -29,10 +29,9 @@ at::Tensor bytes(int64_t count) {
 }
 
 // Ranks as threads, over `link`: nobody goes while another still wants something.
-void run_linked(int size, const ModelledLink& link, const std::function<void(const ProcessGroup&)>& body,
-                std::chrono::milliseconds timeout = 60s) {
+void run_linked(int size, const ModelledLink& link, const std::function<void(const ProcessGroup&)>& body) {
   std::latch done(size);
-  run_ranks_with(size, {.timeout = timeout, .link = link}, [&](const ProcessGroup& group) {
+  run_ranks_with(size, {.timeout = 60s, .link = link}, [&](const ProcessGroup& group) {
     body(group);
     done.arrive_and_wait();
   });
@@ -156,17 +155,14 @@ TEST(LinkedGroup, WaitingUsesNoProcessor) {
 TEST(LinkedGroup, ARankThatDoesNotComeIsNamedLongBeforeTheLinksTime) {
   std::vector<std::string> losses;
   const auto started = Clock::now();
-  run_linked(
-      2, slow_link(2, 1000),
-      [&](const ProcessGroup& group) {
-        if (group.rank == 1) return;
-        const Work first = start_all_reduce(group, bytes(4));
-        const Work second = start_all_reduce(group, bytes(4));
-        losses = {loss_of([&] { wait(group, first, "bucket 3 of step 17"); }),
-                  loss_of([&] { wait(group, second, "bucket 3 of step 17"); })};
-        EXPECT_TRUE(first->getFuture()->hasError());
-      },
-      500ms);
+  run_linked(2, slow_link(2, 1000), [&](ProcessGroup group) {
+    group.timeout = 500ms;
+    if (group.rank == 1) return;
+    const Work first = start_all_reduce(group, bytes(4));
+    const Work second = start_all_reduce(group, bytes(4));
+    losses = {loss_of([&] { wait(group, first, "bucket 3 of step 17"); }), loss_of([&] { wait(group, second, "bucket 3 of step 17"); })};
+    EXPECT_TRUE(first->getFuture()->hasError());
+  });
   EXPECT_LT(Clock::now() - started, 60s);
   EXPECT_THAT(losses[0], testing::AllOf(HasSubstr("rank 1 ("), HasSubstr("did not reach bucket 3 of step 17 [Gloo: ")));
   EXPECT_EQ(losses[1], losses[0]);

@@ -79,7 +79,7 @@ TEST(ProcessGroup, AnUnknownBackendIsBadInput) {
 
 TEST(ProcessGroup, OfAnotherMakerIsUsedAsItIs) {
   run_ranks(2, [](const ProcessGroup& theirs) {
-    const ProcessGroup group = adopt_process_group(theirs.c10d, {.timeout = std::chrono::seconds(20)});
+    const ProcessGroup group = adopt_process_group(theirs.c10d, {.timeout = std::chrono::seconds(60)});
     EXPECT_EQ(group.rank, theirs.rank);
     EXPECT_EQ(group.c10d->getBackend(at::kCPU), theirs.c10d->getBackend(at::kCPU));
     const Connections taken = take_connections(group);
@@ -89,7 +89,7 @@ TEST(ProcessGroup, OfAnotherMakerIsUsedAsItIs) {
 
 TEST(ProcessGroup, AnAdoptedOneTellsWhoIsMissing) {
   run_ranks(2, [](const ProcessGroup& theirs) {
-    const ProcessGroup group = adopt_process_group(theirs.c10d, {.timeout = std::chrono::seconds(20)});
+    const ProcessGroup group = adopt_process_group(theirs.c10d, {.timeout = std::chrono::seconds(60)});
     const std::string loss = loss_of([&] { group.rank == 1 ? give_up(group, "a reason of its own") : all_reduce(group, at::ones({4})); });
     EXPECT_THAT(loss, testing::HasSubstr("a reason of its own"));
     if (group.rank == 0) {
@@ -138,7 +138,7 @@ TEST(ProcessGroup, OfAnotherMakerThatHasNothingForTheCpuGetsAGlooOfItsOwn) {
   run_ranks(2, [&](const ProcessGroup& made) {
     auto theirs = c10::make_intrusive<c10d::ProcessGroup>(store, made.rank, made.size);
     theirs->setBackend(c10::kMeta, c10d::ProcessGroup::BackendType::NCCL, c10::make_intrusive<NamedNccl>());
-    const ProcessGroup group = adopt_process_group(theirs, {.timeout = std::chrono::seconds(20)});
+    const ProcessGroup group = adopt_process_group(theirs, {.timeout = std::chrono::seconds(60)});
     expect_sum(group);
     expect_sum(take_connections(group).group());
     EXPECT_EQ(group.c10d->getBackend(c10::kMeta), theirs->getBackend(c10::kMeta));

@@ -29,10 +29,13 @@ using testing::ContainsRegex;
 using testing::HasSubstr;
 using testing::StartsWith;
 
-// A socket on loopback at a port that the system chose. Who does not listen there leaves the port free for another.
+// A socket on loopback at a port that the system gives nobody else meanwhile. Unless it listens itself, who sets SO_REUSEADDR, as
+// LibTorch's store does, can listen there.
 class LoopbackPort {
  public:
-  explicit LoopbackPort(bool listening) : socket_(socket(AF_INET, SOCK_STREAM, 0)) {
+  explicit LoopbackPort(bool listening = false) : socket_(socket(AF_INET, SOCK_STREAM, 0)) {
+    const int on = 1;
+    EXPECT_EQ(setsockopt(socket_, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on), 0);
     sockaddr_in address{};
     address.sin_family = AF_INET;
     address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
@@ -52,10 +55,6 @@ class LoopbackPort {
   int socket_;
   int port_ = 0;
 };
-
-int free_port() {
-  return LoopbackPort(false).number();
-}
 
 RankInfo rank_at(int rank, int size, int port) {
   return {.rank = rank, .world_size = size, .local_rank = rank, .local_world_size = size, .master_port = port};
@@ -78,10 +77,13 @@ void expect_both_work(const ProcessGroup& first, const ProcessGroup& second) {
   }
 }
 
+constexpr std::chrono::milliseconds kForOthers{2000};  // long enough for another thread to come, on a busy machine too
+
 using Rendezvous = LauncherEnvironment;
 
 TEST_F(Rendezvous, TakesTheRankFromTheLauncher) {
-  set(fmt::format("RANK=0 WORLD_SIZE=1 MASTER_PORT={}", free_port()));
+  const LoopbackPort port;
+  set(fmt::format("RANK=0 WORLD_SIZE=1 MASTER_PORT={}", port.number()));
   const ProcessGroup group = connect();
   EXPECT_EQ(group.rank, 0);
   expect_sum(group);
@@ -102,7 +104,8 @@ TEST_F(Rendezvous, TwoGroupsOverOneStoreWorkAtOnce) {
 }
 
 TEST_F(Rendezvous, TwoGroupsOfOneMeetingPointWorkAtOnce) {
-  const int port = free_port();
+  const LoopbackPort reserved;
+  const int port = reserved.number();
   run_threads(2, [&](int rank) {
     const ProcessGroup first = connect(rank_at(rank, 2, port), {});
     const ProcessGroup second = connect(rank_at(rank, 2, port), {});
@@ -173,7 +176,8 @@ TEST_F(Rendezvous, Rank0ThatDiedBeforeAllHadArrivedIsReplaced) {
 }
 
 TEST_F(Rendezvous, ARankFindsRank0AgainThatHasTakenItsStoreAway) {
-  const int port = free_port();
+  const LoopbackPort reserved;
+  const int port = reserved.number();
   run_threads(2, [&](int rank) {
     {
       const ProcessGroup first = connect(rank_at(rank, 2, port), {});
@@ -190,9 +194,8 @@ TEST_F(Rendezvous, WithoutRank0SaysWhoElseIsNotThere) {
   auto store = c10::make_intrusive<c10d::HashStore>();
   run_threads(2, [&](int i) {
     const int rank = i + 1;
-    EXPECT_EQ(failure_of([&] { make_process_group(store, rank, 4, {.timeout = 300ms}); }),
-              "rank " + std::to_string(rank) + " cannot form a group of 4 within 300 ms: ranks 0, 3 have not arrived");
-    std::this_thread::sleep_for(100ms);
+    EXPECT_EQ(failure_of([&] { make_process_group(store, rank, 4, {.timeout = kForOthers}); }),
+              "rank " + std::to_string(rank) + " cannot form a group of 4 within 2 s: ranks 0, 3 have not arrived");
   });
 }
 
@@ -206,8 +209,8 @@ TEST_F(Rendezvous, HasATimeoutOfItsOwnWhichIsNeverLongerThanTheCollectives) {
 TEST_F(Rendezvous, NamesTheRankThatHasNotArrivedOnEveryOther) {
   auto store = c10::make_intrusive<c10d::HashStore>();
   run_threads(2, [&](int rank) {
-    const auto timeout = rank == 0 ? 300ms : 60000ms;  // rank 1 hears of rank 0's end
-    const std::string limit = rank == 0 ? "300 ms" : "60 s";
+    const auto timeout = rank == 0 ? kForOthers : 60000ms;  // rank 1 hears of rank 0's end
+    const std::string limit = rank == 0 ? "2 s" : "60 s";
     EXPECT_EQ(failure_of([&] { make_process_group(store, rank, 3, {.timeout = timeout}); }),
               "rank " + std::to_string(rank) + " cannot form a group of 3 within " + limit + ": rank 2 has not arrived");
   });
@@ -215,8 +218,9 @@ TEST_F(Rendezvous, NamesTheRankThatHasNotArrivedOnEveryOther) {
 
 // On standard error, once that takes long.
 TEST_F(Rendezvous, SaysForWhomARankWaits) {
-  const int port = free_port();
-  const GroupOptions options{.device = c10::Device(c10::kCPU), .rendezvous_timeout = 20s, .report_after = 200ms};
+  const LoopbackPort reserved;
+  const int port = reserved.number();
+  const GroupOptions options{.device = c10::Device(c10::kCPU), .rendezvous_timeout = 60s, .report_after = 200ms};
   testing::internal::CaptureStderr();
   run_threads(3, [&](int rank) {
     std::this_thread::sleep_for(std::array{1s, 0s, 3s}[static_cast<size_t>(rank)]);
@@ -229,21 +233,23 @@ TEST_F(Rendezvous, SaysForWhomARankWaits) {
 }
 
 TEST_F(Rendezvous, NamesTheMeetingPoint) {
-  const int port = free_port();
-  EXPECT_EQ(failure_of([&] { connect(rank_at(0, 3, port), {.timeout = 300ms}); }),
-            "rank 0 cannot form a group of 3 at 127.0.0.1:" + std::to_string(port) + " within 300 ms: ranks 1, 2 have not arrived");
+  const LoopbackPort reserved;
+  const int port = reserved.number();
+  EXPECT_EQ(failure_of([&] { connect(rank_at(0, 3, port), {.timeout = kForOthers}); }),
+            "rank 0 cannot form a group of 3 at 127.0.0.1:" + std::to_string(port) + " within 2 s: ranks 1, 2 have not arrived");
 }
 
 TEST_F(Rendezvous, NamesTheRankThatArrivedButDidNotConnect) {
   auto store = c10::make_intrusive<c10d::HashStore>();
   std::thread rank_1([&] { gather_ranks(store, {.rank = 1, .size = 2}, in(60s)); });
-  EXPECT_THAT(failure_of([&] { make_process_group(store, 0, 2, {.timeout = 300ms}); }),
-              StartsWith("rank 0 cannot form a group of 2 within 300 ms: rank 1 (" + host_name() + ") arrived but did not connect"));
+  EXPECT_THAT(failure_of([&] { make_process_group(store, 0, 2, {.timeout = kForOthers}); }),
+              StartsWith("rank 0 cannot form a group of 2 within 2 s: rank 1 (" + host_name() + ") arrived but did not connect"));
   rank_1.join();
 }
 
 TEST_F(Rendezvous, SaysWhereNobodyListens) {
-  const int port = free_port();
+  const LoopbackPort reserved;
+  const int port = reserved.number();
   EXPECT_THAT(failure_of([&] { connect(rank_at(1, 2, port), {.timeout = 300ms}); }),
               StartsWith("rank 1 cannot meet the others at 127.0.0.1:" + std::to_string(port) + ": "));
 }

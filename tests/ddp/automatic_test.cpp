@@ -282,7 +282,7 @@ TEST(AutomaticBuckets, OfOneRankAreSettledFromTheStart) {
 
 // A thread of the backend may let go of what it has sent a moment after it has said so.
 bool is_soon_gone(const c10::weak_intrusive_ptr<c10::StorageImpl>& storage) {
-  for (int i = 0; i < 500 && !storage.expired(); ++i) std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  for (int i = 0; i < 3000 && !storage.expired(); ++i) std::this_thread::sleep_for(std::chrono::milliseconds(10));
   return storage.expired();
 }
 

@@ -141,7 +141,7 @@ void ChaosRank::run_drift(const ChaosSection& section) {
 
 // One rank's forward of the first module throws, say, and its handler goes on with the second.
 void ChaosRank::stray() {
-  constexpr auto kPatience = std::chrono::seconds(10);
+  constexpr auto kPatience = std::chrono::seconds(30);
   for (const auto& each : trainees_) each->ddp().drain();
   ChaosTrainee& self = trainee(group_.rank == plan_.straying_rank ? 1 : 0);
   self.zero_gradients(ZeroGrad::kToNone);
@@ -318,7 +318,7 @@ void ChaosRank::meet(ChaosReport report) {
   meeting_.meet(group_.rank, std::move(report));
 }
 
-constexpr auto kTimeToReturn = std::chrono::seconds(5);  // beyond the collectives' timeout
+constexpr auto kTimeToReturn = std::chrono::seconds(30);  // beyond the collectives' timeout
 
 // What the threads of a sequence share; a thread that hangs keeps it alive.
 struct Sequence {

@@ -1,7 +1,7 @@
 // Random programs that use DataParallel in every way that its header allows, failures included: either all ranks are fine and equal, or all
 // ranks know that they are not.
 //
-//   if (auto wrong = run_chaos_sequence(17, std::chrono::seconds(20))) fmt::print("{}\n", *wrong);
+//   if (auto wrong = run_chaos_sequence(17, std::chrono::seconds(60))) fmt::print("{}\n", *wrong);
 //
 // build/tests/ddp_chaos runs thousands of them.
 #pragma once
@@ -29,7 +29,7 @@ uint64_t first_chaos_seed();
 // One sequence: 2 to 4 ranks (threads), a random model, random options, and some steps in which ranks accumulate, throw, abandon, join, or
 // simply train. After every step the ranks compare what they have. The same seed is the same program.
 //
-// timeout: of the collectives; a rank that is 5 s later than that counts as hanging.
+// timeout: of the collectives; a rank that is 30 s later than that counts as hanging.
 // Returns what went wrong, with the step and what every rank did in it; nothing when all was well. Throws nothing of DataParallel's. When a
 // rank does not even come back after its collectives timed out, its thread is left behind.
 //

@@ -22,7 +22,7 @@ struct ChaosFlags {
   int sequences = 2000;
   uint64_t first_seed = 0;
   double seconds = std::numeric_limits<double>::infinity();
-  double timeout_s = 20;
+  double timeout_s = 60;
 };
 
 int run_sequences(const ChaosFlags& flags, const char* program) {

@@ -6,7 +6,7 @@
 namespace firkin {
 namespace {
 
-constexpr auto kTimeout = std::chrono::seconds(20);
+constexpr auto kTimeout = std::chrono::seconds(60);
 
 // After every step all ranks are equal, or all ranks have the same failure.
 void expect_no_chaos(uint64_t first_seed, uint64_t sequences) {

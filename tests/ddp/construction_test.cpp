@@ -77,7 +77,7 @@ TEST(Construction, ATimeoutOfItsOwnIsNoDifference) {
   run_ranks(2, [](const ProcessGroup& group) {
     TwoParameters module;
     DataParallelOptions options;
-    options.timeout = std::chrono::seconds(10 + group.rank);
+    options.timeout = std::chrono::seconds(60 + group.rank);
     DataParallel ddp(module, group, options);
     module.loss(1).backward();
     module.expect_gradients(1);

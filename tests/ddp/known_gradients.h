@@ -80,20 +80,16 @@ inline std::optional<StepFailure> failure_of(const std::function<void()>& step) 
 
 // Under every strategy that all-reduces, with steps that end with backward and steps that end by hand.
 inline void on_two_ranks(const std::function<void(const ProcessGroup&, const DataParallelOptions&)>& body) {
-  constexpr auto kTimeout = std::chrono::seconds(20);  // a hang is a failure
-  run_ranks(
-      2,
-      [&](const ProcessGroup& group) {
-        for (const char* strategy : {"naive", "flat", "overlap", "bucketed"}) {
-          for (const bool finish_with_backward : {true, false}) {
-            SCOPED_TRACE(fmt::format("{}, finish_with_backward {}, rank {}", strategy, finish_with_backward, group.rank));
-            DataParallelOptions options = with_strategy(strategy, /*cap_bytes=*/24);
-            options.finish_with_backward = finish_with_backward;
-            body(group, options);
-          }
-        }
-      },
-      kTimeout);
+  run_ranks(2, [&](const ProcessGroup& group) {
+    for (const char* strategy : {"naive", "flat", "overlap", "bucketed"}) {
+      for (const bool finish_with_backward : {true, false}) {
+        SCOPED_TRACE(fmt::format("{}, finish_with_backward {}, rank {}", strategy, finish_with_backward, group.rank));
+        DataParallelOptions options = with_strategy(strategy, /*cap_bytes=*/24);
+        options.finish_with_backward = finish_with_backward;
+        body(group, options);
+      }
+    }
+  });
 }
 
 }  // namespace firkin

@@ -48,7 +48,8 @@ std::string step_different_modules(World& world, Pair& pair, int step) {
     if (!world.is_offender()) world.train(pair.ddp_first.get(), pair.first, pair.optimizer_first, step);  // its forward threw
     world.train(pair.ddp_second.get(), pair.second, pair.optimizer_second, step);
   });
-  EXPECT_LT(std::chrono::steady_clock::now() - started, std::chrono::seconds(10)) << "about 5 s are promised";
+  EXPECT_LT(std::chrono::steady_clock::now() - started, std::chrono::seconds(30))
+      << "about 5 s are promised, on a machine that is not busy";
   return heard;
 }
 

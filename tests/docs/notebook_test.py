@@ -33,7 +33,7 @@ def printed(notebook) -> list[str]:
 
 def executed():
     notebook = nbformat.read(NOTEBOOK, as_version=4)
-    nbclient.NotebookClient(notebook, timeout=120, kernel_name="python3", coalesce_streams=True, resources={"metadata": {"path": str(NOTEBOOK.parent)}}).execute()
+    nbclient.NotebookClient(notebook, timeout=300, kernel_name="python3", coalesce_streams=True, resources={"metadata": {"path": str(NOTEBOOK.parent)}}).execute()
     for cell in notebook.cells:
         cell.metadata.pop("execution", None)  # when each cell ran
     return notebook

@@ -171,7 +171,7 @@ void reach_after(double seconds, const Fault& fault) {
 
 // Processes that outlive this one, as a data loader's workers and a helper program may: one goes on as a fork, one executes a program.
 void leave_children() {
-  constexpr unsigned kChildLifeS = 40;
+  constexpr unsigned kChildLifeS = 300;
   if (fork() == 0) {
     const int null = open("/dev/null", O_RDWR);
     for (const int descriptor : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) dup2(null, descriptor);  // the test reads to their ends

@@ -29,9 +29,9 @@ SIGNALS = (signal.SIGKILL, signal.SIGSTOP)
 WORLDS = (2, 3, 4)
 CASES_AT_ONCE = 4  # processes of three or four ranks, which mostly wait
 TIMEOUT_S = 3  # of the rendezvous and of every collective
-GRACE_S = 5  # after the timeout: to find out who is missing, to say so and to end
+GRACE_S = 30  # after the timeout: to find out who is missing, to say so and to end, which takes two seconds where the machine is not busy
 START_DEADLINE_S = 60  # loading LibTorch; no part of what is measured
-SIGNAL_DEADLINE_S = 30  # from the start of all ranks until the victim has its signal
+SIGNAL_DEADLINE_S = 60  # from the start of all ranks until the victim has its signal
 POLL_S = 0.01
 LAUNCHER_VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_", "MASTER_", "OMPI_", "PMIX_", "SLURM_", "TORCHELASTIC_")  # how their names start
 
@@ -121,7 +121,7 @@ class Process:
         self._errors = tempfile.TemporaryFile("w+", errors="replace")
         # restore_signals: SIGPIPE kills, as under a shell; this Python ignores it, and its children would too.
         self._process = subprocess.Popen([PROGRAM, *map(str, words)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors,
-                                         env=environment, text=True, restore_signals=True)
+                                         env=environment, text=True, restore_signals=True, start_new_session=True)
         self.ended_s = None
 
     def __enter__(self):
@@ -129,6 +129,8 @@ class Process:
 
     def __exit__(self, *_):
         self.end()
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
         self._errors.close()
         for pipe in (self._process.stdin, self._process.stdout):
             with contextlib.suppress(BrokenPipeError):

@@ -6,7 +6,7 @@ import sys
 import unittest
 
 STEPS = 5  # of fault_ranks
-DEADLINE_S = 120
+DEADLINE_S = 300
 
 
 class Restart(unittest.TestCase):

@@ -112,7 +112,8 @@ class CommHooks(TestCase):
             ("nothing", True, "InputError", "expected a torch.futures.Future"),
             ("call", False, "ValueError", "no such codec"),
         ):
-            group = dist.new_group([0, 1], timeout=datetime.timedelta(seconds=2))  # until Gloo gives a call up that the other rank never made
+            # Gloo gives a call up then that the other rank never made.
+            group = dist.new_group([0, 1], timeout=datetime.timedelta(seconds=60 if where != "call" or everywhere else 5))
             model, step, is_own = firkin.DistributedDataParallel(layers(), process_group=group), 0, everywhere or dist.get_rank() == 1
 
             def hook(state, bucket, where=where, is_own=is_own):

@@ -94,7 +94,7 @@ class Tune(TestCase):
     def test_profile_and_all_reduce_are_the_same_on_every_rank_and_lead_to_a_prediction(self):
         model = seeded(Shuffled).float()
         profile = firkin.profile(model, step_of(model), steps=3, warmup=1)
-        curve = firkin.measure_all_reduce(sizes=[4, 4096, 1 << 20], time_budget_s=0.5)
+        curve = firkin.measure_all_reduce(sizes=[4, 4096, 1 << 20], time_budget_s=1.5)  # less is too short for gaps on a busy machine
         rows = [(row.bytes, row.world_size, row.median_s, row.gap_s, row.wrong) for row in curve.rows]
         self.assert_same((profile.names, profile.ready_s, rows))
         self.assertEqual(profile.names[0].split(".")[0], "third")

@@ -18,7 +18,7 @@ def open_page(url: str, width: int, height: int, folder: pathlib.Path) -> tuple[
     command += ["--disable-background-networking", "--disable-component-update", "--disable-sync", f"--window-size={width},{height}"]
     command += [f"--user-data-dir={folder / 'profile'}", "--virtual-time-budget=10000", "--dump-dom"]
     command += [f"--log-net-log={folder / 'net.json'}", url]
-    result = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    result = subprocess.run(command, capture_output=True, text=True, timeout=300)
     return result.stdout, result.stderr
 
 

@@ -30,7 +30,7 @@ class Browser:
         self.folder = pathlib.Path(folder.name)
 
     def run_firkin(self, *words):
-        subprocess.run([FIRKIN, *map(str, words)], check=True, capture_output=True, timeout=60, cwd=self.folder)
+        subprocess.run([FIRKIN, *map(str, words)], check=True, capture_output=True, timeout=300, cwd=self.folder)
 
     def page_of(self, result):
         self.run_firkin("report", result, "--out", self.folder)

@@ -8,6 +8,7 @@
 #include <numeric>
 #include <stdexcept>
 
+#include "../base/temporary_folder.h"
 #include "../comm/thread_ranks.h"
 #include "../ddp/checkpoint.h"
 #include "firkin/base/error.h"
@@ -53,8 +54,8 @@ std::vector<at::Tensor> state_of(const torch::nn::Module& module) {
 }
 
 TEST(TuneModule, GivesOptionsToTrainWithAndPutsTheModuleBack) {
-  const std::filesystem::path out = std::filesystem::path(testing::TempDir()) / "firkin_tune_module";
-  std::filesystem::remove_all(out);
+  const TemporaryFolder folder;
+  const std::filesystem::path out = folder.path / "out";
   run_ranks(2, [&](const ProcessGroup& group) {
     Own own;
     const std::vector<at::Tensor> before = state_of(*own.net);
