@@ -17,7 +17,7 @@ class Restart(unittest.TestCase):
             with self.subTest(strategy=strategy, phase=phase):
                 command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--max-restarts", "1", "--no-python"]
                 command += ["--rdzv-backend", "c10d", "--rdzv-endpoint", "127.0.0.1:0"]
-                command += [os.environ["FAULT_RANKS"], "--victim", "1", "--phase", phase, "--strategy", strategy, "--timeout-s", "10"]
+                command += [os.environ["FAULT_RANKS"], "--victim", "1", "--phase", phase, "--strategy", strategy, "--timeout-s", "60"]
                 ended = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=DEADLINE_S)
                 self.assertEqual(ended.returncode, 0, ended.stderr)
                 self.assertEqual(ended.stdout.count(f"reached {phase}"), 1, ended.stdout)

@@ -158,7 +158,7 @@ class Machine(unittest.TestCase):
         self.assertEqual(lab("--rate", "1gbit", command=["true"]).returncode, 0)
 
     def test_two_labs_at_once_do_not_meet(self):
-        slow, fast = [start_lab("--rate", rate, command=[TRANSFER, "--seconds", 2]) for rate in ("10mbit", "40mbit")]
+        slow, fast = [start_lab("--rate", rate, command=[TRANSFER, "--seconds", 2]) for rate in ("10mbit", "100mbit")]
         (slow_rate, _), (fast_rate, _) = [rates_of(process.communicate(timeout=DEADLINE_S)[0]) for process in (slow, fast)]
         self.assertEqual((slow.returncode, fast.returncode), (0, 0))
         self.assertGreater(fast_rate, 2 * slow_rate)
@@ -186,12 +186,11 @@ class Rate(unittest.TestCase):
 
     def test_every_link_carries_its_rate(self):
         for hosts in (2, 4):
-            for attempt in range(3):  # a machine that is busy carries less
+            for _ in range(3):  # a machine that is busy carries less, and then what has waited
                 errors = self.errors(hosts, "50mbit")
-                self.assertLess(max(errors), TOLERANCE)
-                if min(errors) > -TOLERANCE:
+                if max(map(abs, errors)) < TOLERANCE:
                     break
-            self.assertGreater(min(errors), -TOLERANCE, f"{hosts} hosts")
+            self.assertLess(max(map(abs, errors)), TOLERANCE, f"{hosts} hosts")
 
     def test_two_that_send_to_one_share_its_link(self):
         result = lab("--hosts", 3, "--rate", "50mbit", command=[sys.executable, "-c", INCAST])
