@@ -1,7 +1,6 @@
 #include "firkin/base/csv.h"
 
 #include <gmock/gmock.h>
-#include <gtest/gtest.h>
 
 #include <string>
 

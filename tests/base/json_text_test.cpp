@@ -1,7 +1,6 @@
 #include "firkin/base/json_text.h"
 
 #include <gmock/gmock.h>
-#include <gtest/gtest.h>
 
 #include "firkin/base/error.h"
 

@@ -2,7 +2,6 @@
 #include "firkin/base/machine.h"
 
 #include <gmock/gmock.h>
-#include <gtest/gtest.h>
 #include <sched.h>
 
 #include <limits>

@@ -6,7 +6,6 @@
 #include <array>
 #include <charconv>
 #include <cmath>
-#include <fstream>
 #include <stdexcept>
 #include <string>
 

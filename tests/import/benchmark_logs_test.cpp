@@ -7,7 +7,6 @@
 // (osu_non_blocking), open-mpi/ompi#12318 (osu_other_benchmarks).
 #include <fmt/format.h>
 #include <gmock/gmock.h>
-#include <gtest/gtest.h>
 
 #include "../base/temporary_folder.h"
 #include "../plan/helpers.h"

@@ -1,11 +1,11 @@
 #include "import/import.h"
 
 #include <gmock/gmock.h>
-#include <gtest/gtest.h>
 
 #include <filesystem>
 
 #include "../plan/helpers.h"
+#include "firkin/base/error.h"
 #include "firkin/base/file.h"
 
 namespace firkin {
@@ -71,6 +71,146 @@ TEST(ImportFiles, RejectsHalfAProfileAndTwoOfOneKind) {
   EXPECT_THAT(error_of([] { import_files({kSizes, kTimes, kSizes}); }), EndsWith("expected one such file"));
   EXPECT_THAT(error_of([] { import_files({}); }), HasSubstr("no file to import"));
   EXPECT_THAT(error_of([] { import_files({"missing.csv"}); }), HasSubstr("missing.csv: cannot be read"));
+}
+
+const std::filesystem::path kData = FIRKIN_SOURCE_DIR "/data";
+
+struct Expected {
+  const char* name;
+  std::vector<int64_t> worlds;
+};
+
+class Clusters : public testing::TestWithParam<Expected> {};
+
+TEST_P(Clusters, HaveTheirTables) {
+  const PublishedTimes times = read_cluster(GetParam().name, kData);
+  EXPECT_EQ(world_sizes(times.table), GetParam().worlds);
+  EXPECT_EQ(times.world_size, 0);
+}
+
+INSTANTIATE_TEST_SUITE_P(All, Clusters,
+                         testing::Values(Expected{"alps-gh200", {4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048}}, Expected{"aws-p4de", {16}},
+                                         Expected{"azure-nd-a100", {1, 2, 4, 8, 16, 32, 64, 128}}, Expected{"cs336-pcie", {2, 4}},
+                                         Expected{"h200", {8}}, Expected{"superbench-a100", {8}}, Expected{"zaratan", {8}}),
+                         [](const auto& test) {
+                           std::string name = test.param.name;
+                           std::erase(name, '-');
+                           return name;
+                         });
+
+TEST(Clusters, TakeTheTimesInPlace) {
+  for (const AllReduceRow& row : read_cluster("aws-p4de", kData).table) {
+    if (row.bytes != 1048576) continue;
+    EXPECT_DOUBLE_EQ(row.median_s, 307.3e-6);  // out of place: 309.4
+  }
+}
+
+TEST(Clusters, ANameMayEndWithTheNumberOfRanks) {
+  EXPECT_EQ(read_cluster("aws-p4de-16", kData).world_size, 16);
+  EXPECT_EQ(read_cluster("alps-gh200-2048", kData).world_size, 2048);
+}
+
+TEST(Clusters, OtherNamesAreBadInputThatListsThem) {
+  for (const char* name : {"", "aws", "aws-p4de-", "aws-p4de-x", "aws-p4de-1", "aws-p4de16", "aws-p4de-16-2"}) {
+    EXPECT_THAT([&] { read_cluster(name, kData); }, testing::ThrowsMessage<InputError>(testing::HasSubstr("zaratan"))) << name;
+  }
+}
+
+// The same two measurements of 8 ranks, in the columns of several sources.
+struct Table {
+  const char* name;
+  std::string text;
+  ImportOptions options = {};
+};
+
+const Table kTables[] = {
+    {"firkin", "bytes,world_size,median_s,gap_s\n1048576,8,0.0001,0.00009\n4194304,8,0.0002,\n"},
+    {"out_of_place", "# source\nranks,bytes,time_us_oop,busbw_oop_GBps,time_us_ip\n8,1048576,100,18,125\n8,4194304,200,36,250\n"},
+    {"in_place", "ranks,bytes,time_us_oop,time_us_ip\n8,1048576,90,100\n8,4194304,190,200\n", {.in_place = true}},
+    {"mebibytes", "source_repo,world_size,size_mib,time_ms\na/b,8,1,0.1\na/b,8,4,0.2\n"},
+    {"seconds", "ranks,MiB,time_s\n8,1,0.0001\n8,4,0.0002\n"},
+    {"course",
+     "backend,world_size,total_elements,total_bytes,average_time,stdev_time\nnccl,8,1,1048576,0.0001,0\nnccl,8,2,4194304,0.0002,0\n"},
+    {"headings_of_a_spreadsheet", "Message Size (bytes),Latency (us),Bandwidth (GB/s),n_gpus\n1048576,100,1,8\n4194304,200,2,8\n"},
+    {"unit_given", "bytes,time\n1048576,100\n4194304,200\n", {.world_size = 8, .unit = "us"}},
+    {"mark_and_line_ends_of_windows",
+     "\xEF\xBB\xBF"
+     "bytes,time_us\r\n1048576,100\r\n4194304,200\r\n",
+     {.world_size = 8}},
+    {"whole_numbers_written_as_such", "bytes,time_us,ranks\n1048576.0,1e2,8\n4.194304e6,2e2,8\n"},
+    {"one_setting", "config,ranks,bytes,time_us\nx,8,1048576,100\nx,8,4194304,200\ny,8,4194304,300\n", {.where = {"config=x"}}},
+    {"float_of_several_types", "type,size,time_us,ranks\nhalf,4194304,90,8\nfloat,1048576,100,8\nfloat,4194304,200,8\n"},
+    {"best_column", "bytes,ranks,min_us,mean_us,median_us,p99_us\n1048576,8,1,2,100,4\n4194304,8,1,2,200,4\n"},
+};
+
+TEST(AllReduceCsv, IsReadByTheNamesOfItsColumns) {
+  for (const Table& table : kTables) {
+    SCOPED_TRACE(table.name);
+    EXPECT_EQ(recognize_import(table.text, "t.csv"), ImportFormat::kAllReduceCsv);
+    const AllReduceTable rows = parse_allreduce_times(table.text, "t.csv", table.options).table;
+    ASSERT_EQ(rows.size(), 2u);
+    EXPECT_EQ(rows[0].bytes, 1048576);
+    EXPECT_EQ(rows[0].world_size, 8);
+    EXPECT_NEAR(rows[0].median_s, 1e-4, 1e-15);
+    EXPECT_EQ(rows[1].bytes, 4194304);
+    EXPECT_NEAR(rows[1].median_s, 2e-4, 1e-15);
+  }
+}
+
+TEST(AllReduceCsv, OfFirkinKeepsEveryColumn) {
+  EXPECT_EQ(parse_allreduce_times(kTables[0].text, "t.csv", {}).table[0].gap_s, 0.00009);
+}
+
+TEST(AllReduceCsv, OfTheCourseKeepsTheDeviation) {
+  const auto row =
+      parse_allreduce_times("backend,world_size,total_elements,total_bytes,average_time,stdev_time\nnccl,8,2,8,0.25,0.125\n", "a.csv", {})
+          .table.at(0);
+  EXPECT_EQ(row.mean_s, 0.25);
+  EXPECT_EQ(row.stdev_s, 0.125);
+  EXPECT_FALSE(row.gap_s);
+}
+
+std::string csv_error(const std::string& text, const ImportOptions& options = {}) {
+  return error_of([&] { parse_allreduce_times(text, "t.csv", options); });
+}
+
+TEST(AllReduceCsv, IsRefusedWithTheLineAndWhatWasExpected) {
+  EXPECT_EQ(csv_error("bytes,time\n8,1\n"), "t.csv:2: column 'time' does not name its unit; expected --unit s, ms or us");
+  EXPECT_EQ(csv_error("bytes,time_us\n8,1\n"), "t.csv:2: the number of ranks is not stated; expected --world, at least 2");
+  EXPECT_EQ(csv_error("bytes,speed,ranks\n8,1,2\n"), "t.csv:2: no column of times; expected columns such as bytes, time_us and ranks");
+  EXPECT_EQ(csv_error("elements,time_us\n8,1\n"), "t.csv:2: no column of sizes; expected columns such as bytes, time_us and ranks");
+  EXPECT_EQ(csv_error("backend,bytes,time_us,ranks\nnccl,8,1,2\ngloo,8,1,2\n"),
+            "t.csv:3: backend 'gloo' after 'nccl'; expected one, as --where 'backend=nccl' chooses");
+  EXPECT_THAT(csv_error("bytes,time_us,ranks\n8,1,2\n", {.where = {"config=x"}}), HasSubstr("--where config=x: expected COLUMN=VALUE"));
+  EXPECT_THAT(csv_error("bytes,time_us,ranks\n8,1,2\n", {.where = {"ranks=3"}}), HasSubstr("t.csv:2: no measurements"));
+  EXPECT_EQ(csv_error("bytes,time_us,ranks\n0,1,2\n"), "t.csv:2: bytes is 0; expected at least 1");
+  EXPECT_EQ(csv_error("bytes,time_us,ranks\n8,0,2\n"), "t.csv:2: time_us is 0; expected seconds, more than 0");
+  EXPECT_EQ(csv_error("bytes,time_us,ranks\n8,1,0\n"), "t.csv:2: ranks is 0; expected at least 1");
+  EXPECT_EQ(csv_error("bytes,time_us,ranks\n8,fast,2\n"), "t.csv:2: time_us is 'fast'; expected a number");
+  EXPECT_EQ(csv_error("bytes,bytes,time_us,ranks\n"), "t.csv:1: column 'bytes' appears twice; expected each name once");
+}
+
+TEST(AllReduceCsv, PublishedTablesAreReadAsTheyAre) {
+  struct Published {
+    const char* file;
+    size_t rows;
+    ImportOptions options = {};
+  };
+  const std::filesystem::path data = std::filesystem::path(FIRKIN_SOURCE_DIR) / "data";
+  for (const auto& [file, rows, options] : {
+           Published{"allreduce_superbench_8xA100_40GB.csv", 32},
+           Published{"allreduce_8xH200.csv", 20},
+           Published{"allreduce_aws_p4de_16xA100.csv", 29},
+           Published{"allreduce_azure_a100_1to128gpu.csv", 206},
+           Published{"allreduce_alps_gh200_4to2048gpu.csv", 300, {.where = {"config=cross_nic-ofi1.9.2"}}},
+           Published{"gpu_sweeps/allreduce.csv", 12, {.where = {"source_repo=TianqGuo/MachineLearningNotes"}}},
+           Published{"gpu_sweeps/allreduce_damek_nccl.csv", 8},
+           Published{"cmsc828g/allreduce-times.csv", 19},
+           Published{"demo_1gbit/allreduce.csv", 13},
+       }) {
+    SCOPED_TRACE(file);
+    EXPECT_EQ(import_files({data / file}, options).table.size(), rows);
+  }
 }
 
 }  // namespace

@@ -1,6 +1,5 @@
 // The charts as data: what fills which template. That the templates draw is chart_templates_test.py's and browser_test.py's to say.
 #include <gmock/gmock.h>
-#include <gtest/gtest.h>
 
 #include <limits>
 
@@ -12,7 +11,6 @@ namespace firkin {
 namespace {
 
 using nlohmann::json;
-using testing::AllOf;
 using testing::Contains;
 using testing::Each;
 using testing::HasSubstr;

@@ -1,9 +1,6 @@
 #include "results/field.h"
 
 #include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
-#include <cmath>
 
 #include "firkin/base/error.h"
 
@@ -116,6 +113,20 @@ TEST(Field, ATableHasUnitsAndLeavesColumnsWithoutAValueOut) {
   bare.share = std::nullopt;
   EXPECT_EQ(table_of<Ride>({bare}, kFirstTable).columns.size(), 4);
   EXPECT_EQ(table_of<Ride>({bare, kRide}, kFirstTable).rows[0].cells[3], "–");
+}
+
+TEST(Table, ColumnsAreAsWideAsTheirWidestCellAndNumbersStandOnTheRight) {
+  const Table table{"", {{"name", false}, {"step"}}, {{{"naive", "12 ms"}}, {{"b", "345 µs"}}}};
+  EXPECT_EQ(terminal_table(table, {"", "< best"}), "name     step\nnaive   12 ms\nb      345 µs  < best\n");
+}
+
+TEST(Table, WordsAreWrappedAtEightyColumnsUnderTheirHead) {
+  std::string words;
+  for (int i = 0; i < 30; ++i) words += "word ";
+  words.pop_back();
+  const std::string text = wrapped("  * ", words);
+  EXPECT_EQ(text.find('\n'), 4 + 15 * 5 - 1);
+  EXPECT_EQ(text.substr(text.find('\n') + 1, 8), "    word");
 }
 
 }  // namespace

@@ -1,7 +1,6 @@
 #include "results/results.h"
 
 #include <gmock/gmock.h>
-#include <gtest/gtest.h>
 
 #include <algorithm>
 

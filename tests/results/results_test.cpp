@@ -1,7 +1,6 @@
 #include "results/results.h"
 
 #include <gmock/gmock.h>
-#include <gtest/gtest.h>
 
 #include <filesystem>
 
@@ -29,12 +28,6 @@ TEST(Results, EveryKindOfResultIsWrittenAsItWasRead) {
     ++files;
   }
   EXPECT_GE(files, 6);
-}
-
-TEST(Results, AResultOfAnotherSchemaIsRefused) {
-  json document = tune_document();
-  document["schema"] = "firkin.results/2";
-  EXPECT_THAT([&] { results_from_json(document); }, ThrowsMessage<InputError>(HasSubstr("expected \"firkin.results/1\"")));
 }
 
 TEST(Results, AMissingSectionOrFieldOfTuneIsNamed) {
