@@ -2,7 +2,7 @@
 # label `full`: full products, long runs, repetitions.
 #
 #   firkin_test(plan SOURCES timeline_test.cpp)                        -> build/tests/plan_test, one entry: plan
-#   firkin_test(ddp TORCH SOURCES join_test.cpp)                       -> one entry a file: ddp.join
+#   firkin_test(ddp TORCH SOURCES late_test.cpp)                       -> one entry a file: ddp.late
 #   firkin_test(ddp TORCH SOURCES a_test.cpp FULL a_test.cpp)          -> ddp.a, and ddp.a.full of those suites in it whose names end in Full
 #   firkin_python_test(cli.a a_test.py PYTHON p LABELS cli FULL TRUE)  -> cli.a, and cli.a.full of those classes in it whose names end in Full
 #   set_property(TEST lab.hosts APPEND PROPERTY LABELS full)           -> an entry that is of the second tier as a whole

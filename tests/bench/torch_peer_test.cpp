@@ -1,7 +1,6 @@
 // c10d::Reducer as experiments have it, and that our buckets compute what it computes.
 #include <fmt/format.h>
 #include <gmock/gmock.h>
-#include <gtest/gtest.h>
 
 #include "../ddp/known_gradients.h"
 #include "../pairwise.h"

@@ -1,6 +1,5 @@
 // start_or(): what ranks agree on, in ceil(log2 W) hops.
 #include <gmock/gmock.h>
-#include <gtest/gtest.h>
 
 #include <atomic>
 #include <latch>

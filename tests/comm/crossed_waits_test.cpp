@@ -2,7 +2,6 @@
 #include "../../src/comm/group_state.h"
 
 #include <gmock/gmock.h>
-#include <gtest/gtest.h>
 
 #include <latch>
 

@@ -1,7 +1,6 @@
 #include "firkin/comm/device.h"
 
 #include <gmock/gmock.h>
-#include <gtest/gtest.h>
 
 #include "comm/group_store.h"
 #include "firkin/base/error.h"

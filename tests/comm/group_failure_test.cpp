@@ -1,6 +1,5 @@
 // What a rank hears when a collective fails: who is missing, and where.
 #include <gmock/gmock.h>
-#include <gtest/gtest.h>
 
 #include <latch>
 
@@ -151,6 +150,28 @@ TEST(NameRanks, CutsAMultitudeShort) {
   for (int rank = 0; rank < 100; ++rank) ranks.push_back({rank, rank < 8 ? "a" : ""});
   EXPECT_EQ(name_ranks(ranks), "ranks 0 (a), 1 (a), 2 (a), 3 (a), 4 (a), 5 (a), 6 (a), 7 (a) and 92 more");
   EXPECT_EQ(name_ranks({{5, ""}}), "rank 5");
+}
+
+TEST(BackendText, IsTheFirstLineWithoutThePlaceInTheOtherProjectsSourcesAndWithoutItsAdvice) {
+  const std::pair<const char*, const char*> texts[] = {
+      {"[/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:547] Connection closed by peer [127.0.0.1]:1234",
+       "Connection closed by peer [127.0.0.1]:1234"},
+      {"[../third_party/gloo/gloo/transport/tcp/pair.cc:534] Read error [::1]:33844: Connection reset by peer",
+       "Read error [::1]:33844: Connection reset by peer"},
+      {"[/pytorch/third_party/gloo/gloo/transport/tcp/unbound_buffer.cc:78] Timed out waiting 2000ms for recv operation to complete. This "
+       "may indicate a possible application crash on rank 0 or a network set up issue.",
+       "Timed out waiting 2000ms for recv operation to complete"},
+      {"[/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:534] Read error [127.0.0.1]:24757: Connection reset by peer. This is "
+       "typically caused by a remote worker hanging or bugs in the application. Check the logs of the remote worker before reporting an "
+       "error. GLHF! \xf0\x9f\x8f\x96",
+       "Read error [127.0.0.1]:24757: Connection reset by peer"},
+      {"Operation timed out!\nException raised from wait at Work.cpp:102", "Operation timed out!"},
+      {"[127.0.0.1]:1234 is gone", "[127.0.0.1]:1234 is gone"},
+      {"[a/b.cc:x] odd", "[a/b.cc:x] odd"},
+      {"[unfinished", "[unfinished"},
+      {"", ""},
+  };
+  for (const auto& [text, shown] : texts) EXPECT_EQ(shorten_backend_text(text), shown);
 }
 
 }  // namespace

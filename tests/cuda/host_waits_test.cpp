@@ -1,6 +1,5 @@
 // In a steady step nothing makes the CPU wait for the GPU: LibTorch itself throws where it would.
 #include <c10/cuda/CUDAFunctions.h>
-#include <fmt/format.h>
 
 #include "../comm/thread_ranks.h"
 #include "../ddp/layered_net.h"

@@ -1,7 +1,6 @@
 // What automatic buckets decide with: all-reduces between steps, the choice, the trial.
 #include <fmt/format.h>
 #include <gmock/gmock.h>
-#include <gtest/gtest.h>
 
 #include <numeric>
 

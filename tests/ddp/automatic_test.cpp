@@ -3,7 +3,6 @@
 #include "firkin/ddp/options.h"
 
 #include <gmock/gmock.h>
-#include <gtest/gtest.h>
 
 #include <chrono>
 #include <set>

@@ -294,7 +294,7 @@ std::string ChaosRank::fault_text(const ChaosStep& step) const {
 ChaosReport ChaosRank::report_on(const ChaosStep& step, bool succeeded) {
   ChaosTrainee& self = trainee(step.module);
   ChaosReport report;
-  report.where = describe(step);
+  report.where = fmt::format("step {} of module {}", step.number, step.module);
   report.expected = step.outcome;
   report.culprits = step.culprits;
   report.reasons = step.reasons;
@@ -310,7 +310,7 @@ ChaosReport ChaosRank::report_on(const ChaosStep& step, bool succeeded) {
   if (step.outcome == ChaosOutcome::kDrifts) return report;
   report.parameters = copies_of(self.model().leaves());
   if (plan_.keeps_average && succeeded) self.update_average();
-  report.average = self.average();
+  report.parameters.insert(report.parameters.end(), self.average().begin(), self.average().end());
   return report;
 }
 
@@ -382,7 +382,7 @@ std::optional<std::string> run_chaos_sequence(uint64_t seed, std::chrono::millis
   }
   const std::string failures = sequence->meeting.failures();
   if (failures.empty()) return std::nullopt;
-  return fmt::format("seed {}: {}\n    {}", seed, describe(sequence->plan), failures);
+  return fmt::format("seed {}, {} ranks under {}: {}", seed, plan.ranks, plan.strategy, failures);
 }
 
 }  // namespace firkin

@@ -10,7 +10,6 @@
 #include <chrono>
 #include <cstdio>
 #include <limits>
-#include <string>
 
 #include "chaos.h"
 #include "firkin/base/progress.h"

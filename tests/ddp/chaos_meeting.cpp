@@ -137,7 +137,6 @@ Wrong check_audit(const std::vector<ChaosReport>& reports) {
 Wrong find_wrong(const std::vector<ChaosReport>& reports) {
   if (const Wrong wrong = find_different_fates(reports)) return wrong;
   if (const Wrong wrong = find_different(reports, &ChaosReport::parameters, "parameter")) return wrong;
-  if (const Wrong wrong = find_different(reports, &ChaosReport::average, "averaged parameter")) return wrong;
   if (reports[0].after_group) return std::nullopt;
   if (reports[0].after_join) return check_no_gradient(reports);
   if (reports[0].expected == ChaosOutcome::kDrifts && !reports[0].error.empty()) return check_audit(reports);

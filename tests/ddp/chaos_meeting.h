@@ -27,9 +27,8 @@ struct ChaosReport {
   std::string error;                 // empty: this rank's step was fine
   std::optional<StepFailure> last_failure;
   std::optional<StepFailure> failure_before;  // last_failure() when the step began
-  std::vector<at::Tensor> parameters;
-  std::vector<at::Tensor> average;  // of parameters
-  std::vector<at::Tensor> buffers;  // empty: they may differ
+  std::vector<at::Tensor> parameters;         // and averages of them
+  std::vector<at::Tensor> buffers;            // empty: they may differ
   std::vector<at::Tensor> gradients;
   std::vector<at::Tensor> before;  // the gradients that the step began with
   std::vector<at::Tensor> alone;   // what this rank's batches give without the others; empty: it had none

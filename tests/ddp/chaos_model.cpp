@@ -8,14 +8,6 @@
 #include "throw_in_backward.h"
 
 namespace firkin {
-ChaosLinearImpl::ChaosLinearImpl(int64_t inputs, int64_t outputs, const at::TensorOptions& options) {
-  weight = register_parameter("weight", at::zeros({outputs, inputs}, options));
-  bias = register_parameter("bias", at::zeros({outputs}, options));
-}
-
-at::Tensor ChaosLinearImpl::forward(const at::Tensor& x) {
-  return at::linear(x, weight, bias);
-}
 
 ChaosNormImpl::ChaosNormImpl(int64_t width, const at::TensorOptions& options) {
   weight = register_parameter("weight", at::zeros({width}, options));
@@ -37,6 +29,7 @@ ChaosComputedImpl::ChaosComputedImpl(int64_t width, const at::TensorOptions& opt
 }
 
 at::Tensor ChaosComputedImpl::forward(const at::Tensor& x) {
+  await_parameters(*this);
   const at::Tensor weight = raw * 1.5;
   if (parameters_.contains("weight")) {
     parameters_["weight"] = weight;
@@ -51,19 +44,19 @@ ChaosModel::ChaosModel(const ChaosModelSpec& spec, c10::Device device) : spec_(s
   for (int i = 0; i < spec.depth; ++i) layers_.push_back(register_module(fmt::format("layer{}", i), make_layer()));
   if (spec.frozen && spec.depth > 1) layers_[1]->weight.set_requires_grad(false);
   if (spec.norm) norm_ = register_module("norm", ChaosNorm(spec.width, options));
-  if (spec.checkpointing != Checkpointing::kNone) inner_ = register_module("inner", ChaosLinear(spec.width, spec.width, options));
-  if (spec.mixed_dtypes) wide_ = register_module("wide", ChaosLinear(spec.width, spec.width, options.dtype(at::kDouble)));
+  if (spec.checkpointing != Checkpointing::kNone) inner_ = register_module("inner", Layer(spec.width, spec.width, options));
+  if (spec.mixed_dtypes) wide_ = register_module("wide", Layer(spec.width, spec.width, options.dtype(at::kDouble)));
   if (spec.extra) extra_ = register_parameter("extra", at::zeros({spec.width}, options));
   if (spec.computed) computed_ = register_module("computed", ChaosComputed(spec.width, options));
   if (spec.bank) bank_ = register_buffer("bank", at::zeros({1, spec.width}, options));
-  out_ = register_module("out", ChaosLinear(spec.width, 3, options));
+  out_ = register_module("out", Layer(spec.width, 3, options));
   if (!spec.teacher) return;
-  teacher_ = register_module("teacher", ChaosLinear(spec.width, 3, options));
+  teacher_ = register_module("teacher", Layer(spec.width, 3, options));
   for (at::Tensor& parameter : teacher_->parameters()) parameter.set_requires_grad(false);
 }
 
-ChaosLinear ChaosModel::make_layer() const {
-  return ChaosLinear(spec_.width, spec_.width, at::TensorOptions(device_).dtype(at::kFloat));
+Layer ChaosModel::make_layer() const {
+  return Layer(spec_.width, spec_.width, at::TensorOptions(device_).dtype(at::kFloat));
 }
 
 std::vector<at::Tensor> ChaosModel::leaves() const {
@@ -99,12 +92,11 @@ std::shared_ptr<torch::nn::Module> ChaosModel::replace_layer(int i) {
 at::Tensor ChaosModel::checkpointed(const at::Tensor& h, const ChaosPass& pass, const std::string& text) {
   const bool throws = pass.throw_at == kThrowInCheckpoint;
   inner_body_ = [this, throws, text](const at::Tensor& x) {
-    await_parameters(*inner_);
-    const at::Tensor y = torch::tanh(inner_->forward(x));
+    const at::Tensor y = inner_->forward(x);
     return throws ? ThrowInBackward::apply(y, text) : y;
   };
   at::Tensor result = pass.checkpoints ? Checkpoint::apply(h, &inner_body_) : inner_body_(h);
-  if (spec_.shares_checkpointed) result = result + torch::tanh(inner_->forward(h));
+  if (spec_.shares_checkpointed) result = result + inner_->forward(h);
   return result;
 }
 
@@ -112,25 +104,17 @@ at::Tensor ChaosModel::loss(const at::Tensor& x, const ChaosPass& pass, const st
   const auto guard = [&](const at::Tensor& h, int position) { return pass.throw_at == position ? ThrowInBackward::apply(h, text) : h; };
   at::Tensor h = x.detach().requires_grad_();  // so that backward gets to the very beginning
   for (int i = 0; i < spec_.depth; ++i) {
-    await_parameters(*layers_[static_cast<size_t>(i)]);
-    h = torch::tanh(layers_[static_cast<size_t>(i)]->forward(guard(h, i)));
+    h = layers_[static_cast<size_t>(i)]->forward(guard(h, i));
     if (i > 0) continue;
     if (norm_) h = norm_->forward(h);
     if (inner_) h = checkpointed(h, pass, text);
-    if (computed_) {
-      await_parameters(*computed_);
-      h = torch::tanh(computed_->forward(h));
-    }
-    if (wide_) h = torch::tanh(wide_->forward(h.to(at::kDouble))).to(at::kFloat);
+    if (computed_) h = torch::tanh(computed_->forward(h));
+    if (wide_) h = wide_->forward(h.to(at::kDouble)).to(at::kFloat);
   }
   if (extra_.defined() && pass.uses_extra) h = h + extra_;
   if (spec_.tied) h = torch::tanh(at::matmul(h, layers_[0]->weight));
-  for (ChaosLinear& layer : added_) {
-    await_parameters(*layer);
-    h = torch::tanh(layer->forward(h));
-  }
+  for (Layer& layer : added_) h = layer->forward(h);
   const at::Tensor target = teacher_ ? teacher_->forward(h.detach()) : at::Tensor();
-  await_parameters(*out_);
   h = out_->forward(guard(h, spec_.depth));
   if (teacher_) h = h - target;
   return guard(h.pow(2).mean(), spec_.depth + 1);

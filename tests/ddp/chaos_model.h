@@ -6,6 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "layered_net.h"
+
 #include <torch/torch.h>
 
 namespace firkin {
@@ -40,14 +42,6 @@ struct ChaosPass {
 };
 
 // LibTorch's own modules are made on the CPU, and Module::to() cannot move them to every device: these are made where they belong.
-struct ChaosLinearImpl : public torch::nn::Module {
-  ChaosLinearImpl(int64_t inputs, int64_t outputs, const at::TensorOptions& options);
-  at::Tensor forward(const at::Tensor& x);
-
-  at::Tensor weight, bias;
-};
-TORCH_MODULE(ChaosLinear);
-
 struct ChaosNormImpl : public torch::nn::Module {
   ChaosNormImpl(int64_t width, const at::TensorOptions& options);
   at::Tensor forward(const at::Tensor& x);
@@ -65,7 +59,7 @@ struct ChaosComputedImpl : public torch::nn::Module {
 };
 TORCH_MODULE(ChaosComputed);
 
-// Its parameters are zeros.
+// Its parameters have no values yet.
 class ChaosModel : public torch::nn::Module {
  public:
   ChaosModel(const ChaosModelSpec& spec, c10::Device device);
@@ -79,32 +73,32 @@ class ChaosModel : public torch::nn::Module {
   void halve_weight();
   // The teacher moves towards the last layer, whose parameters are there.
   void move_teacher();
-  const ChaosLinear& last() const { return out_; }
+  const Layer& last() const { return out_; }
 
-  // A layer of zeros before the last, "added0", "added1", ...; returns it.
+  // A layer without values before the last, "added0", "added1", ...; returns it.
   std::shared_ptr<torch::nn::Module> add_layer();
 
-  // A new layer of zeros, trainable, in the place of layer i; returns it.
+  // A new layer without values, trainable, in the place of layer i; returns it.
   std::shared_ptr<torch::nn::Module> replace_layer(int i);
 
   // text: what backward throws, as OnPurpose. The model must outlive the backward.
   at::Tensor loss(const at::Tensor& x, const ChaosPass& pass, const std::string& text);
 
  private:
-  ChaosLinear make_layer() const;
+  Layer make_layer() const;
   at::Tensor checkpointed(const at::Tensor& h, const ChaosPass& pass, const std::string& text);
 
   ChaosModelSpec spec_;
   c10::Device device_;
-  std::vector<ChaosLinear> layers_;
-  std::vector<ChaosLinear> added_;
+  std::vector<Layer> layers_;
+  std::vector<Layer> added_;
   ChaosNorm norm_ = nullptr;
-  ChaosLinear inner_ = nullptr;
-  ChaosLinear wide_ = nullptr;
+  Layer inner_ = nullptr;
+  Layer wide_ = nullptr;
   ChaosComputed computed_ = nullptr;
   at::Tensor bank_;
-  ChaosLinear out_ = nullptr;
-  ChaosLinear teacher_ = nullptr;
+  Layer out_ = nullptr;
+  Layer teacher_ = nullptr;
   at::Tensor extra_;
   std::function<at::Tensor(const at::Tensor&)> inner_body_;
 };

@@ -104,8 +104,4 @@ ChaosPlan draw_chaos_plan(uint64_t seed);
 BucketPlan draw_bucket_plan(uint64_t seed, const std::vector<at::ScalarType>& dtypes, const std::vector<int64_t>& ready_order);
 std::vector<int64_t> draw_ready_order(uint64_t seed, size_t parameters);
 
-// One line each.
-std::string describe(const ChaosPlan& plan);
-std::string describe(const ChaosStep& step);
-
 }  // namespace firkin

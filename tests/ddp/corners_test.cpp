@@ -1,4 +1,5 @@
 // The corners that data-parallel libraries have learned the hard way.
+#include "checkpoint.h"
 #include "known_gradients.h"
 #include "seeded.h"
 
@@ -96,20 +97,6 @@ TEST(Corners, WithoutZeroGradTheNewMeanIsAddedToTheOldAndToWhatCameUnderNoSync) 
   });
 }
 
-TEST(Corners, TheMeanIsThereWhenBackwardReturnsIfItEndsTheStep) {
-  on_two_ranks([](const ProcessGroup& group, const DataParallelOptions& options) {
-    Parameters module({5, 2});
-    DataParallel ddp(module, group, options);
-    for (int step = 0; step < 4; ++step) {
-      module.zero_grad();
-      module.loss(rank_value(group)).backward();
-      EXPECT_EQ(ddp.stats().steps, options.finish_with_backward ? step + 1 : step);
-      if (!options.finish_with_backward) ddp.finish_gradient_synchronization();
-      module.expect_gradients(kMean);
-    }
-  });
-}
-
 TEST(Corners, DtypesNeverShareABucket) {
   on_two_ranks([](const ProcessGroup& group, DataParallelOptions options) {
     options.cap.cap_bytes = 1 << 20;
@@ -157,6 +144,104 @@ TEST(Corners, ASparseGradientIsRefused) {
     torch::nn::Embedding embedding(torch::nn::EmbeddingOptions(10, 4).sparse(true));
     DataParallel ddp(*embedding, group, with_strategy("flat"));
     EXPECT_THAT([&] { embedding->forward(at::arange(3)).sum().backward(); }, ThrowsMessage<InputError>(HasSubstr("sparse")));
+  });
+}
+
+TEST(CheckpointedBackward, AParameterUsedInsideAndOutsideIsSentWhenBothGradientsAreThere) {
+  run_ranks(2, [](const ProcessGroup& group) {
+    TwoParameters module;
+    DataParallel ddp(module, group, with_strategy("overlap"));
+    Checkpoint::Body body = [&module](const at::Tensor& x) { return x * module.a; };
+    for (int step = 0; step < 4; ++step) {
+      module.zero_grad();
+      const at::Tensor inside = Checkpoint::apply(module.b * 1.0, &body);
+      ((inside + module.a) * rank_value(group)).sum().backward();
+      EXPECT_TRUE(at::equal(module.a.grad(), at::full({4}, 2 * kMean)));
+      EXPECT_TRUE(at::equal(module.b.grad(), at::full({4}, kMean)));
+    }
+    EXPECT_EQ(ddp.stats().steps, 4);
+  });
+}
+
+TEST(CheckpointedBackward, AStepEndsWithTheOuterBackwardWhenEveryParameterLiesInside) {
+  run_ranks(2, [](const ProcessGroup& group) {
+    TwoParameters module;
+    DataParallel ddp(module, group, with_strategy("overlap"));
+    Checkpoint::Body first = [&module](const at::Tensor& x) { return x * module.a; };
+    Checkpoint::Body second = [&module](const at::Tensor& x) { return x + module.b; };
+    for (int step = 0; step < 3; ++step) {
+      module.zero_grad();
+      const at::Tensor x = torch::ones({4}, torch::requires_grad());
+      const at::Tensor hidden = Checkpoint::apply(x * rank_value(group), &first);
+      Checkpoint::apply(hidden, &second).sum().backward();
+      EXPECT_EQ(ddp.stats().steps, step + 1);
+      EXPECT_TRUE(at::equal(module.a.grad(), at::full({4}, kMean)));
+      EXPECT_TRUE(at::equal(module.b.grad(), at::ones({4})));
+    }
+  });
+}
+
+TEST(CheckpointedBackward, AnOuterBackwardThatThrowsAfterAnInnerOneEndedWellIsAFailedStep) {
+  run_ranks(2, [](const ProcessGroup& group) {
+    TwoParameters module;
+    DataParallel ddp(module, group, with_strategy("overlap"));
+    Checkpoint::Body body = [&module](const at::Tensor& x) { return x * module.a; };
+    for (int step = 0; step < 4; ++step) {
+      module.zero_grad();
+      at::Tensor hidden = module.b * rank_value(group);
+      if (step % 2 == 0 && group.rank == 1) hidden = ThrowInBackward::apply(hidden, "the outer one broke");
+      const auto backward = [&] { Checkpoint::apply(hidden, &body).sum().backward(); };
+      if (step % 2 == 0) {
+        EXPECT_THAT(backward, ThrowsMessage<std::exception>(HasSubstr("the outer one broke")));
+        ASSERT_TRUE(ddp.last_failure().has_value());
+        EXPECT_EQ(ddp.last_failure()->rank, 1);
+        EXPECT_EQ(ddp.last_failure()->reason, "the outer one broke");
+        EXPECT_FALSE(module.a.grad().defined());
+      } else {
+        backward();
+        EXPECT_TRUE(at::equal(module.a.grad(), at::full({4}, kMean)));
+        EXPECT_TRUE(at::equal(module.b.grad(), at::full({4}, kMean)));
+      }
+    }
+  });
+}
+
+TEST(CheckpointedBackward, MoreGradientsThanInTheStepsBeforeAreRefusedOnceAndExpectedAfterwards) {
+  run_ranks(2, [](const ProcessGroup& group) {
+    TwoParameters module;
+    DataParallel ddp(module, group, with_strategy("overlap"));
+    Checkpoint::Body body = [&module](const at::Tensor& x) { return x * module.a; };
+    const auto step = [&](bool checkpointed) {
+      module.zero_grad();
+      const at::Tensor inside = checkpointed ? Checkpoint::apply(module.b * 1.0, &body) : body(module.b * 1.0);
+      ((inside + module.a) * rank_value(group)).sum().backward();
+    };
+    step(false);
+    EXPECT_THAT([&] { step(true); }, ThrowsMessage<RuntimeError>(HasSubstr("a received more gradients")));
+    ASSERT_TRUE(ddp.last_failure().has_value());
+    step(true);
+    EXPECT_TRUE(at::equal(module.a.grad(), at::full({4}, 2 * kMean)));
+    step(false);  // and fewer are no trouble
+    EXPECT_TRUE(at::equal(module.a.grad(), at::full({4}, 2 * kMean)));
+  });
+}
+
+TEST(CheckpointedBackward, AParameterThatTheFirstStepLeftOutMayGetSeveralGradientsLater) {
+  run_ranks(2, [](const ProcessGroup& group) {
+    TwoParameters module;
+    DataParallelOptions options = with_strategy("overlap");
+    options.find_unused_parameters = true;
+    DataParallel ddp(module, group, options);
+    Checkpoint::Body body = [&module](const at::Tensor& x) { return x * module.a; };
+    for (int step = 0; step < 4; ++step) {
+      module.zero_grad();
+      const at::Tensor b = module.b * 1.0;
+      ((step == 0 ? b : Checkpoint::apply(b, &body) + module.a) * rank_value(group)).sum().backward();
+      EXPECT_TRUE(at::equal(module.b.grad(), at::full({4}, kMean)));
+      if (step > 0) {
+        EXPECT_TRUE(at::equal(module.a.grad(), at::full({4}, 2 * kMean)));
+      }
+    }
   });
 }
 

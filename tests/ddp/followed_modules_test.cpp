@@ -2,7 +2,6 @@
 // under every strategy, against the same program with means taken by hand.
 #include <fmt/format.h>
 #include <gmock/gmock.h>
-#include <gtest/gtest.h>
 
 #include <sstream>
 

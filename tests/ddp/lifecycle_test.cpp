@@ -1,9 +1,8 @@
 // Construction, destruction, errors in the middle, and unusual orders of events.
 #include <latch>
-#include <numeric>
-#include <random>
 
 #include "known_gradients.h"
+#include "seeded.h"
 
 #include <torch/csrc/autograd/variable.h>
 
@@ -20,13 +19,6 @@ at::Tensor chained_loss(const Tensors& parameters, const std::vector<int64_t>& u
   at::Tensor loss = at::zeros({});
   for (const int64_t i : use_order) loss = loss + (parameters[static_cast<size_t>(i)] * (scale * static_cast<double>(i + 1))).sum();
   return loss;
-}
-
-std::vector<int64_t> shuffled(size_t count, std::mt19937_64& random) {
-  std::vector<int64_t> order(count);
-  std::iota(order.begin(), order.end(), 0);
-  std::ranges::shuffle(order, random);
-  return order;
 }
 
 void expect_mean_gradients(const Tensors& parameters) {
@@ -61,7 +53,8 @@ TEST(Lifecycle, AnExplicitPlanIsKeptAsGiven) {
     DataParallel ddp(module, group, options);
     for (int step = 0; step < 3; ++step) {
       module.zero_grad();
-      chained_loss(module.all, {1, 0, 3, 2}, rank_value(group)).backward();
+      const std::vector<int64_t> order0 = {1, 0, 3, 2}, order1 = {2, 3, 0, 1};
+      chained_loss(module.all, group.rank == 0 ? order0 : order1, rank_value(group)).backward();
       ddp.finish_gradient_synchronization();
       expect_mean_gradients(module.all);
       EXPECT_EQ(ddp.plan(), *options.plan);
@@ -150,40 +143,86 @@ TEST(Lifecycle, ARankThatSkipsABatchWithoutAWordJoinsTheStepWithItsNextOne) {
   });
 }
 
-TEST(RandomModels, ReduceEveryGradientOnce) {
-  run_ranks(2, [](const ProcessGroup& group) {
-    std::mt19937_64 random(42);  // the same on both ranks
-    const auto below = [&random](uint64_t n) { return static_cast<int64_t>(random() % n); };
-    for (int m = 0; m < 30; ++m) {
-      SCOPED_TRACE(m);
-      std::vector<int64_t> sizes(static_cast<size_t>(1 + below(60)));
-      for (int64_t& size : sizes) size = below(4) == 0 ? below(100001) : below(100);
-      Parameters module(sizes);
-      DataParallelOptions options = with_strategy("bucketed", 4 + below(400000));
-      options.cap.rule = below(2) == 0 ? CapRule::kAtMost : CapRule::kCloseWhenFull;
-      if (below(2) == 0) options.cap.first_cap_bytes = 1 + below(1000);
-      if (below(3) == 0) {
-        options.strategy = find_strategy("planned");
-        BucketPlan plan;
-        for (auto left = static_cast<int64_t>(sizes.size()), first = int64_t{0}; left > 0;) {
-          const int64_t count = 1 + below(static_cast<uint64_t>(left));
-          plan.buckets.push_back({first, count});
-          first += count;
-          left -= count;
-        }
-        if (below(2) == 0) plan.launch_order = shuffled(plan.buckets.size(), random);
-        options.plan = plan;
+struct Net : torch::nn::Module {
+  Net() {
+    hidden = register_module("hidden", torch::nn::Linear(6, 8));
+    norm = register_module("norm", torch::nn::BatchNorm1d(8));
+    out = register_module("out", torch::nn::Linear(8, 2));
+    to(at::kDouble);
+    seed_parameters(*this, 3);
+  }
+  at::Tensor loss(const at::Tensor& x) { return out(torch::tanh(hidden(x))).pow(2).mean(); }
+  at::Tensor loss_with_norm(const at::Tensor& x) { return out(norm(hidden(x))).pow(2).mean(); }
+  torch::nn::Linear hidden = nullptr;
+  torch::nn::BatchNorm1d norm = nullptr;
+  torch::nn::Linear out = nullptr;
+};
+
+constexpr int64_t kLocalBatch = 4;
+
+at::Tensor batch_of(int rank, int step) {
+  return seeded_randn({kLocalBatch, 6}, 1000 * static_cast<uint64_t>(rank + 1) + static_cast<uint64_t>(step));
+}
+
+// Every step on the batches of the ranks that have one, in one process.
+Tensors train_alone(const std::vector<int>& batches) {
+  Net net;
+  torch::optim::SGD optimizer(net.parameters(), torch::optim::SGDOptions(0.1).momentum(0.9));
+  for (int step = 0; step < *std::ranges::max_element(batches); ++step) {
+    Tensors parts;
+    for (size_t rank = 0; rank < batches.size(); ++rank) {
+      if (step < batches[rank]) parts.push_back(batch_of(static_cast<int>(rank), step));
+    }
+    optimizer.zero_grad();
+    net.loss(torch::cat(parts)).backward();
+    optimizer.step();
+  }
+  return net.parameters();
+}
+
+class Join : public testing::TestWithParam<std::vector<int>> {};
+
+TEST_P(Join, TheMeanIsOverTheRanksThatHaveData) {
+  const std::vector<int> batches = GetParam();
+  const Tensors expected = train_alone(batches);
+  run_ranks(static_cast<int>(batches.size()), [&](const ProcessGroup& group) {
+    for (const char* strategy : {"naive", "flat", "overlap", "bucketed"}) {
+      SCOPED_TRACE(strategy);
+      Net net;
+      DataParallelOptions options = with_strategy(strategy, 256);
+      options.find_unused_parameters = true;  // the norm's
+      DataParallel ddp(net, group, options);
+      torch::optim::SGD optimizer(net.parameters(), torch::optim::SGDOptions(0.1).momentum(0.9));
+      for (int step = 0; step < batches[static_cast<size_t>(group.rank)]; ++step) {
+        optimizer.zero_grad();
+        synchronise(ddp, net.loss(batch_of(group.rank, step)));
+        optimizer.step();
       }
-      const std::vector<int64_t> use_order0 = shuffled(sizes.size(), random);
-      const std::vector<int64_t> use_order1 = below(2) == 0 ? use_order0 : shuffled(sizes.size(), random);
-      DataParallel ddp(module, group, options);
-      for (int step = 0; step < 3; ++step) {
-        module.zero_grad();
-        chained_loss(module.all, group.rank == 0 ? use_order0 : use_order1, rank_value(group)).backward();
-        ddp.finish_gradient_synchronization();
-        expect_mean_gradients(module.all);
+      ddp.join([&] { optimizer.step(); });
+      EXPECT_EQ(ddp.stats().steps, *std::ranges::max_element(batches));
+      const Tensors trained = net.parameters();
+      for (size_t i = 0; i < expected.size(); ++i) EXPECT_TRUE(at::allclose(trained[i], expected[i], 1e-9, 1e-12)) << "parameter " << i;
+
+      // Outside the scope every rank steps again, and what it learned of the first backward holds.
+      for (int step = 100; step < 102; ++step) {
+        net.zero_grad();
+        synchronise(ddp, net.loss(batch_of(group.rank, step)));
       }
     }
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(Uneven, Join,
+                         testing::Values(std::vector{3, 3}, std::vector{4, 1}, std::vector{0, 3}, std::vector{2, 0, 5}, std::vector{0, 0}));
+
+TEST(JoinScope, BuffersComeFromARankThatHasData) {
+  run_ranks(2, [](const ProcessGroup& group) {
+    Net net;
+    DataParallel ddp(net, group);
+    for (int step = 0; step < (group.rank == 0 ? 1 : 4); ++step) synchronise(ddp, net.loss_with_norm(batch_of(group.rank, step)));
+    ddp.join([] {});
+    // The first step counted rank 0's batch; then rank 1 was the only one to have any.
+    EXPECT_EQ(net.norm->num_batches_tracked.item<int64_t>(), 4);
   });
 }
 

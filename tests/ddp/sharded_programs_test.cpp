@@ -1,5 +1,4 @@
 // Programs under the strategy sharded: failed and skipped steps, joins, parameters and optimisers that change, checkpoints, refusals.
-#include <fmt/format.h>
 
 #include <sstream>
 

@@ -1,13 +1,16 @@
 // The strategy sharded: a part of the optimiser on every rank, and what travels (late_test.cpp, strategies_test.cpp: that it trains as
 // bucketed).
-#include <fmt/format.h>
-#include <gtest/gtest.h>
+#include <gmock/gmock.h>
+
+#include <map>
 
 #include "ddp/sharded/slices.h"
 #include "training.h"
 
 namespace firkin {
 namespace {
+
+using testing::HasSubstr;
 
 TEST(Sharded, ARankKeepsItsPartOfTheOptimizersState) {
   for (const char* optimizer : {"SGD", "AdamW"}) {
@@ -71,6 +74,151 @@ TEST(Slices, OfAnyLengthsTravelAndAddUp) {
       expect_sum_in_slices(group, SlicedBucket(lengths), at::arange(10, at::kDouble));
     }
     expect_sum_in_slices(group, SlicedBucket(), at::arange(3 * 1'000'003, at::kInt).to(at::kFloat));  // in two pieces of unequal length
+  });
+}
+
+constexpr int64_t kRows = 8;
+
+torch::nn::Sequential rounded_net() {
+  torch::nn::Sequential net(torch::nn::Linear(6, 7), torch::nn::Tanh(), torch::nn::Linear(7, 3));
+  net->to(at::kBFloat16);
+  const at::NoGradGuard no_grad;
+  double first = 0.3;
+  for (at::Tensor& parameter : net->parameters()) {
+    parameter.copy_(at::sin(at::arange(parameter.numel(), at::kFloat) + first).view(parameter.sizes()));
+    first += 0.5;
+  }
+  return net;
+}
+
+// What each rank's rows give is the same whatever the strategy.
+class MasterTraining {
+ public:
+  explicit MasterTraining(const ProcessGroup& group, const std::string& optimizer = "AdamW")
+      : net(rounded_net()), group_(group), training_(*net, group, with_strategy("sharded", 40), optimizer, {.master_weights = true}) {}
+
+  void steps(int count) {
+    for (int i = 0; i < count; ++i) {
+      const at::Tensor rows = at::arange(kRows * 6, at::kFloat).view({kRows, 6}) * (0.1 + 0.01 * done_++) + group_.rank;
+      net->forward(rows.sin().to(at::kBFloat16)).square().sum().backward();
+      sharded.step();
+    }
+  }
+
+  std::map<std::string, at::Tensor> masters() {
+    std::map<std::string, at::Tensor> result;
+    for (const auto& [name, master] : sharded.gather_masters()) result[name] = master;
+    return result;
+  }
+
+  torch::nn::Sequential net;
+
+ private:
+  const ProcessGroup& group_;
+  int done_ = 0;
+  Training training_;
+
+ public:
+  DataParallel& ddp = training_.ddp;
+  ShardedOptimizer& sharded = *training_.sharded;
+};
+
+void expect_rounded(const torch::nn::Module& net, const std::map<std::string, at::Tensor>& masters) {
+  for (const auto& [name, parameter] : trainable_parameters(net)) {
+    const at::Tensor& master = masters.at(name);
+    EXPECT_EQ(master.scalar_type(), at::kFloat) << name;
+    EXPECT_TRUE(at::equal(master.to(at::kBFloat16), parameter.detach())) << name;
+    EXPECT_FALSE(at::equal(master, parameter.detach().to(at::kFloat))) << name << ": more than its parameter";
+  }
+}
+
+TEST(ShardedMasters, EveryParameterIsItsMasterRoundedOnEveryRank) {
+  for (const int world_size : {1, 2, 3}) {
+    run_ranks(world_size, [](const ProcessGroup& group) {
+      MasterTraining training(group);
+      training.steps(5);
+      expect_rounded(training.ddp.module(), training.masters());
+    });
+  }
+}
+
+TEST(ShardedMasters, ValuesThatTheProgramWritesAreSteppedFrom) {
+  run_ranks(2, [](const ProcessGroup& group) {
+    MasterTraining training(group, "Plain");
+    training.steps(2);
+    training.ddp.module();  // waits
+    const std::map<std::string, at::Tensor> before = training.masters();
+    {
+      const at::NoGradGuard no_grad;
+      training.net->parameters()[0].select(0, 0).fill_(0.75);
+    }
+    for (auto& options : training.sharded.optimizer().param_groups()) options.options().set_lr(0);
+    training.steps(1);
+    std::map<std::string, at::Tensor> after = training.masters();
+    EXPECT_TRUE(after.at("0.weight").select(0, 0).eq(0.75).all().item<bool>());
+    EXPECT_TRUE(at::equal(after.at("0.weight").narrow(0, 1, 6), before.at("0.weight").narrow(0, 1, 6))) << "these nobody has written";
+    EXPECT_TRUE(at::equal(after.at("2.weight"), before.at("2.weight")));
+  });
+}
+
+TEST(ShardedMasters, StayExactWhenPartsAreDividedAnew) {
+  run_ranks(3, [](const ProcessGroup& group) {
+    MasterTraining training(group);
+    training.steps(3);
+    training.ddp.module();
+    const auto before = training.masters();
+    training.net->parameters()[0].set_requires_grad(false);
+    training.ddp.parameters_changed();
+    training.steps(0);
+    for (const auto& [name, master] : training.masters()) EXPECT_TRUE(at::equal(master, before.at(name))) << name;
+    training.steps(2);
+    training.net->parameters()[0].set_requires_grad(true);
+    training.ddp.parameters_changed();
+    EXPECT_TRUE(at::equal(training.masters().at("0.weight"), before.at("0.weight"))) << "frozen meanwhile";
+    training.steps(2);
+    expect_rounded(training.ddp.module(), training.masters());
+  });
+}
+
+TEST(ShardedMasters, LoadedOnesGoOnToTheLastBit) {
+  run_ranks(2, [](const ProcessGroup& group) {
+    MasterTraining whole(group);
+    whole.steps(6);
+    const auto expected = whole.masters();
+
+    MasterTraining first(group);
+    first.steps(3);
+    const auto plain = make_named_optimizer("AdamW", trainable_parameters(first.ddp.module()));
+    first.sharded.gather_into(*plain);
+    const std::vector<NamedTensor> masters = first.sharded.gather_masters();
+
+    MasterTraining second(group);
+    second.steps(3);  // of the data; what it has learned is replaced
+    const at::NoGradGuard no_grad;
+    const std::vector<NamedTensor> from = trainable_parameters(*first.net), to = trainable_parameters(second.ddp.module());
+    const auto of_second = make_named_optimizer("AdamW", to);
+    for (size_t i = 0; i < to.size(); ++i) {
+      to[i].tensor.detach().copy_(from[i].tensor);
+      of_second->state()[to[i].tensor.unsafeGetTensorImpl()] = plain->state().at(from[i].tensor.unsafeGetTensorImpl())->clone();
+    }
+    second.sharded.load_from(*of_second);
+    second.sharded.load_masters(masters);
+    {
+      const at::AutoGradMode grad(true);
+      second.steps(3);
+    }
+    for (const auto& [name, master] : second.masters()) EXPECT_TRUE(at::equal(master, expected.at(name))) << name;
+  });
+}
+
+TEST(ShardedMasters, ThatAreNotThereAreRefusedByName) {
+  run_ranks(1, [](const ProcessGroup& group) {
+    MasterTraining training(group);
+    const auto refusal = [&](const NamedTensor& master) {
+      return message_of<InputError>([&] { training.sharded.load_masters({master}); });
+    };
+    EXPECT_THAT(refusal({"3.weight", at::ones({2})}), HasSubstr("'3.weight' has no master weights here"));
+    EXPECT_THAT(refusal({"0.weight", at::ones({2})}), HasSubstr("the state of 0.weight has the shape [2]; expected the parameter's, ["));
   });
 }
 

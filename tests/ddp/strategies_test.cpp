@@ -1,7 +1,6 @@
 // Every strategy trains as one process on the whole batch would: every kind of model, optimiser and precision, on 1 to 4 ranks.
 #include <fmt/format.h>
 #include <gmock/gmock.h>
-#include <gtest/gtest.h>
 
 #include "../pairwise.h"
 #include "training.h"
@@ -26,7 +25,7 @@ void divide_in_two_buckets(DataParallelOptions& options, const std::string& mode
 
 // Up to two ranks, where a sum has one order only, to the last bit.
 TEST_P(EveryStrategy, TrainsAsOneProcessOnTheWholeBatch) {
-  const std::vector<std::string> strategies = {"naive", "flat", "overlap", "bucketed", "planned", "sharded", kWhole};
+  const std::vector<std::string> strategies = {"naive", "flat", "overlap", "bucketed", "planned", "ordered", "sharded", kWhole};
   const auto& [model, optimizer, world_size, dtype] = GetParam();
   const TrainingSetup setup{.model = model, .optimizer = optimizer, .dtype = dtype, .steps = 5, .set = [&](DataParallelOptions& options) {
                               divide_in_two_buckets(options, model);

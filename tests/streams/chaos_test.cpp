@@ -2,7 +2,6 @@
 // streams are forgotten most easily.
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <gmock/gmock.h>
-#include <gtest/gtest.h>
 
 #include "../ddp/chaos.h"
 #include "checked_backend.h"

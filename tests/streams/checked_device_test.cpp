@@ -3,7 +3,6 @@
 
 #include <c10/core/StreamGuard.h>
 #include <gmock/gmock.h>
-#include <gtest/gtest.h>
 
 #include <torch/torch.h>
 

@@ -5,7 +5,6 @@
 #include <c10/core/DeviceGuard.h>
 #include <c10/core/StreamGuard.h>
 #include <gmock/gmock.h>
-#include <gtest/gtest.h>
 
 #include <latch>
 

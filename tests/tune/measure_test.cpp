@@ -2,7 +2,6 @@
 #include "tune/measure.h"
 
 #include <gmock/gmock.h>
-#include <gtest/gtest.h>
 
 #include "../bench/small_workload.h"
 #include "../comm/thread_ranks.h"

@@ -2,11 +2,8 @@
 #include "firkin/tune/tune.h"
 
 #include <gmock/gmock.h>
-#include <gtest/gtest.h>
 
 #include <filesystem>
-#include <numeric>
-#include <stdexcept>
 
 #include "../base/temporary_folder.h"
 #include "../comm/thread_ranks.h"

@@ -132,7 +132,3 @@ class Reference(unittest.TestCase):
 
     def test_gpt2_untied(self):
         self.check("gpt2", "untied", gpt2)
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -2,7 +2,6 @@
 #include "workload/replay_workload.h"
 
 #include <gmock/gmock.h>
-#include <gtest/gtest.h>
 
 #include <chrono>
 #include <utility>
