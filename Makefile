@@ -55,8 +55,8 @@ docs: ## the documentation site, in build-docs/html (Python's reference and the 
 	@echo "open $(SITE)/html/index.html"
 
 docs-test: docs ## and its pages in a browser, wide and narrow; its links, its search, its prose
-	FIRKIN_SITE=$(SITE)/html .venv-docs/bin/python tests/docs/site_test.py
-	FIRKIN_SOURCE_DIR=$(CURDIR) .venv-docs/bin/python tests/docs/prose_test.py
+	FIRKIN_SITE=$(SITE)/html .venv-docs/bin/python tests/run.py tests/docs/site_test.py
+	FIRKIN_SOURCE_DIR=$(CURDIR) .venv-docs/bin/python tests/run.py tests/docs/prose_test.py
 
 FUZZ_SECONDS := 600
 

@@ -1,8 +1,9 @@
-"""Runs test files of Python's as ctest does, in one process; by hand `python3 NAME_test.py` runs the tests of one.
+"""Runs test files of Python's, in one process.
 
-    python3 tests/run.py NAME_test.py...           every class
-    python3 tests/run.py NAME_test.py... --first   without the classes of the second tier, whose names end in Full
-    python3 tests/run.py NAME_test.py... --full    those alone
+    python3 tests/run.py NAME_test.py...             every class
+    python3 tests/run.py NAME_test.py... --first     without the classes of the second tier, whose names end in Full
+    python3 tests/run.py NAME_test.py... --full      those alone
+    python3 tests/run.py NAME_test.py... Class.test  those whose names hold this
 
 Exit code 77 when every test was skipped, which ctest shows. tests/main.cpp does the same for C++.
 """
@@ -15,11 +16,11 @@ import unittest
 SKIPPED = 77
 
 
-def tests_of(suite, full):
+def tests_of(suite, full, names):
     for test in suite:
         if isinstance(test, unittest.TestSuite):
-            yield from tests_of(test, full)
-        elif full is None or full == type(test).__name__.endswith("Full"):
+            yield from tests_of(test, full, names)
+        elif full in (None, type(test).__name__.endswith("Full")) and (not names or any(name in test.id() for name in names)):
             yield test
 
 
@@ -45,10 +46,11 @@ def main(words):
     (tier,) = [word for word in words if word.startswith("--")] or [None]
     full = {None: None, "--first": False, "--full": True}[tier]
     suite = unittest.TestSuite()
-    for file in (pathlib.Path(word).resolve() for word in words if word != tier):
+    names = [word for word in words if word != tier and not word.endswith(".py")]
+    for file in (pathlib.Path(word).resolve() for word in words if word.endswith(".py")):
         if str(file.parent) not in sys.path:
             sys.path.insert(0, str(file.parent))
-        suite.addTests(tests_of(unittest.defaultTestLoader.loadTestsFromName(file.stem), full))
+        suite.addTests(tests_of(unittest.defaultTestLoader.loadTestsFromName(file.stem), full, names))
     if suite.countTestCases() == 0:
         sys.exit(f"no test in {' '.join(words)}")
     result = unittest.TextTestRunner(verbosity=2, resultclass=Result).run(suite)

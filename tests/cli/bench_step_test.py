@@ -4,7 +4,6 @@ import json
 import signal
 import subprocess
 import time
-import unittest
 
 from program import DEADLINE_S, FIRKIN, TINY, InFolder, firkin
 
@@ -129,7 +128,3 @@ class MatrixFull(Steps):
             self.assertEqual(result.returncode, 0, result.stderr)
             bytes_of[dtype] = self.results()["configurations"][0]["model"]["gradient_bytes"]
         self.assertEqual(bytes_of["fp32"], 2 * bytes_of["bf16"])
-
-
-if __name__ == "__main__":
-    unittest.main(verbosity=2)

@@ -9,7 +9,6 @@ import shutil
 import signal
 import subprocess
 import time
-import unittest
 
 from program import DEADLINE_S, FIRKIN, TINY_MODEL, InFolder, firkin
 
@@ -344,7 +343,3 @@ def wait_for_ranks(launcher, count):
             return by_rank
         time.sleep(0.02)
     raise TimeoutError("the ranks did not start")
-
-
-if __name__ == "__main__":
-    unittest.main(verbosity=2)

@@ -2,7 +2,6 @@
 
 import json
 import os
-import unittest
 
 from program import InFolder, firkin
 
@@ -28,7 +27,3 @@ class Device(InFolder):
         self.assertEqual(result.returncode, 0, result.stderr)
         environment = json.loads((self.out / "results.json").read_text())["environment"]
         self.assertEqual((environment["device"], environment["backend"], environment.get("gpu")), ("cpu", "gloo", None))
-
-
-if __name__ == "__main__":
-    unittest.main()

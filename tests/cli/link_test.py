@@ -3,7 +3,6 @@
 import csv
 import json
 import os
-import unittest
 
 from program import TINY_MODEL, InFolder, firkin
 
@@ -60,7 +59,3 @@ class Link(InFolder):
     def test_a_launchers_ranks_count(self):
         environment = dict(os.environ, RANK="0", WORLD_SIZE="3", MASTER_ADDR="127.0.0.1", MASTER_PORT="1")
         self.refused("number of ranks, 3", "--link", "1gbit", "--world", 2, env=environment)
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -2,7 +2,6 @@
 
 import json
 import pathlib
-import unittest
 
 from program import TINY_MODEL, InFolder, firkin
 
@@ -119,7 +118,3 @@ class TraceFull(Traced):
         table = self.trace("--strategies", "flat,bucketed", "--cap", "0.25MiB").stdout
         self.assertIn("bucketed 0.25 MiB", table)
         self.assertLess(max(map(len, table.splitlines()[:-1])), 80)
-
-
-if __name__ == "__main__":
-    unittest.main(verbosity=2)

@@ -208,7 +208,3 @@ class Claims(unittest.TestCase):
         import page
 
         self.assertEqual(page.text(json.loads((ROOT / "studies/worth/results.json").read_text())), (ROOT / "docs/where_it_matters.md").read_text())
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -89,7 +89,3 @@ class Reading(unittest.TestCase):
         self.assertIsNone(difference(["a", "..."], ["a", "b", "c"]))
         self.assertIsNone(difference(["..."], []))
         self.assertIn("shown:   d", difference(["...", "d"], ["a", "b", "c"]))
-
-
-if __name__ == "__main__":
-    unittest.main()

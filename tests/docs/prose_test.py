@@ -137,7 +137,3 @@ class Prose(unittest.TestCase):
 
     def test_long_lines_are_found_outside_of_tables(self):
         self.assertEqual(too_long(f"{'word ' * 21}\n| {'x' * 120} |\n```\n{'y' * 89}\n```\n"), [(1, 100), (4, 88)])
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -73,7 +73,3 @@ class Pages(unittest.TestCase):
     def test_search_finds_without_a_network(self):
         document = self.open("search", 1280, 800, "?q=indifference")
         self.assertRegex(document, r'<ul [^>]*class="search".*<a href="docs/')
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -258,7 +258,3 @@ class TorchrunFull(Training):
         losses = dict(first.losses())
         whole = self.train("--steps", len(losses), out=self.folder / "whole")
         self.assert_close(sorted(losses.items()), whole, delta=0.05)  # after some thousand steps; other samples would differ by more
-
-
-if __name__ == "__main__":
-    unittest.main(verbosity=2)

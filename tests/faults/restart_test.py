@@ -26,7 +26,3 @@ class Restart(unittest.TestCase):
 
 class RestartFull(Restart):
     lost_in = (("bucketed", "rendezvous"), ("bucketed", "bucket"))
-
-
-if __name__ == "__main__":
-    unittest.main(verbosity=2)

@@ -102,7 +102,3 @@ class InstalledPackage(unittest.TestCase):
     def test_installed_package_does_not_name_the_source_folder(self):
         for file in self.prefix.rglob("*.cmake"):
             self.assertNotIn(f"{SOURCE}/include", file.read_text(), file)
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -242,7 +242,3 @@ class PythonPackage(unittest.TestCase):
         none = [f"-Ccmake.define.CMAKE_DISABLE_FIND_PACKAGE_{name}=ON" for name in ("fmt", "nlohmann_json", "CLI11")]
         checked(*pip, "install", "--no-index", "--find-links", FOLDER / "needed", *none, sdist, deadline_s=BUILD_DEADLINE_S, **QUICK)
         self.assert_runs(scripts)
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -11,7 +11,7 @@ import subprocess
 import tempfile
 import unittest
 
-from commands import BUILD_DEADLINE_S, RUN_DEADLINE_S, environment, run
+from commands import BUILD_DEADLINE_S, environment, run
 
 BUILD = pathlib.Path(os.environ["FIRKIN_BINARY_DIR"])
 CMAKE = os.environ["CMAKE_COMMAND"]
@@ -150,7 +150,3 @@ class InstalledProgram(unittest.TestCase):
             with self.subTest(libtorch=libtorch, command=command[0]):
                 result = run(self.firkin, *command, FIRKIN_LIBTORCH=libtorch)
                 self.assertEqual(result.returncode, code, result.stderr)
-
-
-if __name__ == "__main__":
-    unittest.main()

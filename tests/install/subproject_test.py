@@ -98,7 +98,3 @@ class Subproject(unittest.TestCase):
         result = run(*words, "-B", self.folder / "without")
         self.assertNotEqual(result.returncode, 0)
         self.assertIn("-DFIRKIN_VEGA_BUNDLE=FILE", "".join(result.stderr.split()))
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -197,7 +197,3 @@ class Rate(unittest.TestCase):
         self.assertEqual(result.returncode, 0, result.stderr)
         burst = 256 * 1024  # passes at once, before the limit
         self.assertGreater(float(result.stdout), 8 * (2_000_000 - burst) / 50e6)
-
-
-if __name__ == "__main__":
-    unittest.main(verbosity=2)

@@ -36,7 +36,3 @@ class Latency(unittest.TestCase):
             result = lab("--latency", "20ms", *options, command=[sys.executable, "-c", CONNECT])
             self.assertEqual(result.returncode, 0, result.stderr)
             self.assertGreaterEqual(float(result.stderr.split("[host1] ")[1]), 0.04)
-
-
-if __name__ == "__main__":
-    unittest.main(verbosity=2)

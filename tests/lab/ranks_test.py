@@ -54,7 +54,3 @@ class TwoHosts(unittest.TestCase):
     def test_the_script_for_torchrun_on_two_nodes(self):
         results = self.measure("bash", str(LAUNCHER), NODES="2", HEAD="host0", RANKS_PER_NODE="1")
         self.assertEqual(sorted(host["host"] for host in results["environment"]["hosts"]), ["host0", "host1"])
-
-
-if __name__ == "__main__":
-    unittest.main(verbosity=2)

@@ -49,7 +49,3 @@ class Usage(unittest.TestCase):
             if subprocess.run([*without_tc, "true"], capture_output=True).returncode != 0:
                 self.skipTest("users may not make namespaces here")
             self.assert_refused(lab("--rate", "1gbit", command=["true"], prefix=without_tc), "in PATH; expected Debian's package iproute2")
-
-
-if __name__ == "__main__":
-    unittest.main(verbosity=2)

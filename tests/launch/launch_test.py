@@ -73,7 +73,3 @@ class Scripts(unittest.TestCase):
 
     def test_the_exit_code_is_the_commands(self):
         self.assertEqual(launch("slurm-srun.sh", "bash", "-c", "exit 3", **ALLOCATION).returncode, 3)
-
-
-if __name__ == "__main__":
-    unittest.main()

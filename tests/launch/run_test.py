@@ -42,7 +42,3 @@ class TwoRanks(unittest.TestCase):
         if "Open MPI" not in version:
             self.skipTest("no mpirun of Open MPI on this machine")
         self.measure("mpirun.sh", OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1")
-
-
-if __name__ == "__main__":
-    unittest.main(verbosity=2)

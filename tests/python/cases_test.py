@@ -5,7 +5,6 @@ Under every strategy they must train as with means taken by hand. The ranks live
 
 import contextlib
 import copy
-import unittest
 import warnings
 
 import firkin
@@ -322,7 +321,3 @@ class Programs(ByHand):
 
 class ProgramsFull(Programs):
     ranks, strategies = 3, STRATEGIES
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -1,7 +1,6 @@
 """Modules whose parameters are frozen, thawed, added or replaced after wrapping, and audits: equal ranks, or the same error on all of them."""
 
 import copy
-import unittest
 
 import firkin
 import torch
@@ -251,7 +250,3 @@ class Audits(TestCase):
         if dist.get_rank() == 1:
             adam.state[told.module.layers[2].bias]["exp_avg"][0] += 1e-3
         self.assert_differs("exp_avg of layers.2.bias", told.audit)
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -2,7 +2,6 @@
 
 import datetime
 import functools
-import unittest
 
 import firkin
 import torch
@@ -161,7 +160,3 @@ class CommHooks(TestCase):
             "too late": lambda: late.register_comm_hook(None, bf16),
             "gradient hook": lambda: firkin.DistributedDataParallel(layers()).register_comm_hook(None, low_rank if dist.get_rank() == 0 else bf16),
         }))  # fmt: skip
-
-
-if __name__ == "__main__":
-    unittest.main()

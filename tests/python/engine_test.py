@@ -252,7 +252,3 @@ class EngineFull(unittest.TestCase):
     @on_ranks(2)
     def test_can_be_dropped_as_soon_as_a_step_has_ended_however_often(self):
         come_and_go(300)
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -51,7 +51,3 @@ class Automatic(unittest.TestCase):
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertRegex(done.stdout, r"trained 200 steps: loss [\d.]+; buckets: \d+, settled")
         self.assertEqual(len(re.findall("^firkin: .*; measured in", done.stdout, re.MULTILINE)), 1, done.stdout)  # what was chosen, or why nothing
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -75,7 +75,3 @@ class Callbacks(unittest.TestCase):
                     self.assertEqual(seen["different"], 0)
                     if "check" in seen:
                         self.assertRegex(seen["check"], r"^check: \d+ buckets, as tuned: ")
-
-
-if __name__ == "__main__":
-    unittest.main()

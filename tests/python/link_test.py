@@ -146,7 +146,3 @@ class Link(TestCase):
         with mock.patch("importlib.import_module", side_effect=ImportError):
             found = refusals({"installed without its C++ engine; expected it to be built: FIRKIN_PYTHON_ENGINE=1": load_engine})
         self.assert_refused(found)
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -2,7 +2,6 @@
 
 import copy
 import io
-import unittest
 
 import firkin
 import torch
@@ -133,7 +132,3 @@ class Ordered(TestCase):
             "expected the default one": lambda: copy.deepcopy(of_a_group),
         }))  # fmt: skip
         train(model, optimizer, range(STEPS))  # nothing is left of what was refused
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -1,7 +1,6 @@
 """Programs under the strategies "ordered" and "sharded", whose steps end later: to the bits of "bucketed"."""
 
 import copy
-import unittest
 
 import firkin
 import torch
@@ -250,7 +249,3 @@ class Programs(TestCase):
                 worst = max(float((a - b).abs().max()) for a, b in zip(expected, tensors, strict=True))
                 self.assertLessEqual(worst, 1e-12 if program is clips else 0, (program.__name__, strategy))
                 self.assertTrue(late, (program.__name__, strategy))
-
-
-if __name__ == "__main__":
-    unittest.main()

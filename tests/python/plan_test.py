@@ -252,7 +252,3 @@ class ProfileOfOneProcess(unittest.TestCase):
         profile = firkin.profile(model, step_of(model), steps=3, find_unused_parameters=True)
         self.assertEqual(profile.names[:2], ["spare.weight", "spare.bias"])
         self.assertEqual(profile.ready_s[:2], [0, 0])
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -10,7 +10,6 @@ import unittest
 import firkin
 from firkin._core import Tuner, results_in_words
 
-DATA = pathlib.Path(__file__).resolve().parents[2] / "data"
 MIB = 1 << 20
 
 
@@ -23,14 +22,9 @@ def small_curve(world_size=2):
 
 
 class AssignBuckets(unittest.TestCase):
-    def test_closes_a_bucket_once_it_is_full(self):
+    def test_arguments_reach_the_rule(self):
         self.assertEqual(firkin.assign_buckets([MIB, MIB, MIB, MIB], cap_mib=1.5), [[0, 1], [2, 3]])
-
-    def test_at_most_never_exceeds_the_cap(self):
-        self.assertEqual(firkin.assign_buckets([MIB, MIB, MIB], cap_mib=1.5, rule="at-most"), [[0], [1], [2]])
-
-    def test_the_first_bucket_may_be_smaller(self):
-        self.assertEqual(firkin.assign_buckets([MIB] * 4, cap_mib=8, first_cap_mib=1), [[0], [1, 2, 3]])
+        self.assertEqual(firkin.assign_buckets([MIB] * 4, cap_mib=2, first_cap_mib=1, rule="at-most"), [[0], [1, 2], [3]])
 
     def test_bad_input_is_one_line(self):
         for arguments, says in [
@@ -187,7 +181,3 @@ class Typing(unittest.TestCase):
         stub = (folder / "_core.pyi").read_text()
         for name in ("class Profile", "class AllReduceTable", "class Prediction", "def predict(", "def assign_buckets("):
             self.assertIn(name, stub)
-
-
-if __name__ == "__main__":
-    unittest.main()

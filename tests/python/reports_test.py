@@ -2,7 +2,6 @@
 refused in one line. The reports stand behind the programs, as OWNER/REPOSITORY#NUMBER on GitHub."""
 
 import copy
-import unittest
 
 import torch
 from ranks import on_ranks
@@ -238,7 +237,3 @@ class ProgramsFull(Programs):
     @on_ranks(3)
     def test_compiled_ones_do_too(self):
         self.assert_as_by_hand(COMPILED)
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -258,7 +258,3 @@ class SeveralSizes(unittest.TestCase):
             self.assertEqual(other, saved)
         for size in (2, 1):
             self.assertEqual(with_ranks(size, resumes, saved), [True] * size)
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -1,7 +1,6 @@
 """firkin.tune with training programs as they are: they work, or are refused in one line that says what to write instead."""
 
 import itertools
-import unittest
 
 import firkin
 import torch
@@ -202,7 +201,3 @@ class Refuses(TestCase):
         synced = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.SyncBatchNorm(WIDTH))
         with self.assertRaisesRegex(ValueError, "SyncBatchNorm"):
             firkin.tune(synced, step_of(synced), **QUICK)
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -330,7 +330,3 @@ class MemoryFull(unittest.TestCase):
                 print(f"model and optimiser {held:.0f} MiB; peak of training {trained:.0f} MiB, of tuning {more:.0f} MiB more")
                 self.assertGreater(held, 190)
                 self.assertLess(more, held + 32)
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -187,7 +187,3 @@ class CommandLineFull(unittest.TestCase):
         with tempfile.TemporaryDirectory() as folder:
             done = torchrun("small_script.py:build_and_communicate_at_the_end", "--time-budget-s", "1", "--out", folder)
             self.assertEqual(done.returncode, 0, done.stderr)
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -215,7 +215,3 @@ class BadInput(TestCase):
             with mock.patch.object(ranks, "_backends", "cpu:gloo,cuda:nccl"):  # what a CUDA build makes of init_process_group()
                 self.assertEqual(ranks.gradient_device().type, "cuda" if torch.cuda.is_available() else "cpu")
             dist.destroy_process_group()
-
-
-if __name__ == "__main__":
-    unittest.main()

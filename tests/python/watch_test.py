@@ -317,7 +317,3 @@ class ProgramsTest(unittest.TestCase):
 
 class ProgramsFull(ProgramsTest):
     ranks, programs = 3, (*itertools.product(PROGRAMS, ENGINES), *itertools.product(COMPILED, ["default"]))
-
-
-if __name__ == "__main__":
-    unittest.main()

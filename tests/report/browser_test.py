@@ -88,7 +88,3 @@ class EveryPageFull(Browser, unittest.TestCase):
         (self.folder / "a.csv").write_text("bytes,world_size,median_s\n1024,8,0.001\n1073741824,8,0.5\n")
         self.run_firkin("predict", "--tensors", "t.csv", "--allreduce", "a.csv", "--out", ".")
         self.check(self.folder / "report.html", LAPTOP, ["predicted"])
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -67,7 +67,3 @@ class Templates(unittest.TestCase):
         chart = charts_of_page(page)["curve"]
         self.assertEqual((chart["title"]["text"], chart["title"]["color"], chart["width"]), ("A title", "#111111", 820))
         self.assertEqual((chart["mark"]["color"], chart["background"]), ("#c8500a", "#ffffff"))
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -142,7 +142,3 @@ class OnTheCpuFull(InAFolder):
         for file in files:
             self.assertTrue(file.is_file())
             self.assertLessEqual(file.stat().st_size, 16 << 20)
-
-
-if __name__ == "__main__":
-    unittest.main()

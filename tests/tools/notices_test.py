@@ -82,7 +82,3 @@ class Notices(unittest.TestCase):
         shown = re.search(r"<summary>Licences of the code in this page</summary>.*?<pre>(.*?)</pre>", text, re.DOTALL)
         self.assertIsNotNone(shown)
         self.assertEqual(html.unescape(shown[1]), OF_PAGES.partition("\n")[2].strip())
-
-
-if __name__ == "__main__":
-    unittest.main()

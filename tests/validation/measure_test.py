@@ -127,7 +127,3 @@ class Usage(unittest.TestCase):
             lines = recorded.study("--list", "--out", folder).stdout.splitlines()
         self.assertEqual([line.split()[0] for line in lines if " measured " in line], [regime.name])
         self.assertEqual(len(lines), 18)
-
-
-if __name__ == "__main__":
-    unittest.main()

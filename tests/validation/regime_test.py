@@ -29,7 +29,3 @@ class OneRegime(unittest.TestCase):
             self.assertEqual(again.returncode, 0, again.stderr)
             self.assertIn("0 of 1 regimes to measure", again.stderr)
             self.assertEqual((docs / "validation.md").read_text(), page)
-
-
-if __name__ == "__main__":
-    unittest.main()
