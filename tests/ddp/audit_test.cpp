@@ -53,60 +53,54 @@ const std::vector<Damage> kDamages = {
 };
 
 TEST_P(Audit, FindsWhatOneRankHasOtherwise) {
-  expect_the_same_on_every_rank(
-      [](World& world) {
-        for (const Damage& damage : kDamages) {
-          SCOPED_TRACE(damage.what);
-          Net net(world.seed());
-          set_trainable(*net.middle, false);
-          const auto ddp = world.wrap(net);
-          torch::optim::SGD optimizer = sgd(net);
-          for (int step = 0; step < 2; ++step) world.train(ddp.get(), net, optimizer, step);
-          ddp->audit();
-          if (world.is_offender()) damage.make(net);
-          const std::string error = message_of<AuditError>([&] { ddp->audit(); });
-          const int other = std::max(world.offender(), 1);
-          EXPECT_THAT(error, AllOf(HasSubstr(damage.parameter), ContainsRegex(fmt::format("ranks? 0 .*{}", other))));
-          world.note(error);
-        }
-        return Tensors{at::zeros({1})};
-      },
-      3);
+  expect_the_same_on_every_rank(3, [](World& world) {
+    for (const Damage& damage : kDamages) {
+      SCOPED_TRACE(damage.what);
+      Net net(world.seed());
+      set_trainable(*net.middle, false);
+      const auto ddp = world.wrap(net);
+      torch::optim::SGD optimizer = sgd(net);
+      for (int step = 0; step < 2; ++step) world.train(ddp.get(), net, optimizer, step);
+      ddp->audit();
+      if (world.is_offender()) damage.make(net);
+      const std::string error = message_of<AuditError>([&] { ddp->audit(); });
+      const int other = std::max(world.offender(), 1);
+      EXPECT_THAT(error, AllOf(HasSubstr(damage.parameter), ContainsRegex(fmt::format("ranks? 0 .*{}", other))));
+      world.note(error);
+    }
+    return Tensors{at::zeros({1})};
+  });
 }
 
 TEST_P(Audit, NansThatAreTheSameOnAllRanksAreNoDifference) {
-  expect_the_same_on_every_rank(
-      [](World& world) {
-        Net net(world.seed());
-        const auto ddp = world.wrap(net);
-        net.first->weight.data().fill_(std::numeric_limits<double>::quiet_NaN());
-        EXPECT_THAT(error_of([&] { ddp->audit(); }), IsEmpty());
-        return copies(net.middle->parameters());
-      },
-      3);
+  expect_the_same_on_every_rank(3, [](World& world) {
+    Net net(world.seed());
+    const auto ddp = world.wrap(net);
+    net.first->weight.data().fill_(std::numeric_limits<double>::quiet_NaN());
+    EXPECT_THAT(error_of([&] { ddp->audit(); }), IsEmpty());
+    return copies(net.middle->parameters());
+  });
 }
 
 TEST_P(Audit, BuffersOfBatchNormAreNoDifferenceWhetherTheyAreBroadcastOrNot) {
   for (const bool broadcasts : {true, false}) {
     SCOPED_TRACE(broadcasts);
-    expect_the_same_on_every_rank(
-        [broadcasts](World& world) {
-          torch::nn::Sequential net(torch::nn::Linear(5, 4), torch::nn::BatchNorm1d(4), torch::nn::Linear(4, 1));
-          net->to(at::kDouble);
-          DataParallelOptions options = world.options();
-          options.audit_every = 1;
-          options.broadcast_buffers = broadcasts;
-          const auto ddp = world.wrap(*net, options);
-          torch::optim::SGD optimizer = sgd(*net);
-          for (int step = 0; step < 5; ++step) {
-            optimizer.zero_grad();
-            world.backward(ddp.get(), world.mean_loss(step, [&](const at::Tensor& x) { return net->forward(x).pow(2).mean(); }));
-            optimizer.step();
-          }
-          EXPECT_THAT(error_of([&] { ddp->audit(); }), IsEmpty());
-          return copies(net->parameters());
-        },
-        3);
+    expect_the_same_on_every_rank(3, [broadcasts](World& world) {
+      torch::nn::Sequential net(torch::nn::Linear(5, 4), torch::nn::BatchNorm1d(4), torch::nn::Linear(4, 1));
+      net->to(at::kDouble);
+      DataParallelOptions options = world.options();
+      options.audit_every = 1;
+      options.broadcast_buffers = broadcasts;
+      const auto ddp = world.wrap(*net, options);
+      torch::optim::SGD optimizer = sgd(*net);
+      for (int step = 0; step < 5; ++step) {
+        optimizer.zero_grad();
+        world.backward(ddp.get(), world.mean_loss(step, [&](const at::Tensor& x) { return net->forward(x).pow(2).mean(); }));
+        optimizer.step();
+      }
+      EXPECT_THAT(error_of([&] { ddp->audit(); }), IsEmpty());
+      return copies(net->parameters());
+    });
   }
 }
 
@@ -124,76 +118,70 @@ int first_audited_step(World& world, DataParallelOptions options, int steps) {
 }
 
 TEST_P(Audit, TakesPlaceEveryHundredStepsUnlessToldOtherwise) {
-  expect_the_same_on_every_rank(
-      [](World& world) {
-        const int step = first_audited_step(world, {}, 101);
-        EXPECT_LE(step, 100);
-        EXPECT_GE(step, 98);  // the hundredth step, however steps are counted
-        world.note(std::to_string(step));
-        DataParallelOptions options = world.options();
-        options.audit_every = 1;
-        EXPECT_LE(first_audited_step(world, options, 10), 1);
-        options.audit_every = 0;
-        EXPECT_EQ(first_audited_step(world, options, 110), 110);
-        return Tensors{at::zeros({1})};
-      },
-      1);
+  expect_the_same_on_every_rank(1, [](World& world) {
+    const int step = first_audited_step(world, {}, 101);
+    EXPECT_LE(step, 100);
+    EXPECT_GE(step, 98);  // the hundredth step, however steps are counted
+    world.note(std::to_string(step));
+    DataParallelOptions options = world.options();
+    options.audit_every = 1;
+    EXPECT_LE(first_audited_step(world, options, 10), 1);
+    options.audit_every = 0;
+    EXPECT_EQ(first_audited_step(world, options, 110), 110);
+    return Tensors{at::zeros({1})};
+  });
 }
 
 TEST_P(Audit, SaysSinceWhichStepAllWasStillEqual) {
-  expect_the_same_on_every_rank(
-      [](World& world) {
-        Net net(world.seed());
-        DataParallelOptions options = world.options();
-        options.audit_every = 5;
-        const auto ddp = world.wrap(net, options);
-        torch::optim::SGD optimizer = sgd(net);
-        std::string error;
-        int step = 0;
-        for (; error.empty() && step < 20; ++step) {
-          if (world.is_offender() && step == 12) net.first->bias.data()[0] += 1e-3;
-          error = message_of<AuditError>([&] { world.train(ddp.get(), net, optimizer, step); });
-        }
-        EXPECT_GT(step, 12);
-        EXPECT_THAT(error, AllOf(HasSubstr("first.bias"), ContainsRegex("equal.* step (8|9|10|11|12)"))) << "audits are five steps apart";
-        world.note(error);
-        return copies(net.last->parameters());
-      },
-      5);
+  expect_the_same_on_every_rank(5, [](World& world) {
+    Net net(world.seed());
+    DataParallelOptions options = world.options();
+    options.audit_every = 5;
+    const auto ddp = world.wrap(net, options);
+    torch::optim::SGD optimizer = sgd(net);
+    std::string error;
+    int step = 0;
+    for (; error.empty() && step < 20; ++step) {
+      if (world.is_offender() && step == 12) net.first->bias.data()[0] += 1e-3;
+      error = message_of<AuditError>([&] { world.train(ddp.get(), net, optimizer, step); });
+    }
+    EXPECT_GT(step, 12);
+    EXPECT_THAT(error, AllOf(HasSubstr("first.bias"), ContainsRegex("equal.* step (8|9|10|11|12)"))) << "audits are five steps apart";
+    world.note(error);
+    return copies(net.last->parameters());
+  });
 }
 
 // Of a checkpoint that was read halfway, say.
 TEST_P(Audit, ComparesTheOptimisersStateWhereItIsGivenAndThatOfAnOverlappedOneAlways) {
-  expect_the_same_on_every_rank(
-      [](World& world) {
-        for (const bool overlaps : {false, true}) {
-          Net net(world.seed());
-          torch::optim::AdamW optimizer(net.parameters(), 1e-3);
-          DataParallelOptions options = world.options();
-          options.audit_every = 0;
-          const auto ddp = world.wrap(net, options);
-          std::optional<OverlappedOptimizer> overlapped;
-          if (overlaps) overlapped.emplace(*ddp, optimizer);
-          for (int step = 0; step < 3; ++step) {
-            optimizer.zero_grad();
-            world.backward(ddp.get(), world.loss(net, step));
-            overlaps ? overlapped->step() : void(optimizer.step());
-          }
-          ddp->drain();
-          EXPECT_THAT(error_of([&] { ddp->audit(); }), IsEmpty());
-          auto& state = static_cast<torch::optim::AdamWParamState&>(*optimizer.state().at(net.middle->bias.unsafeGetTensorImpl()));
-          if (world.is_offender()) state.exp_avg_sq().mul_(2);
-          if (!overlaps) {
-            EXPECT_THAT(error_of([&] { ddp->audit(); }), IsEmpty());
-            ddp->audit_optimizer(optimizer);
-          }
-          const std::string error = message_of<AuditError>([&] { ddp->audit(); });
-          EXPECT_THAT(error, HasSubstr("middle.bias"));
-          world.note(error);
-        }
-        return Tensors{at::zeros({1})};
-      },
-      3);
+  expect_the_same_on_every_rank(3, [](World& world) {
+    for (const bool overlaps : {false, true}) {
+      Net net(world.seed());
+      torch::optim::AdamW optimizer(net.parameters(), 1e-3);
+      DataParallelOptions options = world.options();
+      options.audit_every = 0;
+      const auto ddp = world.wrap(net, options);
+      std::optional<OverlappedOptimizer> overlapped;
+      if (overlaps) overlapped.emplace(*ddp, optimizer);
+      for (int step = 0; step < 3; ++step) {
+        optimizer.zero_grad();
+        world.backward(ddp.get(), world.loss(net, step));
+        overlaps ? overlapped->step() : void(optimizer.step());
+      }
+      ddp->drain();
+      EXPECT_THAT(error_of([&] { ddp->audit(); }), IsEmpty());
+      auto& state = static_cast<torch::optim::AdamWParamState&>(*optimizer.state().at(net.middle->bias.unsafeGetTensorImpl()));
+      if (world.is_offender()) state.exp_avg_sq().mul_(2);
+      if (!overlaps) {
+        EXPECT_THAT(error_of([&] { ddp->audit(); }), IsEmpty());
+        ddp->audit_optimizer(optimizer);
+      }
+      const std::string error = message_of<AuditError>([&] { ddp->audit(); });
+      EXPECT_THAT(error, HasSubstr("middle.bias"));
+      world.note(error);
+    }
+    return Tensors{at::zeros({1})};
+  });
 }
 
 TEST_P(Audit, WaitsForParametersThatAreStillOnTheirWay) {
@@ -210,43 +198,39 @@ TEST_P(Audit, WaitsForParametersThatAreStillOnTheirWay) {
 }
 
 TEST_P(Audit, RanksWithoutDataInAJoinSectionTakePartInIt) {
-  expect_the_same_on_every_rank(
-      [](World& world) {
-        Net net(world.seed());
-        DataParallelOptions options = world.options();
-        options.audit_every = 1;
-        const auto ddp = world.wrap(net, options);
-        torch::optim::SGD optimizer = sgd(net);
-        for (int step = 0; step < 1 + 2 * world.rank(); ++step) world.train(ddp.get(), net, optimizer, step);
-        ddp->join([&] { optimizer.step(); });
-        EXPECT_THAT(error_of([&] { ddp->audit(); }), IsEmpty());
-        return copies(net.parameters());
-      },
-      4);
+  expect_the_same_on_every_rank(4, [](World& world) {
+    Net net(world.seed());
+    DataParallelOptions options = world.options();
+    options.audit_every = 1;
+    const auto ddp = world.wrap(net, options);
+    torch::optim::SGD optimizer = sgd(net);
+    for (int step = 0; step < 1 + 2 * world.rank(); ++step) world.train(ddp.get(), net, optimizer, step);
+    ddp->join([&] { optimizer.step(); });
+    EXPECT_THAT(error_of([&] { ddp->audit(); }), IsEmpty());
+    return copies(net.parameters());
+  });
 }
 
 TEST_P(Audit, ParametersOfEveryDtypeAndShapeAreCompared) {
-  expect_the_same_on_every_rank(
-      [](World& world) {
-        struct Module : torch::nn::Module {
-          at::Tensor half = register_parameter("half", at::ones({3}, at::kBFloat16));
-          at::Tensor empty = register_parameter("empty", at::ones({0, 3}));
-          at::Tensor scalar = register_parameter("scalar", at::ones({}));
-          at::Tensor transposed = register_parameter("transposed", at::arange(12, at::kFloat).view({4, 3}).t().detach());
-          at::Tensor count = register_parameter("count", at::arange(3), /*requires_grad=*/false);
-        } module;
-        const auto ddp = world.wrap(module, {});
-        EXPECT_THAT(error_of([&] { ddp->audit(); }), IsEmpty());
-        for (const auto& parameter : module.named_parameters()) {
-          if (parameter.value().numel() == 0) continue;
-          const at::Tensor saved = parameter.value().detach().clone();
-          if (world.is_offender()) parameter.value().detach().add_(1);
-          EXPECT_THAT(message_of<AuditError>([&] { ddp->audit(); }), HasSubstr(parameter.key()));
-          parameter.value().detach().copy_(saved);
-        }
-        return copies(module.parameters());
-      },
-      2);
+  expect_the_same_on_every_rank(2, [](World& world) {
+    struct Module : torch::nn::Module {
+      at::Tensor half = register_parameter("half", at::ones({3}, at::kBFloat16));
+      at::Tensor empty = register_parameter("empty", at::ones({0, 3}));
+      at::Tensor scalar = register_parameter("scalar", at::ones({}));
+      at::Tensor transposed = register_parameter("transposed", at::arange(12, at::kFloat).view({4, 3}).t().detach());
+      at::Tensor count = register_parameter("count", at::arange(3), /*requires_grad=*/false);
+    } module;
+    const auto ddp = world.wrap(module, {});
+    EXPECT_THAT(error_of([&] { ddp->audit(); }), IsEmpty());
+    for (const auto& parameter : module.named_parameters()) {
+      if (parameter.value().numel() == 0) continue;
+      const at::Tensor saved = parameter.value().detach().clone();
+      if (world.is_offender()) parameter.value().detach().add_(1);
+      EXPECT_THAT(message_of<AuditError>([&] { ddp->audit(); }), HasSubstr(parameter.key()));
+      parameter.value().detach().copy_(saved);
+    }
+    return copies(module.parameters());
+  });
 }
 
 INSTANTIATE_TEST_SUITE_P(Ranks, Audit, kFewRuns, name_of_runs);

@@ -191,9 +191,12 @@ class OnRanks : public testing::TestWithParam<Runs> {
     }
   }
 
-  // For programs that one process cannot run, or that end in an error. at_once: repeats that run side by side, where each waits.
-  void expect_the_same_on_every_rank(const Program& program, std::optional<int> repeats = {}, int at_once = 1) {
-    const int end = GetParam().first + repeats.value_or(GetParam().repeats);
+  // For programs that one process cannot run, or that end in an error. repeats: all, or so many. at_once: that run side by side, where each
+  // waits.
+  void expect_the_same_on_every_rank(const Program& program) { expect_the_same_on_every_rank(GetParam().repeats, 1, program); }
+  void expect_the_same_on_every_rank(int repeats, const Program& program) { expect_the_same_on_every_rank(repeats, 1, program); }
+  void expect_the_same_on_every_rank(int repeats, int at_once, const Program& program) {
+    const int end = GetParam().first + repeats;
     for (int first = GetParam().first; first < end && !HasFailure(); first += at_once) {
       std::vector<std::thread> threads;
       for (int repeat = first; repeat < std::min(end, first + at_once); ++repeat) {

@@ -54,23 +54,21 @@ std::string step_different_modules(World& world, Pair& pair, int step) {
 }
 
 TEST_P(RealPrograms, RanksThatStepTwoModulesInDifferentOrdersAllHearWhichTwo) {
-  expect_the_same_on_every_rank(
-      [](World& world) {
-        Pair pair(world);
-        const int straying_step = world.repeat() % 4;
-        for (int step = 0; step < straying_step; ++step) {
-          world.train(pair.ddp_first.get(), pair.first, pair.optimizer_first, step);
-          world.train(pair.ddp_second.get(), pair.second, pair.optimizer_second, step);
-        }
-        const bool named = world.repeat() % 2 == 1;
-        EXPECT_THAT(step_different_modules(world, pair, straying_step),
-                    AllOf(HasSubstr(named ? "generator" : "module 0"), HasSubstr(named ? "critic" : "module 1")));
-        for (const auto& ddp : {pair.ddp_first.get(), pair.ddp_second.get()}) {
-          EXPECT_THROW(ddp->abandon_step("goes on"), GroupError) << "the group is lost for both";
-        }
-        return pair.parameters();  // no optimiser has stepped on what belongs to the other module
-      },
-      {}, /*at_once=*/5);
+  expect_the_same_on_every_rank(GetParam().repeats, /*at_once=*/5, [](World& world) {
+    Pair pair(world);
+    const int straying_step = world.repeat() % 4;
+    for (int step = 0; step < straying_step; ++step) {
+      world.train(pair.ddp_first.get(), pair.first, pair.optimizer_first, step);
+      world.train(pair.ddp_second.get(), pair.second, pair.optimizer_second, step);
+    }
+    const bool named = world.repeat() % 2 == 1;
+    EXPECT_THAT(step_different_modules(world, pair, straying_step),
+                AllOf(HasSubstr(named ? "generator" : "module 0"), HasSubstr(named ? "critic" : "module 1")));
+    for (const auto& ddp : {pair.ddp_first.get(), pair.ddp_second.get()}) {
+      EXPECT_THROW(ddp->abandon_step("goes on"), GroupError) << "the group is lost for both";
+    }
+    return pair.parameters();  // no optimiser has stepped on what belongs to the other module
+  });
 }
 
 // A penalty on the gradients.
