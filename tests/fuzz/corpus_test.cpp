@@ -1,4 +1,5 @@
-// Everything that fuzzing found, and the seeds that it started from, through the readers again.
+// Everything that fuzzing found, and the seeds that it started from, through the readers again; and the published files through all of
+// them.
 #include <gtest/gtest.h>
 
 #include <filesystem>
@@ -12,14 +13,16 @@ namespace {
 class Corpus : public testing::TestWithParam<Reader> {};
 
 TEST_P(Corpus, IsAcceptedOrRejectedWithItsPlace) {
-  const std::filesystem::path folder = std::filesystem::path(FIRKIN_SOURCE_DIR) / "tests" / "fuzz" / "corpus" / GetParam().name;
+  const std::filesystem::path source = FIRKIN_SOURCE_DIR;
   int accepted = 0, rejected = 0;
-  for (const auto& entry : std::filesystem::directory_iterator(folder)) {
-    SCOPED_TRACE(entry.path().string());
-    const std::string text = read_file(entry.path());
-    Verdict verdict = Verdict::kRejected;
-    ASSERT_NO_THROW(verdict = run_reader(GetParam(), text));
-    ++(verdict == Verdict::kAccepted ? accepted : rejected);
+  for (const std::filesystem::path& folder : {source / "tests/fuzz/corpus" / GetParam().name, source / "data/cmsc828g"}) {
+    for (const auto& entry : std::filesystem::directory_iterator(folder)) {
+      SCOPED_TRACE(entry.path().string());
+      const std::string text = read_file(entry.path());
+      Verdict verdict = Verdict::kRejected;
+      ASSERT_NO_THROW(verdict = run_reader(GetParam(), text));
+      ++(verdict == Verdict::kAccepted ? accepted : rejected);
+    }
   }
   EXPECT_GT(accepted, 0) << "a corpus without a well-formed file tests little";
   EXPECT_GT(rejected, 0);
