@@ -45,5 +45,12 @@ TEST(Units, MebibytesAreBinaryAndASizeIsAtLeastAByte) {
   EXPECT_THROW(bytes_from_mib(1e-7, "cap"), InputError);
 }
 
+TEST(FormatBytes, CountsIn1024AndWritesThreeDigits) {
+  for (const auto& [bytes, text] : std::initializer_list<std::pair<int64_t, const char*>>{
+           {0, "0 B"}, {999, "999 B"}, {1000, "0.977 KiB"}, {1024, "1 KiB"}, {26'214'400, "25 MiB"}, {1'610'612'736, "1.5 GiB"}}) {
+    EXPECT_EQ(format_bytes(bytes), text);
+  }
+}
+
 }  // namespace
 }  // namespace firkin

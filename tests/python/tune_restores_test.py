@@ -11,6 +11,7 @@ import unittest
 from unittest import mock
 
 import firkin
+import numpy as np
 import torch
 import torch.distributed as dist
 from models import QUICK, WIDTH, Layers, TestCase, batches, layers, plain, refusals, same, seeded, step_of, tensors_of
@@ -47,6 +48,7 @@ class Everywhere:
         self.calls = 0
         torch.manual_seed(7 + rank)
         random.seed(rank)
+        np.random.seed(rank)
         for _ in range(3):
             self.step(self.model)
         self.calls = 0
@@ -56,7 +58,7 @@ class Everywhere:
         if self.calls == self.fails_at:
             raise KeyboardInterrupt
         self.optimizer.zero_grad(set_to_none=False)
-        self.scaler.scale(model(next(self.data)).square().mean() * (1 + random.random())).backward()
+        self.scaler.scale(model(next(self.data)).square().mean() * (1 + random.random() + np.random.rand())).backward()
         self.scaler.unscale_(self.optimizer)
         nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
         self.scaler.step(self.optimizer)
@@ -73,6 +75,7 @@ class Everywhere:
         return {
             "gradients": gradients, "modules": modules, "schedule": schedule, "groups": groups, "state": state,
             "scaler": self.scaler.state_dict(), "random": random.getstate(), "cpu": torch.get_rng_state(),
+            "numpy": [part.tolist() if isinstance(part, np.ndarray) else part for part in np.random.get_state()],
         }  # fmt: skip
 
 
