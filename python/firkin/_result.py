@@ -23,25 +23,6 @@ _OF_ACCELERATE = ("broadcast_buffers", "find_unused_parameters", "gradient_as_bu
 _log = logging.getLogger("firkin")
 
 
-class Speedup(float):
-    """How many times as fast as PyTorch's default buckets the chosen ones are; low and high are the 95 % interval."""
-
-    low: float
-    high: float
-
-    def __new__(cls, value: float, low: float, high: float) -> Speedup:
-        made = super().__new__(cls, value)
-        made.low, made.high = low, high
-        return made
-
-    def __getnewargs__(self) -> tuple[float, float, float]:  # type: ignore[override]
-        return float(self), self.low, self.high
-
-    def __str__(self) -> str:
-        interval = f"{self.low:.3f} to {self.high:.3f}" if self.high < float("inf") else "too few blocks for an interval"
-        return f"{float(self):.3f} ({interval})"
-
-
 @dataclass(frozen=True, repr=False)
 class TuneResult:
     """The chosen buckets, their gain, and the measurements behind them.
@@ -54,7 +35,8 @@ class TuneResult:
     cap_mib: float  #: the best bucket_cap_mb, even if the choice is PyTorch's default
     step_s: float  #: a training step with the choice: the median, on the slowest rank
     predicted_s: float  #: the prediction for step_s
-    speedup: Speedup  #: over PyTorch's default: PyTorch's step over this one; .low and .high are its 95 % interval
+    speedup: float  #: over PyTorch's default: PyTorch's step over this one
+    speedup_ci: tuple[float, float]  #: its 95 % interval; (0, inf) after too few blocks
     notes: tuple[str, ...]  #: remarks, such as what could not be measured
     profile: Profile  #: when each gradient was ready
     curve: AllReduceTable  #: the time of an all-reduce by size
@@ -70,14 +52,14 @@ class TuneResult:
         """Makes the result from the text of a results.json and from what that does not hold."""
         results = json.loads(results_json)
         (chosen,) = (row for row in results["strategies"] if row["strategy"] == ("chosen cap" if choice == "cap" else choice))
-        speedup = Speedup(1.0, 1.0, 1.0)
+        speedup, interval = 1.0, (1.0, 1.0)
         if choice == "cap":
             gain = results["decision"]["over_default"]
             low, high = gain["ratio_ci"]["low"], gain["ratio_ci"]["high"]  # null if there were too few blocks
-            speedup = Speedup(1 / gain["ratio"], 1 / high if high else 0.0, 1 / low if low else float("inf"))
+            speedup, interval = 1 / gain["ratio"], (1 / high if high else 0.0, 1 / low if low else float("inf"))
         profile, curve = _core.profile_and_curve(results_json)
         return cls(
-            choice, plan, _typed(results["decision"]["cap_mib"]), chosen["measured_s"], chosen["predicted_s"], speedup,
+            choice, plan, _typed(results["decision"]["cap_mib"]), chosen["measured_s"], chosen["predicted_s"], speedup, interval,
             tuple(results.get("notes", ())), profile, curve, results["environment"]["world_size"], results_json, ddp_options, group,
         )  # fmt: skip
 
@@ -184,12 +166,13 @@ class TuneResult:
     def __reduce__(self) -> tuple[Any, ...]:
         return TuneResult.from_dict, (self.to_dict(),)
 
-    def __deepcopy__(self, _memo: Any) -> TuneResult:
-        return self  # it is immutable
-
     def __repr__(self) -> str:
         cap = "" if self.choice == "torch default" else f" of {self.cap_mib:.6g} MiB"
-        return f"TuneResult({self.choice}{cap}: {self.step_s * 1e3:.4g} ms a step, speedup {self.speedup}, {self.world_size} ranks)"
+        low, high = self.speedup_ci
+        return (
+            f"TuneResult({self.choice}{cap}: {self.step_s * 1e3:.4g} ms a step, speedup {self.speedup:.3f} ({low:.3f} to {high:.3f}),"
+            f" {self.world_size} ranks)"
+        )
 
     def __str__(self) -> str:
         return _core.results_in_words(self.results_json)

@@ -38,7 +38,7 @@ def main():
         if dist.get_rank() == 0:
             took_s = time.perf_counter() - started
             calls = next(note for note in result.notes if note.startswith("step was called")).split()[3]
-            print(f"steps of {step_s:g} s, {arguments.budget_s:g} s: took {took_s:.1f} s, {calls} steps; {result.speedup}", flush=True)
+            print(f"steps of {step_s:g} s, {arguments.budget_s:g} s: took {took_s:.1f} s, {calls} steps; speedup {result.speedup:.3f}", flush=True)
     dist.barrier()
     dist.destroy_process_group()
 

@@ -59,7 +59,7 @@ class Result(TestCase):
 
         self.assertLess(len(repr(result)), 200)
         self.assertRegex(repr(result), r"[\d.]+ ms a step")
-        self.assertTrue(result.speedup.low <= float(result.speedup) <= result.speedup.high)
+        self.assertTrue(result.speedup_ci[0] <= result.speedup <= result.speedup_ci[1])
 
         self.assertEqual(found.for_("transformers")["ddp_find_unused_parameters"], False)
         self.assertNotIn("bucket_cap_mb_list", found.for_("accelerate"))

@@ -33,7 +33,7 @@ class Tune(TestCase):
         self.assertEqual(unlike(tensors_of(model, step.optimizer)), 0)
         self.assertGreater(sum(not torch.equal(a, b) for a, b in zip(before, model.parameters())), 0)
         self.assertFalse(any(p._post_accumulate_grad_hooks for p in model.parameters()))
-        speedup = [result.speedup.low, float(result.speedup), result.speedup.high]
+        speedup = [result.speedup_ci[0], result.speedup, result.speedup_ci[1]]
         self.assertEqual(speedup, sorted(speedup))
         self.assert_same((result.ddp_kwargs(), result.plan.buckets, result.choice, result.results_json, speedup))
         self.assertEqual(set(result.ddp_kwargs()), {"cap": {"bucket_cap_mb"}, "torch default": set()}[result.choice])
