@@ -30,7 +30,7 @@ T = TypeVar("T")
 _OPTIONS = ("gradient_as_bucket_view", "batched_grad_copy", "static_graph")  # batched_grad_copy: from torch 2.12 on
 _LEAST_GAIN = 0.005  # of an option, as a share of a step: less is not worth an argument in the program
 OPTION_BLOCKS = (6, 8)  # the fewest blocks of their race, which an interval needs, and the most
-MOST_OPTIONS = len(_OPTIONS) + 1  # the most settings in their race
+MOST_OPTIONS = len(_OPTIONS)
 
 
 class Setting(NamedTuple):
@@ -148,8 +148,12 @@ class StepBench:
     All methods are collective. timed_steps: the number of timed steps in a visit to a setting.
     """
 
-    def __init__(self, ranks: Ranks, wrapping: Wrapping, step: Step, state: State, timed_steps: int = 2) -> None:
-        self._ranks, self._wrapping, self._step, self._state, self.timed_steps = ranks, wrapping, step, state, timed_steps
+    def __init__(
+        self, ranks: Ranks, wrapping: Wrapping, step: Step, state: State, timed_steps: int = 2, seed: int = 0,
+        on_progress: Callable[[str], None] = lambda _: None,
+    ) -> None:  # fmt: skip
+        self._ranks, self._wrapping, self._step, self._state = ranks, wrapping, step, state
+        self._timed_steps, self._seed, self._on_progress = timed_steps, seed, on_progress
         self._clock = Clock(state.parameters[0].device)
         self.live: dict[str, _ddp.LiveBuckets] = {}  # by the setting's name: the buckets that PyTorch made
 
@@ -169,7 +173,7 @@ class StepBench:
 
     def steps(self, setting: Setting) -> tuple[int, int]:
         """The number of warm-up steps and of timed steps in a visit."""
-        return warmup_steps(self._wrapping.options | setting.kwargs) if setting.counts else 1, self.timed_steps
+        return warmup_steps(self._wrapping.options | setting.kwargs) if setting.counts else 1, self._timed_steps
 
     def visit(self, setting: Setting, warmup: int, timed: int) -> float:
         """Seconds of a step on the slowest rank."""
@@ -225,20 +229,20 @@ class StepBench:
             return self._timed(model) - watch.still_s
 
     def blocks(
-        self, settings: Sequence[Setting], *, fewest: int, most: int, seconds: float, seed: int,
-        on_block: Callable[[int], None], is_enough: Callable[[Samples], bool] = lambda _: False,
+        self, phase: str, settings: Sequence[Setting], fewest: int, most: int, seconds: float,
+        is_enough: Callable[[Samples], bool] = lambda _: False,
     ) -> Samples:  # fmt: skip
         """Runs blocks by a StepSchedule until they are enough. The smallest `seconds` of all ranks counts."""
         samples: Samples = [[] for _ in settings]
         least_s = -self._ranks.max([-seconds])[0]
-        schedule = StepSchedule([self.steps(setting) for setting in settings], fewest, most, least_s, seed)
+        schedule = StepSchedule([self.steps(setting) for setting in settings], fewest, most, least_s, self._seed)
         started = time.perf_counter()
         while (visit := schedule.next()) is not None:
             samples[visit.setting].append(self.visit(settings[visit.setting], visit.warmup_steps, visit.timed_steps))
             if not visit.ends_block:
                 schedule.tell()
                 continue
-            on_block(visit.block + 1)
+            self._on_progress(f"{phase}: block {visit.block + 1}")
             elapsed_s = self._ranks.max([time.perf_counter() - started])[0]  # the ranks' clocks differ a little
             schedule.tell(elapsed_s, is_enough(samples))
         return samples

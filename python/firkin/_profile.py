@@ -54,7 +54,11 @@ class CountedStep:
             raise InputError(f"step is a {type(step).__name__}; expected a function that takes the model and does one training step")
         self._step, self._most = step, most
         self.after_first: Callable[[], None] = lambda: None
-        self.calls, self.seconds = 0, 0.0  # of all calls
+        self.seconds: list[float] = []  # of each call
+
+    @property
+    def calls(self) -> int:
+        return len(self.seconds)
 
     def __call__(self, model: torch.nn.Module) -> None:
         started = time.perf_counter()
@@ -65,8 +69,7 @@ class CountedStep:
             raise InputError(
                 f"step: its batches ended in call {self.calls + 1}; expected one per call{most}, or a loader that starts over"
             ) from None
-        self.calls += 1
-        self.seconds += time.perf_counter() - started
+        self.seconds.append(time.perf_counter() - started)
         if self.calls == 1:
             self.after_first()
 

@@ -7,6 +7,7 @@ import gc
 import json
 import logging
 import socket
+import statistics
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -15,7 +16,7 @@ from typing import Any, NamedTuple
 
 from firkin import _ddp
 from firkin._allreduce import timed_all_reduces
-from firkin._core import InputError, Profile, Tuner, allreduce_sizes, available_memory_bytes
+from firkin._core import MOST_RACED, InputError, Profile, allreduce_sizes, available_memory_bytes, tune_steps
 from firkin._measure import (
     MOST_OPTIONS, OPTION_BLOCKS, Samples, Setting, StepBench, Wrapping, check_ddp_options, options_to_race, race_options, warmup_steps,
 )  # fmt: skip
@@ -31,23 +32,27 @@ from torch.nn.parallel import DistributedDataParallel as DDP
 _log = logging.getLogger("firkin")
 
 _PROFILE_STEPS, _PROFILE_WARMUP = 10, 3
-# The shares of time that a phase may take: profiling of time_budget_s, the others of what is left when they begin.
-_PROFILE_SHARE, _CALIBRATION_SHARE, _RACE_SHARE, _OPTION_SHARE = 0.2, 0.33, 0.4, 0.25
-_RACE_BLOCKS, _GAIN_BLOCKS = (3, 10), (2, 20)  # the fewest and the most
+_PROFILE_SHARE = 0.2  # of time_budget_s, at most; the core divides what is left
+_OPTION_SHARE = 0.25  # of the time left for the gain
+_GAIN_BLOCKS = (2, 20)  # the fewest and the most
 _INTERVAL_BLOCKS = 6  # a 95 % interval needs that many
 _SLACK_S = 10.0  # how much later than time_budget_s tuning may end without a warning
 _LINES_EVERY_S = 10.0
 _GIB = 1 << 30
 
 
-class _Calibration(NamedTuple):
+class _Effort(NamedTuple):
+    """How much is measured until a cap is chosen. Blocks: the fewest and the most."""
+
     timed_steps: int  # per visit of a setting
-    settings: int
-    blocks: int
+    calibrations: int  # settings
+    calibration_blocks: tuple[int, int]
+    raced: int  # caps; with a single one the prediction chooses
+    race_blocks: tuple[int, int]
 
 
-# The first that fits into its share of the time is chosen, or else the last.
-_CALIBRATIONS = (_Calibration(2, 4, 4), _Calibration(1, 4, 2), _Calibration(1, 4, 1), _Calibration(1, 2, 1))
+_THOROUGH = _Effort(2, 4, (2, 4), MOST_RACED, (3, 10))
+_QUICK = _Effort(1, 2, (1, 1), 1, (1, 1))  # for slow steps
 
 
 class Progress:
@@ -55,20 +60,16 @@ class Progress:
 
     def __init__(self, expected_s: float, shown: bool) -> None:
         self._started = time.perf_counter()
-        self._expected_s, self._shown = expected_s, shown
+        self.expected_s, self._shown = expected_s, shown
         self._last_line_s = -_LINES_EVERY_S
-
-    def expect(self, seconds: float) -> None:
-        """Tells that tuning will take at least that long."""
-        self._expected_s = max(self._expected_s, seconds)
 
     def at(self, what: str) -> None:
         """Shows how far tuning is. what: what it does now."""
         done_s = time.perf_counter() - self._started
         if self._shown and done_s - self._last_line_s >= _LINES_EVERY_S:
-            self._last_line_s, left_s = done_s, self._expected_s - done_s
+            self._last_line_s, left_s = done_s, self.expected_s - done_s
             left = f"{left_s:.0f} s left" if left_s > 0 else "about to end"
-            print(f"firkin.tune {min(done_s / self._expected_s, 0.99):4.0%} {what}, {left}", file=sys.stderr, flush=True)
+            print(f"firkin.tune {min(done_s / self.expected_s, 0.99):4.0%} {what}, {left}", file=sys.stderr, flush=True)
 
     def say(self, lines: str) -> None:
         if self._shown:
@@ -106,16 +107,34 @@ class _Job:
             "torch.compile": _ddp.is_compiled(self.model),
         }
 
-    def calls(self, settings: int, blocks: int, timed_steps: int, *, with_none: bool = True) -> int:
-        """How often that many blocks call step. with_none: whether they include the setting without communication."""
-        return blocks * (settings * (timed_steps + warmup_steps(self.options)) + (1 + timed_steps if with_none else 0))
+    def calls(self, effort: _Effort, which: int, gain_blocks: int) -> int:
+        """How often all blocks call step. which: 0 for the fewest blocks, 1 for the most."""
+        visit, without = effort.timed_steps + warmup_steps(self.options), effort.timed_steps + 1
+        calibration = effort.calibration_blocks[which] * (effort.calibrations * visit + without)
+        race = effort.race_blocks[which] * max(effort.raced, len(self.caps_mib) + 1) * visit
+        return calibration + race + gain_blocks * (2 * visit + without)
+
+    def option_calls(self, options: int, blocks: int) -> int:
+        """The same for a race of options, with the steps that try each."""
+        return (blocks + 2) * (options + 1) * (_THOROUGH.timed_steps + warmup_steps(self.options))
 
     def most_calls(self) -> int:
-        caps = max(Tuner.most_raced, len(self.caps_mib) + 1)
-        profile, (timed, settings, blocks) = _PROFILE_WARMUP + (3 if self.compiled else 2) * _PROFILE_STEPS, _CALIBRATIONS[0]
-        race = self.calls(caps, _RACE_BLOCKS[1], timed, with_none=False)
-        options = self.calls(MOST_OPTIONS, OPTION_BLOCKS[1] + 2, timed, with_none=False)
-        return profile + self.calls(settings, blocks, timed) + race + options + self.calls(2, _GAIN_BLOCKS[1], timed)
+        profile = _PROFILE_WARMUP + (3 if self.compiled else 2) * _PROFILE_STEPS
+        return profile + self.calls(_THOROUGH, 1, _GAIN_BLOCKS[1]) + self.option_calls(MOST_OPTIONS, OPTION_BLOCKS[1])
+
+    def effort(self, step_s: float, left_s: float, notes: list[str]) -> _Effort:
+        """How much to measure with steps of this time. Warns if even the least takes too long."""
+        if self.calls(_THOROUGH, 0, _INTERVAL_BLOCKS) * step_s <= left_s:
+            return _THOROUGH
+        notes.append(
+            f"steps of {step_s:.2g} s: too slow to race the best predicted caps, so the prediction chose, calibrated on only"
+            f" {_QUICK.calibrations} settings"
+        )
+        needed_s = self.time_budget_s - left_s + self.calls(_QUICK, 0, _GAIN_BLOCKS[0]) * step_s
+        self.progress.expected_s = max(self.time_budget_s, needed_s)
+        if needed_s > 1.25 * self.time_budget_s + _SLACK_S and self.ranks.rank == 0:
+            _log.warning("tune: with steps of %.2g s tuning takes about %.0f s, not %g", step_s, needed_s, self.time_budget_s)
+        return _QUICK
 
 
 def tune(
@@ -263,92 +282,49 @@ def _tuned(job: _Job, step: CountedStep, state: State, wrapping: Wrapping, watch
     sizes, seconds = allreduce_sizes(sum(profile.bytes)), min(10.0, job.time_budget_s * 0.1)
     table = timed_all_reduces(ranks, device, sizes, seconds, job.seed, (dtype, wire or dtype), job.progress.at)
 
-    def left_s() -> float:
-        return job.time_budget_s - ranks.max([time.perf_counter() - started])[0]
+    def elapsed_s() -> float:
+        return ranks.max([time.perf_counter() - started])[0]
 
-    def measured(
-        phase: str, settings: Sequence[Setting], blocks: tuple[int, int], seconds: float = 0.0,
-        is_enough: Callable[[Samples], bool] = lambda _: False,
-    ) -> Samples:  # fmt: skip
-        return steps.blocks(
-            settings, fewest=blocks[0], most=blocks[1], seconds=seconds, seed=job.seed, is_enough=is_enough,
-            on_block=lambda done: job.progress.at(f"{phase}: block {done}"),
-        )  # fmt: skip
-
-    # The time of a step, from above: it is not known yet how much of the communication backward hides.
-    step_s = (seen[1] if seen else ranks.max([step.seconds / step.calls])[0]) + table.rows[-1].median_s
-    effort = _calibration(job, step_s, left_s(), notes)
-    steps = StepBench(ranks, wrapping, step, state, effort.timed_steps)
-
-    # Rank 0 decides for all.
-    tuner: Any = ranks.attempt(lambda: None if ranks.rank else Tuner(
-        profile, table, ranks.world, lists=_lists_possible(job), calibrations=effort.settings,
-        smallest_cap_mib=1.0 if job.compiled else 0.0, caps_mib=job.caps_mib,
-    ))  # fmt: skip
-
-    def settings_of(phase: str) -> list[Setting]:
-        return [Setting(*each) for each in ranks.on_rank_0(lambda: tuner.settings(phase))]
-
-    calls, before_s = step.calls, left_s()
-    samples = measured("calibrating", settings_of("calibration"), (effort.blocks, effort.blocks))
-    step_s = (before_s - left_s()) / (step.calls - calls)
-
-    def gain_and_race_s(timed_steps: int) -> float:
-        race = job.calls(Tuner.most_raced, _RACE_BLOCKS[0], timed_steps, with_none=False)
-        return (race + job.calls(2, _INTERVAL_BLOCKS, timed_steps)) * step_s
-
-    steps.timed_steps = 2 if gain_and_race_s(2) <= left_s() else 1
-    races = gain_and_race_s(steps.timed_steps) <= left_s()
-    ranks.on_rank_0(lambda: tuner.calibrate(samples, Tuner.most_raced if races else 1))
-    measured(
-        "racing the best caps", settings_of("race"), _RACE_BLOCKS if races else (1, 1), _RACE_SHARE * left_s(),
-        lambda raced: ranks.on_rank_0(lambda: tuner.race(raced)),
-    )  # fmt: skip
-    if not races:
-        notes.append(f"steps of {step_s:.2g} s: too slow to race the best predicted caps, so the prediction chose")
-    settings = settings_of("gain")
+    # An upper bound for the time of a step: how much of the communication backward hides is not known yet.
+    step_s = (seen[1] if seen else ranks.max([statistics.median(step.seconds)])[0]) + table.rows[-1].median_s
+    effort = job.effort(step_s, job.time_budget_s - elapsed_s(), notes)
+    bench = StepBench(ranks, wrapping, step, state, effort.timed_steps, job.seed, job.progress.at)
+    options = options_to_race(job.options, compiled=job.compiled) if effort is _THOROUGH else []
+    settings: list[Setting] = []  # of the last phase
+    samples: Samples = []
     won: dict[str, bool] = {}
-    of_options: list[str] = []
-    raceable = options_to_race(job.options, compiled=job.compiled)
-    if races and raceable and job.calls(len(raceable) + 1, OPTION_BLOCKS[0] + 2, steps.timed_steps) * step_s <= _OPTION_SHARE * left_s():
-        won, of_options = race_options(
-            steps, settings[-1], raceable, lambda raced: measured("racing options", raced, OPTION_BLOCKS, _OPTION_SHARE * left_s())
-        )
-        settings[-1] = settings[-1]._replace(kwargs=settings[-1].kwargs | won)
-    gain = measured("measuring the gain", settings, _GAIN_BLOCKS, left_s())
-    if (blocks := len(gain[0])) < _INTERVAL_BLOCKS:
+
+    def measure(
+        phase: str, called: Sequence[tuple[str, list[int], dict[str, Any]]], fewest: int, most: int, seconds: float, is_enough: Callable[[Samples], bool]
+    ) -> Samples:  # fmt: skip
+        """Runs the blocks that the core asks for. Options race before those that measure the gain, if there is time."""
+        nonlocal settings, samples, won
+        settings = [Setting(*each) for each in called]
+        race_s = _OPTION_SHARE * seconds
+        if phase == "measuring the gain" and options and job.option_calls(len(options), OPTION_BLOCKS[0]) * step_s <= race_s:
+            won, said = race_options(bench, settings[-1], options, lambda raced: bench.blocks("racing options", raced, *OPTION_BLOCKS, race_s))
+            notes.extend(said)
+            settings[-1] = settings[-1]._replace(kwargs=settings[-1].kwargs | won)
+            seconds = job.time_budget_s - elapsed_s()
+        samples = bench.blocks(phase, settings, fewest, most, seconds, is_enough)
+        return samples
+
+    keeps_default, results = tune_steps(
+        profile, table, ranks.world, measure, elapsed_s, lambda values: ranks.all(values)[0], seconds=job.time_budget_s,
+        lists=_lists_possible(job), calibrations=effort.calibrations, calibration_blocks=effort.calibration_blocks, raced=effort.raced,
+        race_blocks=effort.race_blocks, gain_blocks=_GAIN_BLOCKS, smallest_cap_mib=1.0 if job.compiled else 0.0, caps_mib=job.caps_mib,
+    )  # fmt: skip
+    if (blocks := len(samples[0])) < _INTERVAL_BLOCKS:
         notes.append(f"steps of {step_s:.2g} s: time for {blocks} blocks; fewer than {_INTERVAL_BLOCKS} cannot show a gain")
-    notes += of_options
     notes.append(f"step was called {step.calls} times: its loaders and counters have moved on by that many")
-
-    def decided() -> tuple[Setting, dict[str, bool], str]:
-        choice = settings[tuner.decide(gain)]
-        # Options were measured with the chosen cap's buckets, which the default may have too.
-        chosen = won if choice.counts == settings[-1].counts else {}
-        return choice, chosen, _with_facts(tuner.results(), job, notes, chosen)
-
-    choice, chosen, results = ranks.on_rank_0(decided)
+    choice = settings[1 if keeps_default else 2]
+    # Options were measured with the chosen cap's buckets, which the default may have too.
+    chosen = won if choice.counts == settings[-1].counts else {}
+    results = ranks.on_rank_0(lambda: _with_facts(results, job, notes, chosen))
     plan = Plan.of_counts(profile, choice.counts)
-    if (names := steps.live[choice.name].names) is not None:
+    if (names := bench.live[choice.name].names) is not None:
         plan = Plan(tuple(map(tuple, names)), plan.bytes)
-    kind = "cap" if choice.kwargs else "torch default"
-    return TuneResult.of(results, kind, plan, job.options | chosen, ranks.group), unlike
-
-
-def _calibration(job: _Job, step_s: float, left_s: float, notes: list[str]) -> _Calibration:
-    """How much to measure for the calibration: less if steps are slow. Warns if even the least takes too long."""
-    share_s = _CALIBRATION_SHARE * left_s
-    effort = next((e for e in _CALIBRATIONS if job.calls(e.settings, e.blocks, e.timed_steps) * step_s <= share_s), _CALIBRATIONS[-1])
-    if effort.settings < _CALIBRATIONS[0].settings:
-        notes.append(f"steps of {step_s:.2g} s: predictions were calibrated on only {effort.settings} settings and are rough")
-    gain = job.calls(1, 1, 1, with_none=False) + job.calls(2, _GAIN_BLOCKS[0], 1)
-    fewest_s = (job.calls(effort.settings, effort.blocks, effort.timed_steps) + gain) * step_s
-    over_s = fewest_s - left_s
-    if over_s > 0:
-        job.progress.expect(job.time_budget_s + over_s)
-    if over_s > 0.25 * job.time_budget_s + _SLACK_S and job.ranks.rank == 0:
-        _log.warning("tune: with steps of %.2g s tuning takes about %.0f s, not %g", step_s, job.time_budget_s + over_s, job.time_budget_s)
-    return effort
+    return TuneResult.of(results, "torch default" if keeps_default else "cap", plan, job.options | chosen, ranks.group), unlike
 
 
 def _lists_possible(job: _Job) -> bool:

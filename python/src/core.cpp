@@ -1,5 +1,5 @@
-// The module firkin._core: planning, tuning, statistics and reports, without LibTorch. Docstrings say units; errors are
-// firkin.InputError unless they say otherwise.
+// The module firkin._core: predictions and reports, without LibTorch; tuning.cpp has the rest. Docstrings say units;
+// errors are firkin.InputError unless they say otherwise.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <nanobind/nanobind.h>
@@ -11,22 +11,18 @@
 #include <nanobind/stl/vector.h>
 
 #include <numeric>
-#include <stdexcept>
 #include <tuple>
 
+#include "core.h"
 #include "firkin/base/error.h"
 #include "firkin/base/file.h"
-#include "firkin/base/machine.h"
 #include "firkin/base/units.h"
 #include "firkin/plan/bucket_plan.h"
 #include "firkin/plan/decision.h"
 #include "firkin/plan/measurements.h"
 #include "firkin/plan/prediction.h"
 #include "firkin/plan/watched_steps.h"
-#include "firkin/stats/estimates.h"
-#include "measuring/allreduce_schedule.h"
 #include "measuring/steps.h"
-#include "measuring/tuning.h"
 #include "report/report.h"
 #include "results/results.h"
 
@@ -88,11 +84,6 @@ void bind_profile(nb::module_& module) {
 
 // ---- AllReduceTable: measured all-reduce times.
 
-// AllReduceTable as a class of its own: a plain vector would arrive in Python as a list.
-struct MeasuredAllReduce {
-  AllReduceTable rows;
-};
-
 void init_row(AllReduceRow* self, int64_t bytes, int64_t world_size, double median_s, std::optional<double> gap_s) {
   if (bytes < 1) throw InputError(fmt::format("an all-reduce of {} bytes; expected at least 1", bytes));
   if (world_size < 1) throw InputError(fmt::format("an all-reduce of {} ranks; expected at least 1", world_size));
@@ -130,60 +121,6 @@ void bind_allreduce(nb::module_& module) {
       .def("__repr__", [](const MeasuredAllReduce& self) {
         return fmt::format("AllReduceTable({} sizes, ranks: {})", self.rows.size(), fmt::join(world_sizes(self.rows), ", "));
       });
-  module.def("allreduce_sizes", &allreduce_sizes, "largest_bytes"_a, "4 B, 16 B, ... up to `largest_bytes`, which is always the last.");
-}
-
-// ---- Schedules.
-
-void bind_schedules(nb::module_& module) {
-  nb::class_<AllReduceVisit>(module, "AllReduceVisit", "One turn of one size, in this order, after a barrier.")
-      .def_ro("size", &AllReduceVisit::size, "Its index.")
-      .def_ro("checks", &AllReduceVisit::checks, "Untimed: a queue over known values, whose wrong elements are counted.")
-      .def_ro("warms_up", &AllReduceVisit::warms_up, "Untimed: one call.")
-      .def_ro("isolated", &AllReduceVisit::isolated, "Samples of `calls` calls, one after another.")
-      .def_ro("calls", &AllReduceVisit::calls)
-      .def_ro("queued", &AllReduceVisit::queued, "Samples of `queue` calls under way together, with a barrier before each.")
-      .def_ro("queue", &AllReduceVisit::queue);
-  nb::class_<AllReduceSchedule>(module, "AllReduceSchedule", "Which all-reduces to time next, how many, and when it is enough.")
-      .def(
-          "__init__",
-          [](AllReduceSchedule* self, const std::vector<int64_t>& sizes, double seconds, int64_t seed, int64_t queue_bytes) {
-            std::vector<TimedSize> timed;
-            for (const int64_t bytes : sizes) timed.push_back({.bytes = bytes});
-            new (self) AllReduceSchedule(timed, {.seconds = seconds, .seed = static_cast<uint64_t>(seed), .queue_bytes = queue_bytes});
-          },
-          "sizes"_a, "seconds"_a, "seed"_a, "queue_bytes"_a, "queue_bytes: for all buffers of a queue together.")
-      .def("queue", &AllReduceSchedule::queue, "size"_a, "How many buffers a size needs.")
-      .def("next", &AllReduceSchedule::next, "None: it is enough.")
-      .def(
-          "tell", [](AllReduceSchedule& self, const std::vector<double>& seconds, int64_t wrong) { self.tell(seconds, wrong); },
-          "seconds"_a, "wrong"_a,
-          "seconds: the slowest rank's: per call for each isolated sample, for each queue, then for all isolated samples, for all queues,\n"
-          "and since the beginning. wrong: elements, over all ranks.")
-      .def_prop_ro("rounds", &AllReduceSchedule::rounds, "Rounds that have ended.")
-      .def_ro_static("most_rounds", &AllReduceSchedule::kMostRounds)
-      .def(
-          "table",
-          [](const AllReduceSchedule& self, int64_t world_size) { return MeasuredAllReduce{allreduce_table(self.series(), world_size)}; },
-          "world_size"_a);
-  nb::class_<StepVisit>(module, "StepVisit", "One setting of training steps in one block.")
-      .def_ro("setting", &StepVisit::setting, "Its index.")
-      .def_prop_ro("warmup_steps", [](const StepVisit& self) { return self.steps.warmup_steps; })
-      .def_prop_ro("timed_steps", [](const StepVisit& self) { return self.steps.timed_steps; })
-      .def_ro("block", &StepVisit::block)
-      .def_ro("ends_block", &StepVisit::ends_block);
-  nb::class_<StepSchedule>(module, "StepSchedule", "Blocks in which every setting runs once, in an order shuffled anew.")
-      .def(
-          "__init__",
-          [](StepSchedule* self, const std::vector<std::pair<int, int>>& steps, int fewest, int most, double seconds, int64_t seed) {
-            std::vector<StepCounts> settings;
-            for (const auto& [warmup, timed] : steps) settings.push_back({warmup, timed});
-            new (self) StepSchedule(settings, {.fewest = fewest, .most = most, .seconds = seconds, .seed = static_cast<uint64_t>(seed)});
-          },
-          "steps"_a, "fewest"_a, "most"_a, "seconds"_a, "seed"_a,
-          "steps: for each setting, of warm-up and timed. Beyond the fewest, no block begins that would end after `seconds`.")
-      .def("next", &StepSchedule::next, "None: it is enough.")
-      .def("tell", &StepSchedule::tell, "elapsed_s"_a = 0.0, "is_enough"_a = false, "Both are looked at where a visit ends its block.");
 }
 
 // ---- predict() and assign_buckets().
@@ -322,163 +259,9 @@ void bind_prediction(nb::module_& module) {
              "Groups gradients into buckets under a cap; returns the indices into `sizes` of each bucket.\n\n"
              "sizes: bytes of each gradient, in gradient-ready order. rule: 'close-when-full' (PyTorch: append, close once the cap is\n"
              "reached) or 'at-most' (a tensor that would exceed the cap starts a new bucket). Raises InputError.");
-}
-
-// ---- Tuning, for firkin/_tune.py: measuring/tuning.h over settings of PyTorch's DistributedDataParallel.
-
-using Counts = std::vector<int64_t>;             // tensors per bucket, in gradient-ready order
-using Steps = std::vector<std::vector<double>>;  // seconds, [setting][block]
-
-// One way to call DistributedDataParallel.
-struct Setting {
-  std::string name = {};
-  BucketPlan plan = {};  // the buckets that are expected; none without communication
-  std::optional<double> cap_mib = {};
-  std::vector<double> caps_mib = {};  // one per bucket
-};
-
-const size_t kMostRaced = RaceOptions().count;
-
-struct Tuner {
-  Tuning tuning;
-  std::vector<int64_t> wanted;  // caps to race whatever their prediction
-  int64_t smallest_cap_bytes = 1;
-  std::vector<Setting> calibration;
-
-  const std::vector<int64_t>& bytes() const { return tuning.profile.tensors.bytes; }
-  Setting by_cap(int64_t cap_bytes) const {
-    return {fmt::format("{:.6g} MiB", mib(cap_bytes)), assign_buckets(bytes(), with_cap(tuning.rule, cap_bytes)), mib(cap_bytes)};
-  }
-  std::vector<Setting> race() const {
-    std::vector<Setting> settings;
-    for (const PredictedCap& cap : tuning.raced) settings.push_back(by_cap(cap.cap_bytes));
-    return settings;
-  }
-  std::vector<Setting> gain() const {
-    Setting chosen = by_cap(choice_of(tuning).cap_bytes);
-    chosen.name = kChosenCapName;
-    return {{"none"}, {kTorchDefaultName, assign_buckets(bytes(), kTorchDefaultCaps)}, chosen};
-  }
-};
-
-void init_tuner(Tuner* self, const MeasuredProfile& profile, const MeasuredAllReduce& table, int64_t world_size, bool lists,
-                size_t calibrations, double smallest_cap_mib, const std::vector<double>& caps_mib) {
-  check_profile(profile.tensors);
-  comm_costs(table.rows, world_size);
-  for (const double cap : caps_mib) {
-    if (!(cap >= smallest_cap_mib)) throw InputError(fmt::format("a cap of {:g} MiB; expected at least {:.3g} MiB", cap, smallest_cap_mib));
-  }
-  new (self) Tuner();
-  self->tuning.profile = profile;
-  self->tuning.allreduce = table.rows;
-  self->tuning.world_size = world_size;
-  self->wanted = bytes_of_caps(caps_mib);
-  if (smallest_cap_mib > 0) self->smallest_cap_bytes = bytes_from_mib(smallest_cap_mib, "smallest_cap_mib");
-  constexpr size_t kMost = 4;  // one more than the numbers to be determined
-  std::vector<Setting> settings;
-  for (const BucketPlan& plan : plans_to_calibrate_on(profile.tensors, self->tuning.rule)) {
-    const PyTorchCaps caps = pytorch_caps(plan, self->bytes());
-    if (lists && caps.reproduces_plan) settings.push_back({fmt::format("{} buckets", plan.buckets.size()), plan, {}, caps.mib});
-  }
-  for (const int64_t parts : {24, 12, 6, 3}) {  // caps take the place of plans that are not possible
-    if (settings.size() >= kMost) break;
-    settings.push_back(self->by_cap(std::max(profile.tensors.total_bytes() / parts, self->smallest_cap_bytes)));
-  }
-  self->calibration = {{"none"}};
-  const size_t every = kMost / calibrations;
-  for (size_t i = every - 1; i < kMost; i += every) self->calibration.push_back(settings[i]);
-}
-
-std::vector<SettingSteps> measured(const std::vector<Setting>& settings, const Steps& step_s) {
-  if (step_s.size() != settings.size()) {
-    throw std::invalid_argument(fmt::format("{} series of steps; expected {}", step_s.size(), settings.size()));
-  }
-  std::vector<SettingSteps> list;
-  for (const Setting& setting : settings) {
-    list.push_back({.name = setting.name, .buckets = std::ssize(setting.plan.buckets), .step_s = step_s[list.size()]});
-  }
-  return list;
-}
-
-// Name, tensors per bucket, and the arguments of DistributedDataParallel.
-std::vector<std::tuple<std::string, Counts, nb::dict>> for_python(const std::vector<Setting>& settings) {
-  std::vector<std::tuple<std::string, Counts, nb::dict>> list;
-  for (const auto& [name, plan, cap_mib, caps_mib] : settings) {
-    Counts counts;
-    for (const Bucket& bucket : plan.buckets) counts.push_back(bucket.count);
-    nb::dict kwargs;
-    if (counts.empty()) kwargs["static_graph"] = false;  // a static graph's first step would communicate
-    if (cap_mib) kwargs["bucket_cap_mb"] = *cap_mib;
-    if (!caps_mib.empty()) kwargs["bucket_cap_mb_list"] = nb::cast(caps_mib);
-    list.emplace_back(name, counts, kwargs);
-  }
-  return list;
-}
-
-// Of a results.json: what is known here.
-std::string results_of_tuning(const Tuner& self) {
-  Results results;
-  results.run = begin_head("tune");
-  results.run.environment.world_size = self.tuning.world_size;
-  add_sections(self.tuning, results);
-  return results_text(results);
-}
-
-void bind_tuning(nb::module_& module) {
-  module.def(
-      "paired_ratio",
-      [](const std::vector<double>& a, const std::vector<double>& reference) {
-        const PairedRatio pair = paired_ratio(a, reference);
-        return std::tuple(pair.ratio, pair.interval.low, pair.interval.high);
-      },
-      "a"_a, "reference"_a, "The ratio of two settings of the same blocks, with the ends of its 95 % interval.");
-  nb::class_<Tuner>(
-      module, "Tuner",
-      "Decides what firkin.tune measures, one list of settings after another, and what it recommends.\n\n"
-      "A setting: its name, the tensors per bucket that are expected, arguments of DistributedDataParallel. step_s: seconds,\n"
-      "[setting][block].")
-      .def("__init__", &init_tuner, "profile"_a, "table"_a, "world_size"_a, nb::kw_only(), "lists"_a, "calibrations"_a = 4,
-           "smallest_cap_mib"_a = 0.0, "caps_mib"_a = std::vector<double>{},
-           "lists: whether DistributedDataParallel takes a list of caps, so that any plan can serve for calibration. calibrations: the\n"
-           "number of settings to calibrate on, 4 or 2. caps_mib: caps to race besides those with the best predictions.\n"
-           "Raises InputError if the profile or the table does not pass its checks, or if a cap is below the smallest.")
-      .def_prop_ro_static("most_raced", [](nb::handle /*class*/) { return kMostRaced; })
-      .def(
-          "settings",
-          [](const Tuner& self, const std::string& phase) {
-            return for_python(phase == "calibration" ? self.calibration : phase == "race" ? self.race() : self.gain());
-          },
-          "phase"_a,
-          "Of calibration; race: caps, ascending, after calibrate(); gain: none, PyTorch's default and the chosen cap, after race().")
-      .def(
-          "calibrate",
-          [](Tuner& self, const Steps& step_s, size_t raced) {
-            Tuning& tuning = self.tuning;
-            tuning.calibration = measured(self.calibration, step_s);
-            for (size_t i = 1; i < self.calibration.size(); ++i) tuning.calibration_plans.push_back(self.calibration[i].plan);
-            calibrate(tuning);
-            choose_race(tuning, self.wanted, self.smallest_cap_bytes, raced);
-          },
-          "step_s"_a, "raced"_a = kMostRaced, "Fits the prediction, and chooses at most `raced` caps to race.")
-      .def(
-          "race",
-          [](Tuner& self, const Steps& step_s) {
-            self.tuning.race = measured(self.race(), step_s);
-            return is_clear(self.tuning);
-          },
-          "step_s"_a, "Whether the race is decided and needs no further block.")
-      .def(
-          "decide",
-          [](Tuner& self, const Steps& step_s) {
-            self.tuning.gain = measured(self.gain(), step_s);
-            decide(self.tuning);
-            return keeps_default(self.tuning.decision.outcome) ? 1 : 2;
-          },
-          "step_s"_a, "The index of the better of the last two settings of gain.")
-      .def("results", &results_of_tuning, "After decide(): the text of a results.json, without the facts that only PyTorch knows.");
   module.def(
       "caps_of_counts",
-      [](const Counts& counts, const std::vector<int64_t>& sizes) {
+      [](const std::vector<int64_t>& counts, const std::vector<int64_t>& sizes) {
         const BucketPlan plan = plan_of_counts(counts);
         check_plan(plan, std::ssize(sizes));
         return caps_if_any(pytorch_caps(plan, sizes));
@@ -558,14 +341,10 @@ void bind_results(nb::module_& module) {
 NB_MODULE(_core, module) {
   module.doc() = "Planning, statistics and reports, without PyTorch.";
   module.attr("version") = FIRKIN_VERSION;
-  module.def(
-      "available_memory_bytes", [] { return firkin::available_memory_bytes(); },
-      "That this process can still allocate on the host, by its control groups as well.");
   const auto input_error = nb::exception<firkin::InputError>(module, "InputError", PyExc_ValueError);
   input_error.attr("__doc__") = "Wrong input, in one line: where, what, and what was expected. A ValueError.";
   firkin::python::bind_profile(module);
   firkin::python::bind_allreduce(module);
-  firkin::python::bind_schedules(module);
   firkin::python::bind_prediction(module);
   firkin::python::bind_tuning(module);
   firkin::python::bind_watching(module);

@@ -14,6 +14,7 @@
 #include "firkin/base/units.h"
 #include "firkin/ddp/module_parameters.h"
 #include "firkin/stats/estimates.h"
+#include "measuring/phases.h"
 
 namespace firkin {
 namespace {
@@ -47,9 +48,6 @@ void check_input(const Workload& workload, const TuneOptions& options) {
   }
 }
 
-// The share of the time that may have passed when a part of the measurement ends.
-constexpr double kProfiled = 0.15, kCalibrated = 0.4, kRaced = 0.6, kOrderedRaced = 0.7, kAll = 1;
-
 class TuneRun {
  public:
   TuneRun(const ProcessGroup& group, Workload& workload, const TuneOptions& options)
@@ -60,13 +58,15 @@ class TuneRun {
 
   Tuning run() {
     measure_inputs();
-    calibrate_on_steps();
-    race_caps();
-    compare_caps();
-    race_ordered();
-    choose_sharded();
-    measure_gain();
-    decide(tuning_);
+    if (!tensors().knows_forward()) {
+      tuning_.notes.emplace_back("ordered is not measured: no module awaits its parameters, see await_parameters()");
+    } else if (workload_.whole_step) {
+      tuning_.notes.emplace_back("ordered is not measured: the step function would have to use an OverlappedOptimizer");
+    }
+    if (options_.sharded && workload_.whole_step) {
+      tuning_.notes.emplace_back("sharded is not measured: the step function would have to use a ShardedOptimizer");
+    }
+    run_phases(phase_options(), step_meter(), tuning_);
     return std::move(tuning_);
   }
 
@@ -93,11 +93,12 @@ class TuneRun {
   }
 
   void measure_inputs() {
-    ReadyProfile measured =
-        measure_ready_profile(group_, workload_,
-                              {.steps = options_.profile_steps,
-                               .on_progress = phase_progress("profiling backward", options_.profile_steps),
-                               .is_enough = [this](int done) { return is_past(kProfiled) && done >= kFewestProfileSteps; }});
+    constexpr double kProfiled = 0.15;  // the share of the time that may have passed then
+    const auto is_enough = [this](int done) { return done >= kFewestProfileSteps && elapsed_s() > kProfiled * options_.seconds; };
+    ReadyProfile measured = measure_ready_profile(group_, workload_,
+                                                  {.steps = options_.profile_steps,
+                                                   .on_progress = phase_progress("profiling backward", options_.profile_steps),
+                                                   .is_enough = is_enough});
     tuning_.profile = std::move(measured.profile);
     tuning_.ready_order = std::move(measured.ready_order);
     tell();
@@ -107,178 +108,69 @@ class TuneRun {
     tell();
   }
 
-  void calibrate_on_steps() {
-    tuning_.calibration_plans = plans_to_calibrate_on(tensors(), options_.rule);
-    std::vector<StepSetting> settings = {setting("none", "none")};
-    for (const BucketPlan& plan : tuning_.calibration_plans) {
-      settings.push_back(setting(fmt::format("planned, {} buckets", plan.buckets.size()), "planned"));
-      settings.back().options.plan = plan;
-    }
-    tuning_.calibration = measure("calibrating", settings, {.most = options_.calibration_blocks, .fewest = 3, .share = kCalibrated});
-    calibrate(tuning_);
-    tell();
+  PhaseOptions phase_options() const {
+    PhaseOptions phases{.seconds = options_.seconds, .caps = options_.caps, .compare = options_.compare};
+    phases.calibration_blocks.most = options_.calibration_blocks;
+    phases.race_blocks.most = options_.race_blocks;
+    phases.gain_blocks = {.fewest = static_cast<int>(kFewestSamples), .most = options_.steps.blocks};
+    phases.ordered = tensors().knows_forward() && !workload_.whole_step;
+    const auto bytes = static_cast<int64_t>(at::elementSize(dtype()));
+    if (options_.sharded) phases.sharded = TrainedMemory{.element_bytes = bytes, .masters = bytes < kFloatBytes};
+    phases.measures_sharded = options_.sharded && !workload_.whole_step;
+    return phases;
   }
 
-  // Rank 0 decides which caps race, and which one leads.
-  void race_caps() {
-    choose_race(tuning_, options_.compare ? std::vector<int64_t>() : options_.caps);
-    const std::vector<int64_t> caps = list_of_rank<int64_t>(group_, bytes_of(tuning_.raced), 0);
-    if (caps != bytes_of(tuning_.raced)) tuning_.raced = predict_steps(model_of(tuning_), options_.rule, caps);
-    std::vector<StepSetting> settings;
-    for (const PredictedCap& cap : tuning_.raced) settings.push_back(cap_setting(cap.cap_bytes));
-    const Blocks blocks{.most = options_.race_blocks, .fewest = 3, .share = kRaced};
-    tuning_.race = measure("racing the best caps", settings, blocks, [&](const std::vector<SettingSteps>& so_far) {
-      tuning_.race = so_far;
-      return of_rank_0(group_, is_clear(tuning_) ? 1 : 0) == 1;
-    });
-    const auto leader = of_rank_0(group_, static_cast<double>(tuning_.standing.choice));
-    tuning_.standing.choice = static_cast<size_t>(leader);
-    tell();
-  }
-
-  void compare_caps() {
-    if (!options_.compare) return;
-    const std::vector<int64_t>& sizes = tensors().bytes;
-    auto [caps, notes] = distinct_caps(options_.caps.empty() ? default_caps(sizes, options_.rule) : options_.caps, sizes, options_.rule);
-    tuning_.notes.insert(tuning_.notes.end(), notes.begin(), notes.end());
-    add_cap(caps, choice_of(tuning_).cap_bytes, sizes, options_.rule);
-    tuning_.compared = predict_steps(model_of(tuning_), options_.rule, caps);
-  }
-
-  // A short race chooses the plan: the simulation takes ready times from steps without communication, and cannot tell
-  // close plans apart.
-  void race_ordered() {
-    if (!tensors().knows_forward()) {
-      tuning_.notes.emplace_back("ordered is not measured: no module awaits its parameters, see await_parameters()");
-      return;
-    }
-    if (workload_.whole_step) {
-      tuning_.notes.emplace_back("ordered is not measured: the step function would have to use an OverlappedOptimizer");
-      return;
-    }
-    std::vector<BucketPlan> candidates = ordered_candidates(model_of(tuning_), most_calibrated_buckets(tuning_.calibration_plans));
-    candidates.resize(static_cast<size_t>(of_rank_0(group_, static_cast<double>(candidates.size()))), candidates.back());
-    std::vector<StepSetting> settings;
-    for (BucketPlan& plan : candidates) {
-      plan = plan_of_rank_0(group_, plan);
-      settings.push_back(ordered_setting(plan));
-    }
-    size_t fastest = 0;
-    if (candidates.size() > 1 && !is_past(kRaced)) {
-      const std::vector<SettingSteps> race =
-          measure("racing ordered's buckets", settings, {.most = 3, .fewest = 1, .share = kOrderedRaced});
-      const auto typical_s = [](const SettingSteps& each) { return median(each.step_s); };
-      fastest = static_cast<size_t>(std::ranges::min_element(race, {}, typical_s) - race.begin());
-    }
-    tuning_.ordered = candidates[fastest];
+  StepMeter step_meter() {
+    return {.measure = [this](const auto&... what) { return measure(what...); },
+            .elapsed_s = [this] { return elapsed_s(); },
+            .of_rank_0 = [this](const std::vector<int64_t>& list) { return list_of_rank(group_, list, 0); },
+            .measure_collectives = [this] { return measure_collectives(); },
+            .tell = [this] { tell(); }};
   }
 
   // Measures them in turns with all-reduces, from the smallest size of `bench collectives` to all gradients in one.
-  void measure_collectives() {
-    if (group_.size == 1) return;
+  std::vector<CollectiveRow> measure_collectives() const {
+    if (group_.size == 1) return {};
     std::vector<int64_t> sizes = allreduce_sizes(tensors().total_bytes());
     std::erase_if(sizes, [largest = sizes.back()](int64_t bytes) { return bytes < 4 * kKiB && bytes != largest; });
     sizes = sliced_sizes(std::move(sizes), group_.size, dtype());
     AllReduceBenchOptions options = allreduce_options(std::move(sizes), "measuring reduce-scatter and all-gather");
     options.collectives = {kCollectives.begin(), kCollectives.end()};
-    tuning_.collectives = collective_rows(measure_allreduce(group_, options), group_.world());
+    return collective_rows(measure_allreduce(group_, options), group_.world());
   }
 
-  void choose_sharded() {
-    if (!options_.sharded) return;
-    measure_collectives();
-    const auto bytes = static_cast<int64_t>(at::elementSize(dtype()));
-    tune_sharded(tuning_, {.element_bytes = bytes, .masters = bytes < kFloatBytes});
-    tuning_.sharded->cap_bytes = list_of_rank<int64_t>(group_, {tuning_.sharded->cap_bytes}, 0)[0];
-    if (!measures_sharded()) tuning_.notes.emplace_back("sharded is not measured: the step function would have to use a ShardedOptimizer");
-  }
-
-  bool measures_sharded() const { return tuning_.sharded && !workload_.whole_step; }
-
-  std::vector<StepSetting> gain_settings() const {
-    std::vector<StepSetting> settings = {setting("none", "none")};  // first: others are compared with it
-    for (const char* name : {"naive", "flat", "overlap"}) {
-      if (options_.compare) settings.push_back(setting(name, name));
-    }
-    settings.push_back(setting(kTorchDefaultName, "torch"));
-    settings.back().options.cap = kTorchDefaultCaps;
-    if (tuning_.ordered) settings.push_back(ordered_setting(*tuning_.ordered));
-    if (measures_sharded()) {
-      settings.push_back(cap_setting(tuning_.sharded->cap_bytes));
-      settings.back().name = kShardedName;
-      settings.back().options.strategy = find_strategy(kShardedName);
-    }
-    for (const PredictedCap& cap : tuning_.compared) settings.push_back(cap_setting(cap.cap_bytes));
-    if (tuning_.compared.empty()) {
-      settings.push_back(cap_setting(choice_of(tuning_).cap_bytes));
-      settings.back().name = kChosenCapName;
-    }
-    return settings;
-  }
-
-  // Measures steps that had no part in the choice: what it gains, and what is to be compared.
-  void measure_gain() {
-    const auto most = static_cast<size_t>(options_.steps.blocks);
-    const size_t every = std::max<size_t>(most / 10, 1);  // often enough to lose little, seldom enough to cost nothing
-    const Blocks blocks{.most = options_.steps.blocks, .fewest = static_cast<int>(kFewestSamples), .share = kAll};
-    tuning_.gain = measure("measuring the gain", gain_settings(), blocks, [&](const std::vector<SettingSteps>& so_far) {
-      const size_t done = so_far[0].step_s.size();
-      if (!options_.on_partial || done == most || (done > 1 && done % every != 0)) return false;
-      tuning_.gain = so_far;
-      tell();
-      return false;
-    });
-  }
-
-  // All keep the profile's ready order, so that plans mean the same tensors everywhere.
-  StepSetting setting(std::string_view name, std::string_view strategy) const {
+  // All settings keep the profile's ready order, so that plans mean the same tensors everywhere.
+  StepSetting step_setting(const TunedSetting& tuned) const {
     DataParallelOptions options;
-    options.strategy = find_strategy(strategy);
+    options.strategy = find_strategy(tuned.strategy);
     options.broadcast_parameters = false;  // the ranks have the same ones already
     options.ready_order = tuning_.ready_order;
-    return {std::string(name), options};
+    if (tuned.name == kTorchDefaultName) {
+      options.cap = kTorchDefaultCaps;
+    } else if (tuned.cap_bytes) {
+      options.cap = with_cap(options_.rule, *tuned.cap_bytes);
+    } else if (!tuned.plan.buckets.empty()) {
+      options.plan = BucketPlan{tuned.plan.buckets, {}};  // `ordered` chooses a launch order from steps that the plan did not know
+    }
+    return {tuned.name, options};
   }
 
-  StepSetting cap_setting(int64_t cap) const {
-    StepSetting bucketed = setting(cap_setting_name(cap), "bucketed");
-    bucketed.options.cap = with_cap(options_.rule, cap);
-    return bucketed;
-  }
-
-  // Without the plan's launch order: the strategy chooses its own, from steps that the plan did not know.
-  StepSetting ordered_setting(const BucketPlan& plan) const {
-    StepSetting ordered = setting(kOrderedName, kOrderedName);
-    ordered.options.plan = BucketPlan{plan.buckets, {}};
-    return ordered;
-  }
-
-  // Whether this share of the time has passed, by rank 0's clock.
-  bool is_past(double share) const { return of_rank_0(group_, seconds_since(started_)) > share * options_.seconds; }
-
-  // How many blocks: more than the fewest until the share of the time is past.
-  struct Blocks {
-    int most = 0, fewest = 0;
-    double share = kAll;
-  };
-
-  // is_enough: asked after each block, on every rank; may be empty.
-  std::vector<SettingSteps> measure(const std::string& phase, const std::vector<StepSetting>& settings, const Blocks& blocks,
-                                    const std::function<bool(const std::vector<SettingSteps>&)>& is_enough = {}) {
+  std::vector<SettingSteps> measure(const std::string& phase, const std::vector<TunedSetting>& settings, const StepBlocks& blocks,
+                                    const std::function<bool(const std::vector<SettingSteps>&)>& is_enough) {
+    std::vector<StepSetting> step_settings;
+    for (const TunedSetting& setting : settings) step_settings.push_back(step_setting(setting));
     StepBenchOptions steps = options_.steps;
     steps.blocks = blocks.most;
     steps.fewest_blocks = blocks.fewest;
-    steps.seconds = of_rank_0(group_, blocks.share * options_.seconds - seconds_since(started_));
+    steps.seconds = blocks.seconds;
     steps.seed = options_.seed;
     steps.on_progress = phase_progress(phase, blocks.most * static_cast<int>(settings.size()));
     steps.is_enough = is_enough;
-    return measure_steps(group_, workload_, settings, steps);
+    return measure_steps(group_, workload_, step_settings, steps);
   }
 
-  static std::vector<int64_t> bytes_of(const std::vector<PredictedCap>& caps) {
-    std::vector<int64_t> bytes;
-    for (const PredictedCap& cap : caps) bytes.push_back(cap.cap_bytes);
-    return bytes;
-  }
+  // By rank 0's clock.
+  double elapsed_s() const { return of_rank_0(group_, seconds_since(started_)); }
 
   const TensorProfile& tensors() const { return tuning_.profile.tensors; }
 

@@ -7,6 +7,7 @@
 #include <stdexcept>
 
 #include "firkin/base/units.h"
+#include "measuring/phases.h"
 #include "report/report.h"
 
 namespace firkin {
@@ -194,6 +195,74 @@ TEST(Tuning, WhatIsNotMeasuredYetHasNoSection) {
   EXPECT_EQ(results.strategies.size(), 3u);
   EXPECT_EQ(results.strategies[2].predicted_s, choice_of(tuning).time_s);
   EXPECT_FALSE(results.decision);
+}
+
+// ---- The phases, over steps that take as long as the model has it; ten seconds a phase.
+
+struct Asked {
+  std::string phase;
+  std::vector<std::string> settings;
+  double seconds = 0;
+};
+
+std::vector<Asked> run(const PhaseOptions& options, Tuning& tuning, StepMeter meter = {}) {
+  std::vector<Asked> asked;
+  meter.elapsed_s = [&] { return 10.0 * static_cast<double>(asked.size()); };
+  if (!meter.of_rank_0) meter.of_rank_0 = [](const std::vector<int64_t>& list) { return list; };
+  meter.measure = [&](const std::string& phase, const std::vector<TunedSetting>& settings, const StepBlocks& blocks,
+                      const auto& is_enough) {
+    asked.push_back({phase, {}, blocks.seconds});
+    std::vector<SettingSteps> steps;
+    for (const TunedSetting& setting : settings) {
+      asked.back().settings.push_back(setting.name);
+      const bool sends = !setting.plan.buckets.empty();
+      steps.push_back(
+          blocks_of(setting.name, sends ? step_s(setting.plan, tuning.profile.tensors) : 0.2, std::ssize(setting.plan.buckets)));
+    }
+    is_enough(steps);
+    return steps;
+  };
+  run_phases(options, meter, tuning);
+  return asked;
+}
+
+TEST(Phases, CalibrateRaceAndMeasureTheGainEachUntilItsShareOfTheTimeHasPassed) {
+  Tuning tuning = twelve_tensors();
+  const std::vector<Asked> asked = run({.seconds = 100}, tuning);
+  ASSERT_EQ(asked.size(), 3u);
+  EXPECT_THAT((std::vector{asked[0].phase, asked[1].phase, asked[2].phase}),
+              ElementsAre("calibrating", "racing the best caps", "measuring the gain"));
+  EXPECT_THAT((std::vector{asked[0].seconds, asked[1].seconds, asked[2].seconds}), ElementsAre(40 - 0, 60 - 10, 100 - 20));
+  EXPECT_EQ(asked[0].settings.size(), 1 + 4u);
+  EXPECT_THAT(asked[2].settings, ElementsAre("none", "torch default", "chosen cap"));
+  EXPECT_TRUE(tuning.complete);
+}
+
+TEST(Phases, OfAQuickTuningHaveFewerSettings) {
+  Tuning tuning = twelve_tensors();
+  const std::vector<Asked> asked = run({.calibrations = 2, .raced = 1}, tuning);
+  EXPECT_EQ(asked[0].settings.size(), 1 + 2u);
+  EXPECT_EQ(asked[1].settings.size(), 1u);
+}
+
+TEST(Phases, CalibrateOnCapsWherePlansAreNotPossible) {
+  Tuning tuning = twelve_tensors();
+  StepMeter meter;
+  meter.is_possible = [](const BucketPlan& /*plan*/) { return false; };
+  const std::vector<Asked> asked = run({}, tuning, meter);
+  ASSERT_EQ(asked[0].settings.size(), 1 + 4u);
+  for (size_t i = 1; i < asked[0].settings.size(); ++i) EXPECT_THAT(asked[0].settings[i], HasSubstr("bucketed"));
+}
+
+TEST(Phases, RaceAndChooseTheCapsOfRank0) {
+  Tuning tuning = twelve_tensors();
+  StepMeter meter;
+  meter.of_rank_0 = [](const std::vector<int64_t>& list) {
+    return list.size() > 1 ? std::vector{kMiB, 16 * kMiB} : std::vector<int64_t>{1};
+  };
+  const std::vector<Asked> asked = run({}, tuning, meter);
+  EXPECT_EQ(asked[1].settings.size(), 2u);
+  EXPECT_EQ(choice_of(tuning).cap_bytes, 16 * kMiB);
 }
 
 }  // namespace

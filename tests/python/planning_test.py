@@ -8,7 +8,7 @@ import tempfile
 import unittest
 
 import firkin
-from firkin._core import Tuner, results_in_words
+from firkin._core import results_in_words, tune_steps
 
 MIB = 1 << 20
 
@@ -88,17 +88,22 @@ class FrontEnds(unittest.TestCase):
             backward_s=said["profile"]["backward_s"], bare_backward_s=said["profile"]["bare_backward_s"],
         )  # fmt: skip
         rows = [firkin.AllReduceRow(row["bytes"], 2, row["median_s"], row.get("gap_s")) for row in said["allreduce"]]
-        tuner = Tuner(profile, firkin.AllReduceTable(rows), 2, lists=True)
-        samples = said["samples"]
-        tuner.calibrate(samples["calibration_step_s"])
-        self.assertEqual([kwargs["bucket_cap_mb"] for _, _, kwargs in tuner.settings("race")], [row["cap_mib"] for row in said["curve"]])
-        tuner.race(samples["race_step_s"])
-        steps = dict(zip(samples["settings"], samples["step_s"], strict=True))
-        settings = tuner.settings("gain")
-        *_, kwargs = settings[tuner.decide([steps[name] for name, *_ in settings])]
-        keeps_default = said["decision"]["outcome"] not in ("gain", "gain not shown", "default not measured")
-        self.assertEqual(kwargs.get("bucket_cap_mb"), None if keeps_default else said["decision"]["cap_mib"])
-        ours = json.loads(tuner.results())
+        samples, asked = said["samples"], {}
+
+        def measure(phase, settings, fewest, most, seconds, is_enough):
+            asked[phase] = settings
+            if phase != "measuring the gain":
+                return samples["calibration_step_s" if phase == "calibrating" else "race_step_s"]
+            steps = dict(zip(samples["settings"], samples["step_s"], strict=True))
+            return [steps[name] for name, *_ in settings]
+
+        keeps_default, results = tune_steps(profile, firkin.AllReduceTable(rows), 2, measure, lambda: 0.0, lambda values: values)
+        self.assertEqual(
+            [kwargs["bucket_cap_mb"] for *_, kwargs in asked["racing the best caps"]], [row["cap_mib"] for row in said["curve"]]
+        )
+        self.assertEqual(keeps_default, said["decision"]["outcome"] not in ("gain", "gain not shown", "default not measured"))
+        self.assertEqual(asked["measuring the gain"][-1][2]["bucket_cap_mb"], said["decision"]["cap_mib"])
+        ours = json.loads(results)
         for results in (ours, said):  # what the program measured beside them, ordered, says of a block as well
             del results["decision"]["measured_s"]
         for section in ("decision", "curve", "over_default", "best_predicted", "best_measured"):

@@ -72,8 +72,7 @@ class Tune(TestCase):
     @on_ranks(2)
     def test_ranks_end_with_the_same_block_however_their_clocks_differ(self):
         model = seeded(Layers, [8, 8]).float()
-        limits = {"fewest": 1, "most": 4, "seconds": 1e-9 if dist.get_rank() else 1e9}
-        samples = bench_of(model, step_of(model)).blocks([Setting("none", [], {})], **limits, seed=0, on_block=lambda _: None)
+        samples = bench_of(model, step_of(model)).blocks("", [Setting("none", [], {})], 1, 4, 1e-9 if dist.get_rank() else 1e9)
         self.assertEqual([len(series) for series in samples], [1])
 
     @on_ranks(3)
@@ -134,7 +133,7 @@ class Options(unittest.TestCase):
 
             bench, known = bench_of(model, step, 1), options_to_race({}, compiled=False)
             setting = Setting("1 MiB", [2], {"bucket_cap_mb": 1.0})
-            blocks = functools.partial(bench.blocks, fewest=2, most=2, seconds=0, seed=0, on_block=lambda _: None)
+            blocks = functools.partial(bench.blocks, "", fewest=2, most=2, seconds=0)
             self.assertEqual(race_options(bench, setting, known, blocks)[0], {}, habit)
             won, notes = race_options(bench, setting, known, lambda raced: [[1.0 - 0.1 * (i > 0)] * 6 for i in range(len(raced))])
             self.assertEqual(list(won), [name for name in known if name not in left_out], habit)

@@ -1,0 +1,189 @@
+// Of the module firkin._core what firkin.tune asks: schedules of all-reduces and steps, and measuring/phases.h over
+// settings of PyTorch's DistributedDataParallel.
+#include <fmt/format.h>
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/function.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/vector.h>
+
+#include <functional>
+#include <tuple>
+#include <utility>
+
+#include "core.h"
+#include "firkin/base/error.h"
+#include "firkin/base/machine.h"
+#include "firkin/base/units.h"
+#include "firkin/plan/bucket_plan.h"
+#include "firkin/plan/decision.h"
+#include "firkin/stats/estimates.h"
+#include "measuring/allreduce_schedule.h"
+#include "measuring/phases.h"
+#include "measuring/steps.h"
+#include "results/results.h"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace firkin::python {
+namespace {
+
+// ---- Schedules.
+
+void bind_schedules(nb::module_& module) {
+  nb::class_<AllReduceVisit>(module, "AllReduceVisit", "One turn of one size, in this order, after a barrier.")
+      .def_ro("size", &AllReduceVisit::size, "Its index.")
+      .def_ro("checks", &AllReduceVisit::checks, "Untimed: a queue over known values, whose wrong elements are counted.")
+      .def_ro("warms_up", &AllReduceVisit::warms_up, "Untimed: one call.")
+      .def_ro("isolated", &AllReduceVisit::isolated, "Samples of `calls` calls, one after another.")
+      .def_ro("calls", &AllReduceVisit::calls)
+      .def_ro("queued", &AllReduceVisit::queued, "Samples of `queue` calls under way together, with a barrier before each.")
+      .def_ro("queue", &AllReduceVisit::queue);
+  nb::class_<AllReduceSchedule>(module, "AllReduceSchedule", "Which all-reduces to time next, how many, and when it is enough.")
+      .def(
+          "__init__",
+          [](AllReduceSchedule* self, const std::vector<int64_t>& sizes, double seconds, int64_t seed, int64_t queue_bytes) {
+            std::vector<TimedSize> timed;
+            for (const int64_t bytes : sizes) timed.push_back({.bytes = bytes});
+            new (self) AllReduceSchedule(timed, {.seconds = seconds, .seed = static_cast<uint64_t>(seed), .queue_bytes = queue_bytes});
+          },
+          "sizes"_a, "seconds"_a, "seed"_a, "queue_bytes"_a, "queue_bytes: for all buffers of a queue together.")
+      .def("queue", &AllReduceSchedule::queue, "size"_a, "How many buffers a size needs.")
+      .def("next", &AllReduceSchedule::next, "None: it is enough.")
+      .def(
+          "tell", [](AllReduceSchedule& self, const std::vector<double>& seconds, int64_t wrong) { self.tell(seconds, wrong); },
+          "seconds"_a, "wrong"_a,
+          "seconds: the slowest rank's: per call for each isolated sample, for each queue, then for all isolated samples, for all queues,\n"
+          "and since the beginning. wrong: elements, over all ranks.")
+      .def_prop_ro("rounds", &AllReduceSchedule::rounds, "Rounds that have ended.")
+      .def_ro_static("most_rounds", &AllReduceSchedule::kMostRounds)
+      .def(
+          "table",
+          [](const AllReduceSchedule& self, int64_t world_size) { return MeasuredAllReduce{allreduce_table(self.series(), world_size)}; },
+          "world_size"_a);
+  module.def("allreduce_sizes", &allreduce_sizes, "largest_bytes"_a, "4 B, 16 B, ... up to `largest_bytes`, which is always the last.");
+  nb::class_<StepVisit>(module, "StepVisit", "One setting of training steps in one block.")
+      .def_ro("setting", &StepVisit::setting, "Its index.")
+      .def_prop_ro("warmup_steps", [](const StepVisit& self) { return self.steps.warmup_steps; })
+      .def_prop_ro("timed_steps", [](const StepVisit& self) { return self.steps.timed_steps; })
+      .def_ro("block", &StepVisit::block)
+      .def_ro("ends_block", &StepVisit::ends_block);
+  nb::class_<StepSchedule>(module, "StepSchedule", "Blocks in which every setting runs once, in an order shuffled anew.")
+      .def(
+          "__init__",
+          [](StepSchedule* self, const std::vector<std::pair<int, int>>& steps, int fewest, int most, double seconds, int64_t seed) {
+            std::vector<StepCounts> settings;
+            for (const auto& [warmup, timed] : steps) settings.push_back({warmup, timed});
+            new (self) StepSchedule(settings, {.fewest = fewest, .most = most, .seconds = seconds, .seed = static_cast<uint64_t>(seed)});
+          },
+          "steps"_a, "fewest"_a, "most"_a, "seconds"_a, "seed"_a,
+          "steps: for each setting, of warm-up and timed. Beyond the fewest, no block begins that would end after `seconds`.")
+      .def("next", &StepSchedule::next, "None: it is enough.")
+      .def("tell", &StepSchedule::tell, "elapsed_s"_a = 0.0, "is_enough"_a = false, "Both are looked at where a visit ends its block.");
+}
+
+// ---- The phases of a tuning over settings of PyTorch's DistributedDataParallel.
+
+using Steps = std::vector<std::vector<double>>;  // seconds, [setting][block]
+
+// Name, tensors per bucket, and the arguments of DistributedDataParallel.
+using PythonSetting = std::tuple<std::string, std::vector<int64_t>, nb::dict>;
+PythonSetting for_python(const TunedSetting& setting, const std::vector<int64_t>& bytes) {
+  std::vector<int64_t> counts;
+  for (const Bucket& bucket : setting.plan.buckets) counts.push_back(bucket.count);
+  nb::dict kwargs;
+  if (counts.empty()) {
+    kwargs["static_graph"] = false;  // a static graph's first step would communicate
+  } else if (setting.cap_bytes) {
+    kwargs["bucket_cap_mb"] = mib(*setting.cap_bytes);
+  } else if (setting.name != kTorchDefaultName) {
+    kwargs["bucket_cap_mb_list"] = nb::cast(pytorch_caps(setting.plan, bytes).mib);
+  }
+  return {setting.name, counts, kwargs};
+}
+
+std::vector<SettingSteps> with_seconds(const std::vector<TunedSetting>& settings, const Steps& step_s) {
+  std::vector<SettingSteps> list;
+  for (const TunedSetting& setting : settings) {
+    list.push_back({.name = setting.name, .buckets = std::ssize(setting.plan.buckets), .step_s = step_s.at(list.size())});
+  }
+  return list;
+}
+
+std::pair<bool, std::string> tune_steps(const MeasuredProfile& profile, const MeasuredAllReduce& table, int64_t world_size,
+                                        const nb::callable& measure, const nb::callable& elapsed_s, const nb::callable& of_rank_0,
+                                        double seconds, bool lists, size_t calibrations, std::pair<int, int> calibration_blocks,
+                                        size_t raced, std::pair<int, int> race_blocks, std::pair<int, int> gain_blocks,
+                                        double smallest_cap_mib, const std::vector<double>& caps_mib) {
+  check_profile(profile.tensors);
+  comm_costs(table.rows, world_size);
+  PhaseOptions options{.seconds = seconds, .calibrations = calibrations, .raced = raced};
+  options.calibration_blocks = {calibration_blocks.first, calibration_blocks.second};
+  options.race_blocks = {race_blocks.first, race_blocks.second};
+  options.gain_blocks = {gain_blocks.first, gain_blocks.second};
+  for (const double cap : caps_mib) {
+    if (!(cap >= smallest_cap_mib)) throw InputError(fmt::format("a cap of {:g} MiB; expected at least {:.3g} MiB", cap, smallest_cap_mib));
+    options.caps.push_back(bytes_from_mib(cap, "caps_mib"));
+  }
+  if (smallest_cap_mib > 0) options.smallest_cap_bytes = bytes_from_mib(smallest_cap_mib, "smallest_cap_mib");
+  Tuning tuning;
+  tuning.profile = profile;
+  tuning.allreduce = table.rows;
+  tuning.world_size = world_size;
+  const std::vector<int64_t>& bytes = profile.tensors.bytes;
+  StepMeter meter;
+  meter.measure = [&](const std::string& phase, const std::vector<TunedSetting>& settings, const StepBlocks& blocks,
+                      const auto& is_enough) {
+    std::vector<PythonSetting> list;
+    for (const TunedSetting& setting : settings) list.push_back(for_python(setting, bytes));
+    const std::function<bool(const Steps&)> is_enough_s = [&](const Steps& so_far) { return is_enough(with_seconds(settings, so_far)); };
+    return with_seconds(settings, nb::cast<Steps>(measure(phase, list, blocks.fewest, blocks.most, blocks.seconds, is_enough_s)));
+  };
+  meter.elapsed_s = [&] { return nb::cast<double>(elapsed_s()); };
+  meter.of_rank_0 = [&](const std::vector<int64_t>& list) { return nb::cast<std::vector<int64_t>>(of_rank_0(list)); };
+  meter.is_possible = [&](const BucketPlan& plan) { return lists && pytorch_caps(plan, bytes).reproduces_plan; };
+  run_phases(options, meter, tuning);
+  Results results;
+  results.run = begin_head("tune");
+  results.run.environment.world_size = world_size;
+  add_sections(tuning, results);
+  return {keeps_default(tuning.decision.outcome), results_text(results)};
+}
+
+}  // namespace
+
+void bind_tuning(nb::module_& module) {
+  bind_schedules(module);
+  module.def(
+      "paired_ratio",
+      [](const std::vector<double>& a, const std::vector<double>& reference) {
+        const PairedRatio pair = paired_ratio(a, reference);
+        return std::tuple(pair.ratio, pair.interval.low, pair.interval.high);
+      },
+      "a"_a, "reference"_a, "The ratio of two settings of the same blocks, with the ends of its 95 % interval.");
+  module.attr("MOST_RACED") = RaceOptions().count;
+  const PhaseOptions usual;
+  const auto pair_of = [](const PhaseOptions::Blocks& blocks) { return std::pair(blocks.fewest, blocks.most); };
+  module.def(
+      "tune_steps", &tune_steps, "profile"_a, "table"_a, "world_size"_a, "measure"_a, "elapsed_s"_a, "of_rank_0"_a, nb::kw_only(),
+      "seconds"_a = usual.seconds, "lists"_a = true, "calibrations"_a = usual.calibrations,
+      "calibration_blocks"_a = pair_of(usual.calibration_blocks), "raced"_a = usual.raced, "race_blocks"_a = pair_of(usual.race_blocks),
+      "gain_blocks"_a = pair_of(usual.gain_blocks), "smallest_cap_mib"_a = 0.0, "caps_mib"_a = std::vector<double>{},
+      "The phases of firkin.tune in which steps are measured (src/measuring/phases.h). Collective.\n\n"
+      "measure(phase, settings, fewest, most, seconds, is_enough): runs settings in blocks and returns seconds, [setting][block]. A\n"
+      "setting: its name, the tensors per bucket that are expected, arguments of DistributedDataParallel. is_enough(so_far) is to be\n"
+      "asked after each block. elapsed_s(): since the tuning began. of_rank_0(list): rank 0's list. lists: whether\n"
+      "DistributedDataParallel takes a list of caps, so that any plan can serve for calibration. calibrations: the number of settings\n"
+      "to calibrate on, 4 or 2. raced: the most caps that race. Blocks: the fewest and the most. caps_mib: caps that race whatever\n"
+      "their prediction.\n"
+      "Returns whether PyTorch's default is kept, and the text of a results.json without the facts that only PyTorch knows. Raises\n"
+      "InputError if the profile or the table does not pass its checks, or if a cap is below the smallest.");
+  module.def(
+      "available_memory_bytes", [] { return firkin::available_memory_bytes(); },
+      "That this process can still allocate on the host, by its control groups as well.");
+}
+
+}  // namespace firkin::python

@@ -1,0 +1,74 @@
+// The phases in which a tuning measures training steps: calibration, race, gain. `firkin tune`, firkin::tune() and
+// firkin.tune() say how steps are run; which steps, in how many blocks, and what follows from them is decided here.
+//
+//   Tuning tuning;  // with profile, allreduce and world_size
+//   run_phases({.seconds = 150}, {.measure = run_in_blocks, .elapsed_s = clock, .of_rank_0 = broadcast}, tuning);
+//   choice_of(tuning).cap_bytes;
+//
+// Has no clock. Collective, if what it is given is. Deterministic.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <limits>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "firkin/plan/bucket_plan.h"
+#include "measuring/tuning.h"
+
+namespace firkin {
+
+// One way to synchronise gradients.
+struct TunedSetting {
+  std::string name;
+  std::string strategy;
+  BucketPlan plan = {};                   // the buckets that are expected, if anything is sent in buckets of known sizes
+  std::optional<int64_t> cap_bytes = {};  // the cap that makes them
+};
+
+struct PhaseOptions {
+  struct Blocks {
+    int fewest = 3;
+    int most = 10;
+  };
+
+  // For the whole tuning, from its beginning. Phases end when their share of it has passed, after the fewest blocks.
+  double seconds = std::numeric_limits<double>::infinity();
+  Blocks calibration_blocks = {}, race_blocks = {}, gain_blocks = {};
+  size_t calibrations = 4;             // settings to calibrate on, 4 or 2
+  size_t raced = RaceOptions().count;  // caps, at most
+  std::vector<int64_t> caps = {};      // raced whatever their prediction; with `compare` the caps of the comparison
+  int64_t smallest_cap_bytes = 1;
+  bool compare = false;                       // measure naive, flat, overlap and caps of all sizes too
+  bool ordered = false;                       // measure the strategy ordered too
+  std::optional<TrainedMemory> sharded = {};  // consider the strategy sharded too, with this memory
+  bool measures_sharded = false;
+};
+
+// How a front end measures.
+struct StepMeter {
+  using Steps = std::vector<SettingSteps>;  // one per setting, in the same blocks
+
+  // Runs the settings in blocks. is_enough: to be asked after each block, on every rank.
+  std::function<Steps(const std::string& phase, const std::vector<TunedSetting>& settings, const StepBlocks& blocks,
+                      const std::function<bool(const Steps& so_far)>& is_enough)>
+      measure;
+  std::function<double()> elapsed_s;  // since the tuning began; the same on every rank
+  // Rank 0's list, on every rank: a rank whose library rounds differently must not choose another.
+  std::function<std::vector<int64_t>(std::vector<int64_t>)> of_rank_0;
+  // Whether steps can have these buckets; caps take the place of plans to calibrate on that are not possible.
+  std::function<bool(const BucketPlan&)> is_possible = [](const BucketPlan& /*plan*/) { return true; };
+  // The collectives of the strategy sharded, if that is considered; none: each takes half the time of an all-reduce.
+  std::function<std::vector<CollectiveRow>()> measure_collectives = [] { return std::vector<CollectiveRow>(); };
+  // Called with what is known so far: after the calibration, after the race, and up to a dozen times while the gain is
+  // measured.
+  std::function<void()> tell = [] {};
+};
+
+// Fills `tuning`, which must have profile, allreduce and world_size, up to its decision. Throws what calibrate() and
+// decide() throw, and what the meter does.
+void run_phases(const PhaseOptions& options, const StepMeter& meter, Tuning& tuning);
+
+}  // namespace firkin
