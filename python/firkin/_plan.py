@@ -1,14 +1,13 @@
-"""Plan: which gradients travel together, as DistributedDataParallel arguments and as a check of a wrapped model."""
+"""Plan: which gradients travel together; a check whether a wrapped model has these buckets."""
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from firkin import _ddp
-from firkin._core import InputError, Profile, caps_of_counts
+from firkin._core import InputError, Profile
 from firkin._torch import torch
 
 
@@ -61,30 +60,6 @@ class Plan:
     def bucket_bytes(self) -> list[int]:
         """The size of each bucket."""
         return [sum(self.bytes[name] for name in bucket) for bucket in self.buckets]
-
-    def ddp_kwargs(self, model: torch.nn.Module) -> dict[str, Any]:
-        """bucket_cap_mb_list, for DistributedDataParallel(model, **...).
-
-        The list makes these buckets once PyTorch rebuilds them, before the second step, with static_graph before the
-        third. With find_unused_parameters it never does, unless static_graph is set as well.
-
-        Raises InputError if this PyTorch has no such list, if the plan is for another model, or if no list makes these
-        buckets, as with parameters of several dtypes or devices, which would share one list.
-        """
-        self.order_in_model(model)
-        (first_name, first), *others = _ddp.reduced_parameters(model)
-        for name, parameter in others:
-            if (parameter.dtype, parameter.device) != (first.dtype, first.device):
-                raise InputError(
-                    f"plan: '{first_name}' is {first.dtype} on {first.device}, '{name}' {parameter.dtype} on {parameter.device}; expected"
-                    " one dtype and device, since PyTorch has one list for all"
-                )
-        if not _ddp.takes_lists():
-            raise InputError(f"torch {torch.__version__} has no bucket_cap_mb_list; expected 2.11 or later")
-        caps = caps_of_counts([len(bucket) for bucket in self.buckets], [self.bytes[name] for bucket in self.buckets for name in bucket])
-        if caps is None:
-            raise InputError("plan: no bucket_cap_mb_list makes these buckets; expected none that ends with an empty parameter")
-        return {"bucket_cap_mb_list": caps}
 
     def check(self, model: torch.nn.Module) -> None:
         """Compares the plan with the buckets of `model`, a DistributedDataParallel that has made some steps.

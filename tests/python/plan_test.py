@@ -13,6 +13,7 @@ import firkin
 import torch
 import torch.distributed as dist
 from firkin import _ddp
+from firkin._core import caps_of_counts
 from models import Layers, Shuffled, TestCase, WithUnused, inputs, refusals, step_of
 from ranks import reserved_port
 from torch import nn
@@ -54,6 +55,12 @@ def profile_of(model):
     return firkin.Profile(order, [sizes[name] for name in order], [0.001 * i for i in range(len(order))])
 
 
+def caps_of(plan):
+    """PyTorch's argument that makes these buckets."""
+    counts = [len(bucket) for bucket in plan.buckets]
+    return {"bucket_cap_mb_list": caps_of_counts(counts, [plan.bytes[name] for bucket in plan.buckets for name in bucket])}
+
+
 def random_counts(total, generator):
     counts = []
     while sum(counts) < total:
@@ -84,7 +91,7 @@ class ThroughPyTorch(unittest.TestCase):
             profile = profile_of(model)
             plan = firkin.Plan.of_counts(profile, random_counts(len(profile), random.Random(seed)))
             with self.subTest(seed=seed, buckets=len(plan.buckets)):
-                plan.check(stepped(model, 3, **plan.ddp_kwargs(model)))
+                plan.check(stepped(model, 3, **caps_of(plan)))
 
     def test_a_wrong_plan_is_refused_by_its_first_differing_bucket(self):
         for seed in range(5):
@@ -96,7 +103,7 @@ class ThroughPyTorch(unittest.TestCase):
             k = generator.randrange(len(counts) - 1)
             wrong = list(counts)
             wrong[k : k + 2] = [counts[k] + counts[k + 1]]  # two buckets as one
-            ddp = stepped(model, 3, **plan.ddp_kwargs(model))
+            ddp = stepped(model, 3, **caps_of(plan))
             with self.assertRaisesRegex(firkin.InputError, rf"^check: bucket {k} has .* MiB \(.*\); expected .* MiB \(.*\)$"):
                 firkin.Plan.of_counts(profile, wrong).check(ddp)
 
@@ -105,25 +112,25 @@ class ThroughPyTorch(unittest.TestCase):
         profile = profile_of(model)
         self.assertEqual([name.split(".")[0] for name in profile.names], ["third"] * 2 + ["second"] * 2 + ["first"] * 2)
         plan = firkin.Plan.of_counts(profile, [1, 2, 3])
-        plan.check(stepped(model, 3, **plan.ddp_kwargs(model)))
+        plan.check(stepped(model, 3, **caps_of(plan)))
 
     def test_a_tied_parameter_is_one_gradient_and_ready_last(self):
         model = Layers([16, 16, 16, 16], tied=True)
         profile = profile_of(model)
         self.assertEqual(len(profile), 5)
         plan = firkin.Plan.of_counts(profile, [2, 2, 1])
-        plan.check(stepped(model, 3, **plan.ddp_kwargs(model)))
+        plan.check(stepped(model, 3, **caps_of(plan)))
 
     def test_before_the_rebuild_check_says_what_to_do(self):
         model = layers()
         plan = firkin.Plan.of_counts(profile_of(model), [4, 12])
         with self.assertRaisesRegex(firkin.InputError, "no rebuild of the buckets is logged yet.*expected at least 3 training steps"):
-            plan.check(stepped(model, 1, **plan.ddp_kwargs(model)))
+            plan.check(stepped(model, 1, **caps_of(plan)))
 
     def test_a_static_graph_has_its_buckets_a_step_later(self):
         model = layers()
         plan = firkin.Plan.of_counts(profile_of(model), [4, 5, 7])
-        kwargs = plan.ddp_kwargs(model) | {"static_graph": True}
+        kwargs = caps_of(plan) | {"static_graph": True}
         with self.assertRaisesRegex(firkin.InputError, "expected at least 4 training steps"):
             plan.check(stepped(model, 3, **kwargs))
         plan.check(stepped(layers(), 4, **kwargs))
@@ -131,7 +138,7 @@ class ThroughPyTorch(unittest.TestCase):
     def test_a_compiled_module_is_looked_into(self):
         model = Layers([16, 16, 16])
         plan = firkin.Plan.of_counts(profile_of(model), [1, 3])
-        ddp = torch.compile(DDP(model, **plan.ddp_kwargs(model)), backend="eager")
+        ddp = torch.compile(DDP(model, **caps_of(plan)), backend="eager")
         with torch._dynamo.config.patch(optimize_ddp=False):  # its graph splitter refuses caps below 1 MiB
             for _ in range(3):
                 ddp(inputs(model)).sum().backward()
@@ -200,30 +207,16 @@ class Refusals(TestCase):
     def test_a_plan_for_another_model(self):
         plan = firkin.Plan.of_counts(profile_of(Layers([8, 8, 8])), [4])
         self.assert_refused(refusals({
-            "for another model: no parameter": lambda: plan.ddp_kwargs(Layers([8, 8])),
-            "for another model: parameter 'layers.2.weight' is not in it": lambda: plan.ddp_kwargs(Layers([8, 8, 8, 8])),
-            "for another model: 'layers.0.weight' has 128 bytes, expected 256": lambda: plan.ddp_kwargs(Layers([4, 8, 8])),
+            "for another model: no parameter": lambda: plan.order_in_model(Layers([8, 8])),
+            "for another model: parameter 'layers.2.weight' is not in it": lambda: plan.order_in_model(Layers([8, 8, 8, 8])),
+            "for another model: 'layers.0.weight' has 128 bytes, expected 256": lambda: plan.order_in_model(Layers([4, 8, 8])),
             "for another model": lambda: plan.check(stepped(Layers([4, 8, 8]), 3)),
         }))  # fmt: skip
 
-    def test_what_pytorch_cannot_do_or_has_not_done(self):
-        two_dtypes, model = Layers([8, 8, 8]), Layers([8, 8])
+    def test_a_model_that_is_not_wrapped(self):
+        model = Layers([8, 8])
         plan = firkin.Plan.of_counts(profile_of(model), [2])
-        of_two = firkin.Plan(
-            (("layers.1.bias", "layers.1.weight"), ("layers.0.bias", "layers.0.weight")),
-            {name: p.numel() * (2 if name == "layers.0.bias" else 4) for name, p in two_dtypes.named_parameters()},
-        )
-        two_dtypes.layers[0].bias.data = two_dtypes.layers[0].bias.data.to(torch.float16)
-
-        def without_lists():
-            with mock.patch("firkin._ddp.takes_lists", return_value=False):
-                plan.ddp_kwargs(model)
-
-        self.assert_refused(refusals({
-            "expected one dtype and device, since PyTorch has one list for all": lambda: of_two.ddp_kwargs(two_dtypes),
-            "Layers neither is nor contains a DistributedDataParallel": lambda: plan.check(model),
-            "has no bucket_cap_mb_list; expected 2.11 or later": without_lists,
-        }))  # fmt: skip
+        self.assert_refused(refusals({"Layers neither is nor contains a DistributedDataParallel": lambda: plan.check(model)}))
 
 
 class ProfileOfOneProcess(unittest.TestCase):
