@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -38,58 +39,67 @@ inline py::dict copy_of_options(const py::dict& group) {
   return copy;
 }
 
-// The options of one group: the group's own dictionary, or a copy of its contents.
+// The options of one group: those that the optimiser has now, or a copy of them.
 class PythonOptions final : public ForeignOptions {
  public:
-  explicit PythonOptions(py::object group) : group_(hold(std::move(group))) {}
+  explicit PythonOptions(py::dict copy) : held_(hold(std::move(copy))) {}
+  PythonOptions(Held optimizer, size_t index) : held_(std::move(optimizer)), index_(index) {}
 
   std::unique_ptr<torch::optim::OptimizerOptions> clone() const override {
     const py::gil_scoped_acquire gil;
-    return std::make_unique<PythonOptions>(copy_of_options(*group_));
+    return std::make_unique<PythonOptions>(copy_of_options(group()));
   }
   void assign(const torch::optim::OptimizerOptions& from) override {
     const py::gil_scoped_acquire gil;
-    const py::dict options = copy_of_options(*dynamic_cast<const PythonOptions&>(from).group_);
-    group_->attr("update")(options);
+    group().attr("update")(copy_of_options(dynamic_cast<const PythonOptions&>(from).group()));
   }
 
  private:
-  Held group_;
+  py::dict group() const {
+    if (!index_) return *held_;
+    const py::list groups = held_->attr("param_groups");  // looked up at each use: load_state_dict() replaces groups
+    return groups[*index_];
+  }
+
+  Held held_;
+  std::optional<size_t> index_;
 };
 
 class PythonOptimizer final : public ForeignOptimizer {
  public:
   PythonOptimizer(std::vector<torch::optim::OptimizerParamGroup> groups, std::unique_ptr<torch::optim::OptimizerOptions> defaults,
-                  Held optimizer)
-      : ForeignOptimizer(std::move(groups), std::move(defaults)), optimizer_(std::move(optimizer)) {}
+                  py::function step, py::object divide)
+      : ForeignOptimizer(std::move(groups), std::move(defaults)), step_(hold(std::move(step))), divide_(hold(std::move(divide))) {}
 
   at::Tensor step(LossClosure /*closure*/ = nullptr) override {
     const py::gil_scoped_acquire gil;
-    optimizer_->attr("step")();
+    (*step_)();
     return {};
   }
   void divide(const std::vector<Part>& parts) override {
     const py::gil_scoped_acquire gil;
     py::list tuples;
     for (const Part& part : parts) tuples.append(py::make_tuple(part.parameter, part.run, part.divided));
-    optimizer_->attr("divide")(tuples);
+    (*divide_)(tuples);
   }
 
  private:
-  Held optimizer_;
+  Held step_;
+  Held divide_;  // None for an optimiser that is not sharded
 };
 
-// Wraps a torch.optim.Optimizer of Python, with the groups that it has now. Options are read from these groups and
-// written to them. An exception of its step() is thrown as pybind11::error_already_set. Acquires the GIL where it is
-// needed.
-inline std::unique_ptr<torch::optim::Optimizer> wrap_optimizer(py::object optimizer) {
+// Wraps a torch.optim.Optimizer of Python, with the groups that it has now. Options are read from its groups and
+// written to them. step and divide do what ForeignOptimizer's methods do; an exception of theirs is thrown as
+// pybind11::error_already_set. Acquires the GIL where it is needed.
+inline std::unique_ptr<torch::optim::Optimizer> wrap_optimizer(py::object optimizer, py::function step, py::object divide) {
   const py::list pythons = optimizer.attr("param_groups");
   std::vector<torch::optim::OptimizerParamGroup> groups;
   for (const py::handle group : pythons) groups.emplace_back(py::cast<std::vector<at::Tensor>>(group["params"]));
-  auto defaults = std::make_unique<PythonOptions>(optimizer.attr("defaults"));
-  auto wrapped = std::make_unique<PythonOptimizer>(std::move(groups), std::move(defaults), hold(std::move(optimizer)));
+  auto defaults = std::make_unique<PythonOptions>(py::dict(optimizer.attr("defaults")));
+  auto wrapped = std::make_unique<PythonOptimizer>(std::move(groups), std::move(defaults), std::move(step), std::move(divide));
+  const Held held = hold(std::move(optimizer));
   // The constructor above copies options, so the groups' own are put in afterwards.
-  for (size_t i = 0; i < pythons.size(); ++i) wrapped->param_groups()[i].set_options(std::make_unique<PythonOptions>(pythons[i]));
+  for (size_t i = 0; i < pythons.size(); ++i) wrapped->param_groups()[i].set_options(std::make_unique<PythonOptions>(held, i));
   return wrapped;
 }
 

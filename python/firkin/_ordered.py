@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import collections
 import threading
 import types
 import weakref
@@ -234,18 +233,9 @@ def _after_step(optimizer: Any, _args: Any, _kwargs: Any) -> None:
 register_optimizer_step_post_hook(_after_step)
 
 
-class _LiveGroup(collections.UserDict[str, Any]):
-    """A group of the optimiser's, looked up at each use because load_state_dict() replaces groups."""
+def engine_step(optimizer: torch.optim.Optimizer) -> Callable[[], None]:
+    """The optimiser's step(), for the engine to call."""
 
-    def __init__(self, optimizer: torch.optim.Optimizer, index: int) -> None:
-        self._optimizer, self._index = optimizer, index
-
-    @property
-    def data(self) -> dict[str, Any]:  # type: ignore[override]
-        return self._optimizer.param_groups[self._index]
-
-
-def as_the_engine_sees_it(optimizer: torch.optim.Optimizer) -> types.SimpleNamespace:
     def step() -> None:
         _engine_steps.now = True
         try:
@@ -253,9 +243,7 @@ def as_the_engine_sees_it(optimizer: torch.optim.Optimizer) -> types.SimpleNames
         finally:
             _engine_steps.now = False
 
-    step = torch.compiler.disable(step)  # type: ignore[no-untyped-call]
-    groups = [_LiveGroup(optimizer, i) for i in range(len(optimizer.param_groups))]
-    return types.SimpleNamespace(defaults=optimizer.defaults, param_groups=groups, step=step)
+    return torch.compiler.disable(step)  # type: ignore[no-any-return, no-untyped-call]
 
 
 class OverlappedOptimizer(torch.optim.Optimizer):
@@ -283,7 +271,7 @@ class OverlappedOptimizer(torch.optim.Optimizer):
             raise InputError("OverlappedOptimizer: L-BFGS needs all gradients at once; expected another optimiser")
         self.optimizer = optimizer
         self._arrivals: Arrivals = model._arrivals
-        self._native = load_engine().EngineOptimizer(self._arrivals.engine, as_the_engine_sees_it(optimizer))
+        self._native = load_engine().EngineOptimizer(self._arrivals.engine, optimizer, engine_step(optimizer))
         self._groups = len(optimizer.param_groups)
         self.defaults = optimizer.defaults
         super().__setstate__({})  # makes what every Optimizer has besides its parameters

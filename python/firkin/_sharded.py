@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from firkin import _ddp
 from firkin._core import InputError
 from firkin._native import load_engine
-from firkin._ordered import as_the_engine_sees_it
+from firkin._ordered import engine_step
 from firkin._torch import dist, torch
 
 # The one tensor in an optimiser's state that may have a parameter's shape without having a value for each of its
@@ -111,11 +111,9 @@ class ShardedOptimizer(torch.optim.Optimizer):
             self._groups = self._as_groups([part.parameter for part in self._parts] if params is None else params)
             self.optimizer = self._make(self._over_runs(self._groups))
             _check_fits(self.optimizer, whole_parameters)
-            seen = as_the_engine_sees_it(self.optimizer)
             # The engine, which this object owns, would keep it alive otherwise.
             divide = weakref.WeakMethod(self._divide)
-            seen.divide = lambda parts: divide()(parts)  # type: ignore[misc]
-            return seen
+            return self.optimizer, engine_step(self.optimizer), lambda parts: divide()(parts)  # type: ignore[misc]
 
         self._native = load_engine().EngineShardedOptimizer(self._engine, make, master_weights, whole_parameters)
         super().__setstate__({})  # makes what every Optimizer has besides its groups, states and defaults
