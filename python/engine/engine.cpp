@@ -138,19 +138,18 @@ class Engine : private Mirror, public DataParallel {
   std::vector<std::vector<const torch::nn::Module*>> awaiting_;
 };
 
-// timeout_s: the timeout that the group was made with. world: ranks that the link is modelled for. Arguments that
-// differ between ranks are wrong input on every rank.
+// timeout_s: the timeout that the group was made with. world: ranks that the link is modelled for. Options that differ
+// between ranks are wrong input on every rank.
 WithoutGil<Engine> make_engine(const NamedTensors& parameters, const NamedTensors& buffers,
-                               const c10::intrusive_ptr<c10d::ProcessGroup>& group, double timeout_s,
-                               const std::optional<std::string>& link, int64_t world, const py::kwargs& given) {
-  DataParallelOptions options = data_parallel_options(given);
+                               const c10::intrusive_ptr<c10d::ProcessGroup>& group, const DataParallelOptions& options, double timeout_s,
+                               const std::optional<std::string>& link, int64_t world) {
   const py::gil_scoped_release released;
   GroupOptions group_options;
   group_options.timeout = std::chrono::milliseconds(static_cast<int64_t>(timeout_s * 1000));
   if (link) group_options.link = parse_link(*link, world);
   ProcessGroup adopted = adopt_process_group(group, group_options);
   try {
-    return WithoutGil<Engine>(new Engine(parameters, buffers, std::move(adopted), std::move(options)));
+    return WithoutGil<Engine>(new Engine(parameters, buffers, std::move(adopted), options));
   } catch (const GroupError&) {
     throw;
   } catch (const RuntimeError& error) {
@@ -228,9 +227,10 @@ void bind_stats(py::module_& module) {
 
 void bind_engine(py::module_& module) {
   using Released = py::call_guard<py::gil_scoped_release>;
+  py::class_<DataParallelOptions>(module, "Options").def(py::init(&data_parallel_options));
   py::class_<Engine, WithoutGil<Engine>>(module, "Engine")
-      .def(py::init(&make_engine), py::arg("parameters"), py::arg("buffers"), py::arg("group"), py::arg("timeout_s"), py::arg("link"),
-           py::arg("world"))
+      .def(py::init(&make_engine), py::arg("parameters"), py::arg("buffers"), py::arg("group"), py::arg("options"), py::arg("timeout_s"),
+           py::arg("link"), py::arg("world"))
       .def("finish", &Engine::finish_gradient_synchronization, Released())
       .def("set_gradient_synchronization", &Engine::set_gradient_synchronization, Released())
       .def(

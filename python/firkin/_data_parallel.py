@@ -17,13 +17,11 @@ from firkin._ordered import Arrivals, is_scripted
 from firkin._plan import Plan
 from firkin._ranks import Ranks
 from firkin._torch import dist, torch
-from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.distributed.utils import _sync_module_states, _to_kwargs
 
 _AWAITED = ("ordered", "sharded")  # strategies under which modules wait for their parameters
 _MOST_BYTES = 1 << 62  # no bucket reaches this cap
 _Device: TypeAlias = "int | str | torch.device"  # as a string, because the documentation imports this without PyTorch
-_COMPRESSIONS = {"none": default_hooks.allreduce_hook, "fp16": default_hooks.fp16_compress_hook, "bf16": default_hooks.bf16_compress_hook}
 
 _INSTEAD = {  # what to write instead of an argument of PyTorch's class
     "bucket_cap_mb_list": "plan=, as in plan=result.plan",
@@ -64,8 +62,7 @@ class DistributedDataParallel(torch.nn.Module):
     process_group: None is the default group. The engine's own messages use Gloo; if the group has only NCCL, the engine
     connects Gloo itself (not run on a GPU). finish_with_backward: False leaves the end of a step to
     finish_gradient_synchronization(). audit_every: the number of steps between audits, which compare the parameters of
-    all ranks and raise an AuditError; 0 turns them off. experiment: for experiments only. {"link": "200mbit,1ms"}
-    models that link, and the other strategies of docs/data_parallel.md are accepted.
+    all ranks and raise an AuditError; 0 turns them off. link: models that link, such as "200mbit,1ms".
 
     Raises InputError, on every rank, for unsupported arguments, modules or groups, and if these differ between ranks.
     """
@@ -89,14 +86,12 @@ class DistributedDataParallel(torch.nn.Module):
         finish_with_backward: bool = True,
         audit_every: int = 100,
         process_group: dist.ProcessGroup | None = None,
-        experiment: Mapping[str, Any] | None = None,
+        link: str | None = None,
         **of_pytorch: Any,
     ) -> None:
         super().__init__()
         self.module = module
-        tried = dict(experiment or {})
-        of_experiment = tried.pop("strategy", None)
-        self.strategy: str = strategy or of_experiment or ("bucketed" if plan is None else "planned")
+        self.strategy: str = strategy or ("bucketed" if plan is None else "planned")
         self._group = process_group
         self._running: Arrivals | None = None
         self._device: torch.device | None = None
@@ -112,10 +107,6 @@ class DistributedDataParallel(torch.nn.Module):
                 raise InputError("DataParallel: gradient_as_bucket_view=False; gradients are always views into the buckets: expected True")
             if cap_mib is not None and bucket_cap_mb is not None:
                 raise InputError("DataParallel: both cap_mib and bucket_cap_mb; expected one, since they mean the same")
-            if strategy not in (None, "bucketed", "planned", *_AWAITED):
-                raise InputError(f"DataParallel: strategy '{strategy}'; expected 'bucketed', 'planned', 'ordered' or 'sharded'")
-            if tried.keys() - {"link"}:
-                raise InputError(f"DataParallel: experiment '{min(tried.keys() - {'link'})}'; expected 'strategy' or 'link'")
             if buckets not in (None, "automatic"):
                 raise InputError(f"DataParallel: buckets '{buckets}'; expected None or 'automatic'")
             counts, ready_order = (None, []) if plan is None else _positions(plan, module, self.strategy)
@@ -133,7 +124,7 @@ class DistributedDataParallel(torch.nn.Module):
                 "broadcast_buffers": broadcast_buffers,
                 "finish_with_backward": finish_with_backward,
                 "audit_every": audit_every,
-                "link": tried.get("link"),
+                "link": link,
             }
 
         self._settings = Ranks(process_group).attempt(settings)
@@ -144,8 +135,12 @@ class DistributedDataParallel(torch.nn.Module):
         self._ranks = Ranks(self._group)
         group = dist.group.WORLD if self._group is None else self._group
         parameters, buffers = _named_parameters(self.module), _named_buffers(self.module)
-        options = self._settings | ({"link": self._ranks.link.text} if self._ranks.link else {})
-        engine = load_engine().Engine(parameters, buffers, group, timeout_s=_timeout_s(group), world=self._ranks.world, **options)
+        settings, native = dict(self._settings), load_engine()
+        link = settings.pop("link")
+        if self._ranks.link:
+            link = self._ranks.link.text
+        options = self._ranks.attempt(lambda: native.Options(**settings))
+        engine = native.Engine(parameters, buffers, group, options, timeout_s=_timeout_s(group), link=link, world=self._ranks.world)
         self._listen(engine, parameters)
 
     def _listen(self, engine: Any, parameters: _NamedTensors) -> None:
@@ -282,20 +277,15 @@ class DistributedDataParallel(torch.nn.Module):
         the others raise a StepError. If the hook fails on some ranks only, before it has sent what the others wait for,
         the next step raises a GroupError.
 
-        Hooks work under "bucketed" and "planned". PyTorch's allreduce_hook, fp16_compress_hook and bf16_compress_hook
-        also work under the other strategies, as compression="none", "fp16" or "bf16". Raises InputError for another
-        hook there, with buckets="automatic", after the first step, and once an OverlappedOptimizer exists.
+        Raises InputError under other strategies than "bucketed" and "planned" (which take compression=), with
+        buckets="automatic", after the first step, and once an OverlappedOptimizer exists.
         """
         if not callable(hook):
             raise InputError(f"register_comm_hook: the hook is a {type(hook).__name__}; expected a function hook(state, bucket) -> Future")
         if self._engine.stats().steps or self._arrivals.optimizers:
             raise InputError("register_comm_hook: too late; expected before the first step and before an OverlappedOptimizer")
-        known = [name for name, known in _COMPRESSIONS.items() if known is hook]
-        if known and self.strategy not in ("bucketed", "planned"):
-            chosen = {"compression": known[0]}
-        else:
-            name = getattr(hook, "__qualname__", type(hook).__qualname__)
-            chosen = {"compression": "none", "comm_hook": (state, _checked(hook, name), name)}
+        name = getattr(hook, "__qualname__", type(hook).__qualname__)
+        chosen = {"compression": "none", "comm_hook": (state, _checked(hook, name), name)}
         if self.strategy in _AWAITED:
             self._leave()
         before, self._running = self._settings, None  # drops the engine

@@ -154,7 +154,7 @@ class CommHooks(TestCase):
         self.assert_refused(refusals({
             "buckets arrive after the step": lambda: register(strategy="ordered"),
             "no rank gets the sum of a whole bucket": lambda: register(strategy="sharded"),
-            "comparison only": lambda: register(experiment={"strategy": "flat"}),
+            "comparison only": lambda: register(strategy="flat"),
             "automatic buckets": lambda: register(buckets="automatic"),
             "the hook is a str": lambda: register("bf16"),
             "too late": lambda: late.register_comm_hook(None, bf16),

@@ -88,7 +88,7 @@ class Engine(TestCase):
                 if dist.get_rank() == 0:
                     module.load_state_dict(start)
                 plan = two_buckets(module) if strategy == "planned" else None
-                model = firkin.DataParallel(module, plan=plan, cap_mib=0.002, experiment={"strategy": strategy})
+                model = firkin.DataParallel(module, plan=plan, cap_mib=0.002, strategy=strategy)
                 train(model, firkin.OverlappedOptimizer(model, adamw(model.parameters())), range(STEPS))
                 worst = max(float((a - b).abs().max()) for a, b in zip(expected, parameters_of(model)))
                 self.assertLess(worst, 1e-9, (name, strategy))
@@ -152,7 +152,6 @@ class Engine(TestCase):
     def test_bad_input_is_one_line_on_every_rank(self):
         rank, good, wrapped = dist.get_rank(), seeded(two_linear_layers), seeded(two_linear_layers)
         keep = firkin.DataParallel(wrapped)
-        flat = {"experiment": {"strategy": "flat"}}
         self.assert_refused(refusals({
             "no trainable parameter": lambda: firkin.DataParallel(nn.Tanh()),
             "weight of a lazy module has no shape yet": lambda: firkin.DataParallel(nn.LazyLinear(3)),
@@ -160,15 +159,13 @@ class Engine(TestCase):
             "rank 1 has": lambda: firkin.DataParallel(two_linear_layers(16 + rank)),
             "rank 1: DataParallel: cap_mib -1": lambda: firkin.DataParallel(good, cap_mib=-1 if rank == 1 else 1),
             "rank 0 has cap 1048576 bytes; rank 1 has cap 2097152 bytes": lambda: firkin.DataParallel(good, cap_mib=1 + rank),
-            "telepathy": lambda: firkin.DataParallel(good, strategy="telepathy"),
+            "rank 1: strategy telepathy": lambda: firkin.DataParallel(good, strategy="telepathy" if rank == 1 else "bucketed"),
             "expected none, bf16 or fp16": lambda: firkin.DataParallel(good, compression="zip"),
-            "fast": lambda: firkin.DataParallel(good, experiment={"link": "fast"}),
-            "experiment 'weather'; expected 'strategy' or 'link'": lambda: firkin.DataParallel(good, experiment={"weather": "rain"}),
+            "fast": lambda: firkin.DataParallel(good, link="fast"),
             "made for another model": lambda: firkin.DataParallel(good, plan=firkin.Plan((("nobody",),), {"nobody": 8})),
             "expected None or 'automatic'": lambda: firkin.DataParallel(good, buckets="best"),
-            "expected bucketed or ordered": lambda: firkin.DataParallel(good, buckets="automatic", **flat),
-            "expected planned or ordered": lambda: firkin.DataParallel(good, plan=two_buckets(good), **flat),
-            "strategy 'flat'; expected 'bucketed', 'planned', 'ordered' or 'sharded'": lambda: firkin.DataParallel(good, strategy="flat"),
+            "expected bucketed or ordered": lambda: firkin.DataParallel(good, buckets="automatic", strategy="flat"),
+            "expected planned or ordered": lambda: firkin.DataParallel(good, plan=two_buckets(good), strategy="flat"),
             "0.weight is on meta": lambda: firkin.DataParallel(two_linear_layers().to("meta")),
             "expected another optimiser": lambda: firkin.OverlappedOptimizer(keep, torch.optim.LBFGS(keep.parameters())),
         }))  # fmt: skip
@@ -192,7 +189,7 @@ class Engine(TestCase):
         handler.emit = lambda record: lines.append(record.getMessage())
         logging.getLogger("firkin").addHandler(handler)
         self.addCleanup(logging.getLogger("firkin").removeHandler, handler)
-        model = firkin.DataParallel(seeded(Layers, [WIDTH] * 3), buckets="automatic", cap_mib=0.0004, experiment={"link": "1gbit,2ms"})
+        model = firkin.DataParallel(seeded(Layers, [WIDTH] * 3), buckets="automatic", cap_mib=0.0004, link="1gbit,2ms")
         optimizer, steps = torch.optim.SGD(model.parameters(), lr=0.01), 0
         while steps < 3 or steps < 400 and "SETTLED" not in str(model.stats().automatic):
             train(model, optimizer, [steps])

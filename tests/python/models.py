@@ -96,7 +96,7 @@ def optimizer_of(model, optimizer_class=torch.optim.SGD, parameters=None, **opti
 
 def over_a_slow_link(strategy, module=None, **options):
     """Gradients are on their way when backward() returns, in buckets that cross the tensors' boundaries."""
-    options = {"strategy": strategy, "cap_mib": 0.01, "experiment": {"link": "100mbit"}, **options}
+    options = {"strategy": strategy, "cap_mib": 0.01, "link": "100mbit", **options}
     return firkin.DistributedDataParallel(module or seeded(Layers, [WIDTH] * 5), **options)
 
 

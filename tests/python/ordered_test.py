@@ -67,14 +67,14 @@ class Ordered(TestCase):
         self.assertNotIn("firkin", str([vars(part) for part in module.modules()]))
 
     @on_ranks(2)
-    def test_comm_hooks_of_pytorch_that_compress(self):
+    def test_compression_is_that_of_pytorchs_hooks(self):
         for hook, name in ((default_hooks.fp16_compress_hook, "fp16"), (default_hooks.bf16_compress_hook, "bf16")):
             for strategy in ("ordered", "overlap"):
                 reached = []
-                for register in (True, False):
+                for options in ({}, {"strategy": strategy, "compression": name}):
                     module = seeded(Layers, [WIDTH] * 3).float()
-                    model = firkin.DistributedDataParallel(module, experiment={"strategy": strategy}, compression="none" if register else name)
-                    if register:
+                    model = firkin.DistributedDataParallel(module, **options)
+                    if not options:
                         model.register_comm_hook(None, hook)
                     loss_of(model, 0).backward()
                     model.drain()
