@@ -18,6 +18,7 @@ import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
+from firkin import _ddp
 from firkin._core import InputError
 from firkin._result import TuneResult
 from firkin._profile import Step
@@ -38,7 +39,7 @@ def tune_wrapped(ddp: DDP, step: Step, **arguments: Any) -> TuneResult:
     """Runs firkin.tune for the model in `ddp`, which has not stepped yet, and gives `ddp` the chosen buckets."""
     options = {name: value for name, default in _KEPT.items() if (value := getattr(ddp, name, default)) != default}
     hooks = list(ddp._comm_hooks)
-    ddp.reducer._remove_autograd_hooks()
+    _ddp.remove_hooks(ddp)
 
     def wrap(module: torch.nn.Module, *, into: DDP | None = None, **kwargs: Any) -> DDP:
         if into is None:
