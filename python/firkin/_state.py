@@ -322,14 +322,10 @@ class _Reached:
         elif isinstance(thing, (list, collections.deque)):
             self._add_list(thing)
             yield from ((f"{name}[{i}]", value) for i, value in enumerate(list(thing)))
-        elif isinstance(thing, (tuple, set, frozenset)):
-            yield from ((name, value) for value in thing)
         elif isinstance(thing, types.FunctionType):
             yield from self._held_by_function(thing)
-        elif isinstance(thing, types.MethodType):
-            yield from ((name, thing.__self__), (name, thing.__func__))
-        elif isinstance(thing, functools.partial):
-            yield from ((name, thing.func), (name, thing.args), (name, thing.keywords))
+        elif isinstance(thing, (tuple, set, frozenset, types.MethodType, functools.partial)):
+            yield from ((name, value) for value in gc.get_referents(thing))
         elif str(type(thing).__module__).partition(".")[0] not in _LIBRARIES:
             if isinstance(attributes := getattr(thing, "__dict__", None), dict):
                 self._add_dict(attributes)
