@@ -34,7 +34,7 @@ MOST_OPTIONS = len(_OPTIONS)
 
 
 class Setting(NamedTuple):
-    """One way to call DistributedDataParallel, as firkin._core.Tuner has it."""
+    """One way to call DistributedDataParallel, as firkin._core.tune_steps() asks for it."""
 
     name: str
     counts: list[int]  # the tensors per bucket that are expected, in gradient-ready order; empty without communication
