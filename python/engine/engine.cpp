@@ -8,6 +8,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <tuple>
 #include <utility>
@@ -96,7 +97,10 @@ class Engine : private Mirror, public DataParallel {
     awaiting_.clear();
     root->hold(parameters);
     parts = root->named_modules();  // the old modules would keep dropped parameters in memory
+    note_other_parameters();
   }
+  // Has the Python module looked at: it may hold none of the parameters whose gradients tell of a step.
+  void look() { root->look(); }
 
   // Adds a Python module, under all of its names, that is to wait for its parameters. Returns its index for
   // await_module().
@@ -119,11 +123,8 @@ class Engine : private Mirror, public DataParallel {
   void watch(py::object look, const py::list& structure, const py::list& buffers, bool always_asks) {
     root->watch(std::move(look), structure, buffers, always_asks);
   }
-  void note_optimizer_step(const py::object& optimizer) {
-    const void* const which = optimizer.ptr();
-    const py::gil_scoped_release released;
-    DataParallel::note_optimizer_step(which);
-  }
+  // optimizer: a number that no other has, not even one that is made once it has gone.
+  void note_optimizer_step(int64_t optimizer) { DataParallel::note_optimizer_step(&*optimizers_.insert(optimizer).first); }
   // The names of each bucket's parameters, in order. A tensor that is split is in several buckets.
   std::vector<std::vector<std::string>> bucket_names() const {
     const std::vector<std::string> names = stats().tensors;
@@ -136,6 +137,7 @@ class Engine : private Mirror, public DataParallel {
 
  private:
   std::vector<std::vector<const torch::nn::Module*>> awaiting_;
+  std::set<int64_t> optimizers_;  // for addresses that stay their own
 };
 
 // timeout_s: the timeout that the group was made with. world: ranks that the link is modelled for. Options that differ
@@ -245,10 +247,11 @@ void bind_engine(py::module_& module) {
           },
           Released())
       .def("follow", &Engine::follow, Released())
+      .def("look", &Engine::look)
       .def("hold_buffers", &Engine::hold_buffers)
       .def("watch", &Engine::watch)
       .def("unwatch", [](Engine& engine) { engine.watch(py::none(), py::list(), py::list(), false); })
-      .def("note_optimizer_step", &Engine::note_optimizer_step)
+      .def("note_optimizer_step", &Engine::note_optimizer_step, Released())
       .def("parameters_changed", &Engine::parameters_changed, Released())
       .def("audit", &Engine::audit, Released())
       .def("audit_tensors", &audit_tensors)

@@ -102,6 +102,12 @@ class DistributedDataParallel(torch.nn.Module):
             for name, tensor in (*module.named_parameters(), *module.named_buffers()):
                 if torch.nn.parameter.is_lazy(tensor):
                     raise InputError(f"DataParallel: {name} of a lazy module has no shape yet; expected a forward pass before")
+            for name, p in module.named_parameters():
+                if getattr(p, "_in_backward_optimizers", None):
+                    raise InputError(
+                        f"DataParallel: an optimiser steps {name} in backward, before ranks have averaged its gradient; expected optimizer.step()"
+                        " after backward(), or the strategy 'ordered' with an OverlappedOptimizer"
+                    )
             self._device = _input_device(module, device_ids, output_device)
             if not gradient_as_bucket_view:
                 raise InputError("DataParallel: gradient_as_bucket_view=False; gradients are always views into the buckets: expected True")
@@ -205,6 +211,9 @@ class DistributedDataParallel(torch.nn.Module):
         running = self._arrivals if torch.is_grad_enabled() else self._running
         if running is None:
             return self.module(*args, **kwargs)
+        if torch.is_grad_enabled() and not torch.compiler.is_compiling():
+            running.engine.look()
+            running = self._arrivals  # may be others now
         running.in_forward = True
         try:
             running.await_root()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import itertools
 import threading
 import types
 import weakref
@@ -15,6 +17,9 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 
 _engine_steps = threading.local()  # `now`: whether the engine is running an optimiser's step on this thread
 _running: weakref.WeakSet[Arrivals] = weakref.WeakSet()
+# Of optimisers that have stepped. (Their addresses would not do: one that is made when another has gone may get its.)
+_numbers: weakref.WeakKeyDictionary[torch.optim.Optimizer, int] = weakref.WeakKeyDictionary()
+_new_numbers = itertools.count()
 
 
 class _Awaited(dict[str, Any]):
@@ -105,12 +110,13 @@ class Arrivals:
         # modules.
         self.in_forward = False
         self.optimizers: weakref.WeakSet[OverlappedOptimizer] = weakref.WeakSet()
-        self._parameters = [p for p in parameters if p.requires_grad]
+        self.is_installed = False
+        self._parameters = parameters
+        self._ids = {id(p) for p in parameters}
         self._backward = -1  # autograd's number of the last backward
         self._hooks: set[int] = set()
         # To be called before the root module's forward, in case that module takes no hooks.
         self.await_root: Callable[..., None] = lambda *_: None
-        self._ids = {id(p) for p in parameters}
         _running.add(self)
 
     def install(self, module: torch.nn.Module) -> Callable[[], None]:
@@ -126,9 +132,8 @@ class Arrivals:
         parts = [part for part in names if not is_scripted(part) and next(part.parameters(), None) is not None]
         if is_scripted(module):
             self.await_root = self._waiter(self.engine.add_awaiting(names[module]))
-        handles: list[Any] = [register_optimizer_step_pre_hook(self._before_step)]
-        for p in self._parameters:
-            handles.append(p.register_post_accumulate_grad_hook(self._gradient))  # type: ignore[no-untyped-call]
+        trained = [p for p in self._parameters if p.requires_grad]
+        handles: list[Any] = [p.register_post_accumulate_grad_hook(self._gradient) for p in trained]  # type: ignore[no-untyped-call]
         for part in parts:
             with_scripted = names[part] + [name for child in part.children() if is_scripted(child) for name in names[child]]
             index = self.engine.add_awaiting(with_scripted)
@@ -140,8 +145,11 @@ class Arrivals:
             handles.append(part.register_load_state_dict_pre_hook(self._drain))  # type: ignore[no-untyped-call]
             part.__dict__["__reduce_ex__"] = types.MethodType(self._reduce_ex, part)
         self._hooks = {handle.id for handle in handles}
+        _wait_before_steps()
+        self.is_installed = True
 
         def remove() -> None:
+            self.is_installed = False
             for handle in handles:
                 handle.remove()
             for part in parts:
@@ -198,21 +206,15 @@ class Arrivals:
         # Queued twice, so that it runs after the engine's own callback.
         queue(lambda: queue(self.drain_unless_overlapped))
 
-    def _before_step(self, optimizer: Any, _args: Any, _kwargs: Any) -> None:
-        if _is_stepped_by_engine(optimizer):
-            return
+    def before_step(self, optimizer: Any) -> None:
+        """Waits before a step that is not the engine's own."""
         if any(optimizer is each.optimizer for each in self.optimizers):
             raise InputError("OverlappedOptimizer: step() called on the inner optimiser; expected OverlappedOptimizer.step()")
-        mine = {id(p) for p in self._parameters}
-        if any(id(p) in mine for group in optimizer.param_groups for p in group["params"]):
+        if self.are_stepped_by(optimizer):
             self.engine.drain()
 
-    def are_stepped(self, group: dict[str, Any]) -> bool:
-        """Whether a step of an optimiser's group moves any of these parameters."""
-        lr = group.get("lr")
-        if (not torch.is_tensor(lr) or lr.device.type == "cpu") and lr == 0:
-            return False  # so that an optimiser makes its state: code for checkpoints does this, on some ranks only
-        return any(id(p) in self._ids for p in group["params"])
+    def are_stepped_by(self, optimizer: Any) -> bool:
+        return any(id(p) in self._ids for group in optimizer.param_groups for p in group["params"])
 
 
 def _is_stepped_by_engine(optimizer: Any) -> bool:
@@ -220,17 +222,32 @@ def _is_stepped_by_engine(optimizer: Any) -> bool:
     return bool(getattr(_engine_steps, "now", False)) or isinstance(optimizer, OverlappedOptimizer)
 
 
+def _before_step(optimizer: Any, _args: Any, _kwargs: Any) -> None:
+    if _is_stepped_by_engine(optimizer):
+        return
+    for arrivals in list(_running):
+        if arrivals.is_installed:
+            arrivals.before_step(optimizer)
+
+
 def _after_step(optimizer: Any, _args: Any, _kwargs: Any) -> None:
     """Tells engines of a step that is not their own: they compare how often ranks step."""
     if torch.compiler.is_compiling() or _is_stepped_by_engine(optimizer):
         return
     # A set, because an engine may have had other arrivals, which somebody may still hold.
-    for engine in {arrivals.engine for arrivals in list(_running) if any(map(arrivals.are_stepped, optimizer.param_groups))}:
-        engine.note_optimizer_step(optimizer)
+    engines = {arrivals.engine for arrivals in list(_running) if arrivals.are_stepped_by(optimizer)}
+    for engine in engines:
+        engine.note_optimizer_step(_numbers.setdefault(optimizer, next(_new_numbers)))
 
 
 # Once for all engines: PyTorch's hooks must not change while an optimiser steps, when an engine may well be collected.
+# The other one is for install(), since torch.compile does not look into it.
 register_optimizer_step_post_hook(_after_step)
+
+
+@functools.cache
+def _wait_before_steps() -> None:
+    register_optimizer_step_pre_hook(_before_step)
 
 
 def engine_step(optimizer: torch.optim.Optimizer) -> Callable[[], None]:
@@ -276,8 +293,15 @@ class OverlappedOptimizer(torch.optim.Optimizer):
         self.defaults = optimizer.defaults
         super().__setstate__({})  # makes what every Optimizer has besides its parameters
         self._arrivals.optimizers.add(self)
-        for register in (optimizer.register_state_dict_pre_hook, optimizer.register_load_state_dict_pre_hook):
-            weakref.finalize(self, register(self._arrivals._drain).remove)
+        # Never removed: PyTorch's hooks must not change while it calls them, when this object may well be collected.
+        drain = weakref.WeakMethod(self.drain)
+
+        def wait(*_: Any) -> None:
+            if method := drain():
+                method()
+
+        optimizer.register_state_dict_pre_hook(wait)
+        optimizer.register_load_state_dict_pre_hook(wait)
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Steps the parameters whose gradients have arrived.

@@ -208,4 +208,19 @@ void GradientBuckets::adopt(int64_t tensor) {
   parameters_[static_cast<size_t>(tensor)].mutable_grad() = views_[static_cast<size_t>(tensor)];
 }
 
+void GradientBuckets::adopt_into(const at::Tensor& own, int64_t tensor) {
+  const at::NoGradGuard no_grad;
+  own.copy_(views_[static_cast<size_t>(tensor)]);
+  parameters_[static_cast<size_t>(tensor)].mutable_grad() = own;
+}
+
+// Autograd adds to a gradient that is there; one that it hands over has not been written to, and shares its memory with
+// what autograd itself still holds.
+HeldBy held_elsewhere(const at::Tensor& gradient) {
+  if (gradient.is_inference() || gradient._version() == 0) return HeldBy::kNobody;
+  if (is_held(gradient.unsafeGetTensorImpl(), gradient.use_count(), 1)) return HeldBy::kTensor;
+  const c10::Storage& storage = gradient.storage();
+  return is_held(storage.unsafeGetStorageImpl(), storage.use_count(), 2) ? HeldBy::kMemory : HeldBy::kNobody;
+}
+
 }  // namespace firkin

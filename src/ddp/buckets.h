@@ -69,6 +69,8 @@ class GradientBuckets {
 
   // Makes its place in the bucket the parameter's gradient, whatever that was.
   void adopt(int64_t tensor);
+  // The same for a gradient of the program's own, which is given the values.
+  void adopt_into(const at::Tensor& own, int64_t tensor);
 
  private:
   struct Memory {
@@ -97,5 +99,10 @@ class GradientBuckets {
   double scale_ = 1;
   at::Tensor scale_tensor_;  // a wrapped number
 };
+
+// Who else holds a parameter's gradient: nobody; somebody its memory (the program has laid gradients into one tensor);
+// somebody the tensor itself. kNobody for what autograd has handed over in this backward.
+enum class HeldBy { kNobody, kMemory, kTensor };
+HeldBy held_elsewhere(const at::Tensor& gradient);
 
 }  // namespace firkin

@@ -91,6 +91,23 @@ void check_dtypes(const StepSetup& setup) {
   }
 }
 
+void check_dense(const std::vector<NamedTensor>& tensors) {
+  for (const auto& [name, tensor] : tensors) {
+    if (!tensor.defined() || tensor.layout() == at::kStrided) continue;
+    throw InputError(fmt::format(
+        "DataParallel: {} is sparse, and only dense tensors travel; expected a dense one, or a member that is not registered in "
+        "the module",
+        name));
+  }
+}
+
+bool holds_each_once(std::vector<int64_t> order, size_t count) {
+  std::ranges::sort(order);
+  std::vector<int64_t> all(count);
+  std::iota(all.begin(), all.end(), int64_t{0});
+  return order == all;
+}
+
 // Checks what this rank can see by itself. Throws InputError.
 StepSetup prepare(torch::nn::Module& module, const ProcessGroup& group, DataParallelOptions options) {
   StepSetup setup{.module = &module,
@@ -111,13 +128,15 @@ StepSetup prepare(torch::nn::Module& module, const ProcessGroup& group, DataPara
     throw InputError(fmt::format("DataParallel: {} is on {}, for which the process group has no backend", parameter.name,
                                  parameter.tensor.device().str()));
   }
+  check_dense(parameters_in(module));
+  if (setup.options.broadcast_buffers || setup.options.broadcast_parameters) check_dense(buffers_in(module));
   if (setup.options.gradient_hook.comm_hook) check_comm_hook(setup.options);
   if (setup.options.strategy.launch != Launch::kNever) check_dtypes(setup);
   if (setup.options.strategy.shards) check_sharded(setup.options, module);
   if (setup.options.buckets) check_automatic(setup.options, setup.parameters);
   setup.initial_order = reversed_order(setup.parameters.size());
   if (const std::vector<int64_t>& given = setup.options.ready_order; !given.empty()) {
-    if (!std::ranges::is_permutation(given, setup.initial_order)) {
+    if (!holds_each_once(given, setup.parameters.size())) {
       throw InputError(fmt::format("DataParallel: ready_order is not a permutation of 0..{}", setup.parameters.size() - 1));
     }
     setup.initial_order = given;
@@ -290,6 +309,10 @@ void DataParallel::step(torch::optim::Optimizer& optimizer) {
 
 void DataParallel::note_optimizer_step(const void* optimizer) {
   if (parts_->synchronizer) parts_->synchronizer->note_optimizer_step(optimizer);
+}
+
+void DataParallel::note_other_parameters() {
+  if (parts_->synchronizer) parts_->synchronizer->hook_newcomers();
 }
 
 void DataParallel::drain() {

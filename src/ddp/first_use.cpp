@@ -121,9 +121,11 @@ std::vector<size_t> AwaitingModules::indices_in(const torch::nn::Module& module)
 
 void AwaitingModules::begin_forward() {
   for (auto& [module, owner] : owners_) owner.has_awaited = false;
+  received_.clear();
 }
 
 void AwaitingModules::check_awaited(size_t parameter, const std::string& name) const {
+  if (received_.contains(parameter)) return;
   const auto& owners = owners_of_[parameter];
   const auto idle = std::ranges::find_if(owners, [](const Owner* owner) { return !owner->has_awaited; });
   if (idle == owners.end()) return;
@@ -231,7 +233,9 @@ void FirstUse::receive_parameters(const torch::nn::Module& part) {
   const auto held = synchronizer_.lock();
   synchronizer_.throw_if_lost();
   synchronizer_.transport().settled().follow();
-  receive_in_forward(modules_->indices_in(part));
+  const std::vector<size_t> parameters = modules_->indices_in(part);
+  receive_in_forward(parameters);
+  modules_->note_received(parameters);
 }
 
 void FirstUse::drain() {

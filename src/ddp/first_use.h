@@ -66,6 +66,8 @@ class AwaitingModules {
 
   // Begins a forward: no module has awaited in it yet.
   void begin_forward();
+  // Parameters, by index, have been received in this forward, for a reader that need not be a module.
+  void note_received(const std::vector<size_t>& parameters) { received_.insert(parameters.begin(), parameters.end()); }
   // Call it for a gradient whose parameter was in flight when the forward began. Throws RuntimeError naming a module
   // that the parameter belongs to and that has not awaited it in this forward: it has used an old value.
   void check_awaited(size_t parameter, const std::string& name) const;
@@ -85,6 +87,7 @@ class AwaitingModules {
   std::unordered_map<const torch::nn::Module*, Owner> owners_;  // every module
   std::vector<std::vector<const Owner*>> owners_of_;            // per parameter
   std::vector<bool> is_awaited_;                                // wherever it is registered
+  std::unordered_set<size_t> received_;                         // in this forward, as noted
   bool has_learned_ = false;
 };
 

@@ -5,8 +5,10 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "firkin/comm/process_group.h"
@@ -52,6 +54,20 @@ class ParameterWatch {
     bool is_trained = false;
   };
   std::vector<Seen> seen_;  // in the order of the tree
+};
+
+// Hooks on a module's other parameters: frozen so far, or new. A backward that comes to none of the known ones tells of
+// itself by them. Those that another wrapped module trains are left to it.
+class NewcomerHooks {
+ public:
+  // call: before such a gradient is accumulated, on the thread that runs backward.
+  NewcomerHooks(const torch::nn::Module& module, const std::vector<NamedTensor>& known, const std::function<void()>& call);
+  ~NewcomerHooks();
+  NewcomerHooks(const NewcomerHooks&) = delete;
+  NewcomerHooks& operator=(const NewcomerHooks&) = delete;
+
+ private:
+  std::vector<std::pair<c10::weak_intrusive_ptr<c10::TensorImpl>, const void*>> hooked_;  // parameters and their hooks
 };
 
 // All tensors of a device travel as bytes in one broadcast, whatever their dtypes. Not thread-safe.

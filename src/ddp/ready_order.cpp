@@ -97,7 +97,6 @@ TensorProfile profile_in_order(const std::vector<NamedTensor>& parameters, const
 }
 
 void check_communication(const std::vector<NamedTensor>& parameters, const std::vector<int64_t>& order, const BucketPlan& plan) {
-  check_plan(plan, static_cast<int64_t>(order.size()));
   for (const Bucket& bucket : plan.buckets) {
     const auto tensor_at = [&](int64_t position) { return parameters[static_cast<size_t>(order[static_cast<size_t>(position)])]; };
     const NamedTensor& first = tensor_at(bucket.first);
@@ -114,6 +113,7 @@ CommunicationPlan plan_communication(const std::vector<NamedTensor>& parameters,
   if (options.strategy.shards) check_shareable(parameters);
   if (takes_plan(options)) {
     if (!options.plan) throw InputError("strategy planned: expected DataParallelOptions::plan");
+    check_plan(*options.plan, std::ssize(ready_order));
     check_communication(parameters, ready_order, *options.plan);
     return {ready_order, *options.plan};
   }

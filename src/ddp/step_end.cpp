@@ -75,6 +75,8 @@ void Synchronizer::note_missing_gradients() {
   for (size_t i = 0; i < used_.size(); ++i) {
     const NamedTensor& parameter = setup_.parameters[i];
     const bool has_own = has_gradient(i);
+    const bool has_lost_it = transport_->is_counted(i) && !transport_->is_placed(i) && !parameter.tensor.grad().defined();
+    if (has_lost_it && !open_->failure) open_->failure = removed_by_hook(parameter);
     used_[i] = has_own || used_[i] || parameter.tensor.grad().defined();
     if (!has_own && parameter.tensor.requires_grad()) note(parameter);
   }

@@ -1,5 +1,6 @@
 #include "synchronizer.h"
 
+#include <ATen/ops/any.h>
 #include <c10/util/Exception.h>
 #include <fmt/format.h>
 
@@ -50,11 +51,19 @@ Synchronizer::~Synchronizer() {
 
 void Synchronizer::install_hooks() {
   hooks_ = std::make_unique<ParameterHooks>(setup_.parameters, [this](size_t parameter) { translated([&] { on_gradient(parameter); }); });
+  hook_newcomers();
+}
+
+void Synchronizer::hook_newcomers() {
+  const std::lock_guard held(mutex_);
+  newcomers_.reset();
+  newcomers_.emplace(*setup_.module, setup_.parameters, [this] { translated([this] { on_newcomers_gradient(); }); });
 }
 
 void Synchronizer::remove_hooks() {
   watch_.close();
   hooks_.reset();
+  newcomers_.reset();
 }
 
 std::unique_lock<std::recursive_mutex> Synchronizer::lock() const {
@@ -82,6 +91,13 @@ std::string Synchronizer::where() const {
   const std::string what = transport_->first_pending();
   const std::string before = step_ == 0 ? "it has finished no step" : fmt::format("it last finished step {}", step_ - 1);
   return fmt::format("{} of step {}; {}", what.empty() ? "the end" : what, step_, before);
+}
+
+std::string Synchronizer::removed_by_hook(const NamedTensor& parameter) {
+  return fmt::format(
+      "a hook removed the gradient of {} before it was averaged; expected hooks that leave it in place, and steps of the optimiser after "
+      "backward()",
+      parameter.name);
 }
 
 void Synchronizer::begin_step() {
@@ -113,6 +129,20 @@ std::vector<NamedTensor> Synchronizer::untouched_buffers() const {
   return buffers_ ? buffers_->untouched() : std::vector<NamedTensor>{};
 }
 
+// Begins the step in which send() will notice the change.
+void Synchronizer::on_newcomers_gradient() {
+  watch_.settle();
+  const std::lock_guard held(mutex_);
+  if (watch_.has_failed() || !synchronizes_) return;
+  throw_if_lost();
+  lose_unfinished_step();
+  if (open_) return;
+  failures_.note_gradient();
+  begin_step();
+  note_first_gradient();
+  watch_.attach();
+}
+
 void Synchronizer::on_gradient(size_t parameter) {
   watch_.settle();
   const std::lock_guard held(mutex_);
@@ -142,10 +172,7 @@ void Synchronizer::on_gradient(size_t parameter) {
   if (begins) skip_unreached();
   const at::Tensor& gradient = which.tensor.grad();
   if (!gradient.defined()) {
-    throw RuntimeError(fmt::format(
-        "DataParallel: a hook removed the gradient of {} before it was averaged; expected hooks that leave it in place (read it after "
-        "backward())",
-        which.name));
+    throw RuntimeError("DataParallel: " + removed_by_hook(which));
   }
   if (gradient.requires_grad()) throw RuntimeError(fmt::format(kGraphOfGradient, which.name));
   for (StepExtension* extension : extensions_) extension->gradient(parameter);
@@ -262,12 +289,28 @@ void Synchronizer::audit() {
 void Synchronizer::note_optimizer_step(const void* optimizer) {
   const auto held = lock();
   if (is_lost() || is_capturing(setup_.parameters[0].tensor.device())) return;  // a graph's step comes when it is replayed
-  if (!is_begun_) ++optimizer_steps_[optimizer];
+  if (!is_begun_) {
+    const bool is_first = step_ > 0 && !optimizer_steps_.contains(optimizer);
+    if (is_first || !are_gradients_placeholders()) ++optimizer_steps_[optimizer];
+  }
   if (open_ || !audit_.is_due(step_)) return;
   or_lose_group([&] {
     for (StepExtension* extension : extensions_) extension->before_comparison();
     audit_.note_optimizer_step();
   });
+}
+
+// Whether the program has put zeros where gradients would be, to have an optimiser make its state. Code for checkpoints
+// does this, on ranks that have none yet.
+bool Synchronizer::are_gradients_placeholders() const {
+  bool any = false;
+  for (size_t i = 0; i < setup_.parameters.size(); ++i) {
+    const at::Tensor& gradient = setup_.parameters[i].tensor.grad();
+    if (!gradient.defined()) continue;
+    if (gradient.layout() != at::kStrided || transport_->is_adopted(i) || at::any(gradient).item<bool>()) return false;
+    any = true;
+  }
+  return any;
 }
 
 void Synchronizer::audit_also(const void* owner, Audit::Tensors tensors) {
@@ -278,6 +321,8 @@ void Synchronizer::audit_also(const void* owner, Audit::Tensors tensors) {
 void Synchronizer::forget_audited(const void* owner) {
   const auto held = lock();
   audit_.remove(owner);
+  const auto gone = optimizer_steps_.extract(owner);  // another may get its address
+  if (!gone.empty()) optimizer_steps_[nullptr] = std::max(optimizer_steps_[nullptr], gone.mapped());
 }
 
 DataParallelStats Synchronizer::stats() const {

@@ -181,6 +181,8 @@ class Synchronizer {
   // Call both before the first step. The extension must outlive this object.
   void add(StepExtension& extension) { extensions_.push_back(&extension); }
   void install_hooks();
+  // The module holds other parameters than before. The next step looks at them; until then this hooks those that are new.
+  void hook_newcomers();
   // Call it before an extension goes: from then on nothing is reported.
   void remove_hooks();
 
@@ -194,6 +196,7 @@ class Synchronizer {
   void audit();
   // An optimiser has stepped parameters of the module. If this is known on every rank, ranks whose optimisers have
   // stepped more often than others' since they last agreed are an error: one has missed a step of the others.
+  // optimizer: tells it from others. An address is one until forget_audited().
   void note_optimizer_step(const void* optimizer);
   // owner: for forget_audited().
   void audit_also(const void* owner, Audit::Tensors tensors);
@@ -255,13 +258,16 @@ class Synchronizer {
   };
   void look_at_module();
   void on_gradient(size_t parameter);
+  void on_newcomers_gradient();
   void on_backward_ended();
   void on_backward_failed(const std::string& reason);
   void begin_step();
+  static std::string removed_by_hook(const NamedTensor& parameter);
   void skip_unreached();
   void note_first_gradient();
   std::string difference_of_buffers();
   std::string difference_of_optimizer_steps() const;
+  bool are_gradients_placeholders() const;
   std::vector<NamedTensor> untouched_buffers() const;
   void send(RankState state);
   void note_missing_gradients();
@@ -295,6 +301,7 @@ class Synchronizer {
   Audit audit_;
   BackwardWatch watch_;
   std::unique_ptr<ParameterHooks> hooks_;
+  std::optional<NewcomerHooks> newcomers_;
 
   bool synchronizes_ = true;
   std::optional<OpenStep> open_;
@@ -303,7 +310,7 @@ class Synchronizer {
   std::vector<bool> used_;     // whether it has something to add to the step that ends
   bool is_begun_ = false;      // whether any gradient, synchronised or not, has come since the last step ended
   bool had_data_ = false;      // whether any rank had data in the last step
-  // By optimiser: steps since the last step ended, as long as no gradient has come.
+  // By optimiser: steps since the last step ended, as long as no gradient has come. Null: one that has gone.
   std::map<const void*, uint64_t> optimizer_steps_;
   FailureRecord failures_;
   int64_t step_ = 0;                                   // includes failed steps

@@ -154,6 +154,7 @@ void BucketTransport::begin() {
     settled_.set();
   }
   placed_.assign(placed_.size(), false);
+  own_.clear();
   counter_.begin_step();
   collective_->begin(*buckets_);
   launched_ = 0;
@@ -184,8 +185,7 @@ void BucketTransport::skip(size_t parameter) {
 void BucketTransport::place(size_t parameter) {
   const int64_t position = position_of(parameter);
   settled_.follow(setup_.parameters[parameter].tensor.device());
-  buckets_->place(position);
-  placed_[parameter] = true;
+  put(parameter);
   for (StepExtension* extension : extensions_) extension->placed(parameter);
   const int64_t bucket = buckets_->bucket_of(position);
   flight(bucket).tensor_placed(buckets_->wire(bucket).device());
@@ -197,10 +197,25 @@ void BucketTransport::place(size_t parameter) {
 
 void BucketTransport::place_bucket(int64_t bucket) {
   for (const int64_t parameter : parameters_in(bucket)) {
-    if (is_placed(static_cast<size_t>(parameter))) continue;
-    buckets_->place(position_of(static_cast<size_t>(parameter)));
-    placed_[static_cast<size_t>(parameter)] = true;
+    if (!is_placed(static_cast<size_t>(parameter))) put(static_cast<size_t>(parameter));
   }
+}
+
+void BucketTransport::put(size_t parameter) {
+  if (is_programs_own(parameter)) own_.insert_or_assign(parameter, setup_.parameters[parameter].tensor.grad());
+  buckets_->place(position_of(parameter));
+  placed_[parameter] = true;
+}
+
+// Whether the program holds the gradient besides grad(), or what it has laid it into. (A gradient in these buckets, or
+// in earlier ones, is held by others there.)
+bool BucketTransport::is_programs_own(size_t parameter) const {
+  const at::Tensor& gradient = setup_.parameters[parameter].tensor.grad();
+  if (!gradient.defined() || gradient.layout() != at::kStrided || setup_.options.strategy.shards) return false;
+  const at::Tensor& place = buckets_->view(position_of(parameter));
+  if (gradient.is_same(place) || gradient.is_alias_of(place)) return false;
+  const HeldBy held = held_elsewhere(gradient);
+  return held == HeldBy::kTensor || (held == HeldBy::kMemory && !is_adopted(parameter));
 }
 
 void BucketTransport::launch_next() {
@@ -261,6 +276,7 @@ void BucketTransport::drop(What what) {
     consume(bucket);
   }
   collective_->drop();
+  own_.clear();
   settled_.set();
 }
 
@@ -292,8 +308,13 @@ std::vector<size_t> BucketTransport::receive_bucket(int64_t bucket, What what) {
 
 void BucketTransport::adopt(const std::vector<size_t>& parameters) {
   for (const size_t parameter : parameters) {
-    buckets_->adopt(position_of(parameter));
     const at::Tensor& tensor = setup_.parameters[parameter].tensor;
+    if (const auto own = own_.extract(parameter); !own.empty()) {
+      buckets_->adopt_into(own.mapped(), position_of(parameter));
+      adopted_.erase(tensor.unsafeGetTensorImpl());
+      continue;
+    }
+    buckets_->adopt(position_of(parameter));
     adopted_[tensor.unsafeGetTensorImpl()] = memory_of(tensor.grad());
   }
 }

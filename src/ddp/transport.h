@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <exception>
+#include <map>
 #include <memory>
 #include <optional>
 #include <span>
@@ -142,6 +143,8 @@ class BucketTransport {
   // Between steps, before other buckets replace these: the gradients keep the memory until they are gone.
   void release() { buckets_.reset(); }
 
+  // Whether a gradient of the parameter was ready in this step, if the strategy sends when ready.
+  bool is_counted(size_t parameter) const { return counter_.received()[parameter] > 0; }
   bool is_placed(size_t parameter) const { return placed_[parameter]; }
   // Whether the parameter's gradient is the one that a step has left there.
   bool is_adopted(size_t parameter) const;
@@ -176,7 +179,7 @@ class BucketTransport {
   // Receives a bucket, once a step. Returns the wanted parameters whose gradients are complete with it. Throws as
   // firkin::wait() does.
   std::vector<size_t> receive_bucket(int64_t bucket, What what);
-  // Makes the parameters' places in the buckets their gradients.
+  // Makes the parameters' places in the buckets their gradients, or gives the program's own gradients their values.
   void adopt(const std::vector<size_t>& parameters);
   // When begin() was called last.
   const DeviceTime& started_at() const { return started_at_; }
@@ -192,6 +195,8 @@ class BucketTransport {
   const BucketFlight& flight(int64_t bucket) const { return flights_[static_cast<size_t>(bucket)]; }
   void build_buckets();
   void place(size_t parameter);
+  void put(size_t parameter);
+  bool is_programs_own(size_t parameter) const;
   void place_bucket(int64_t bucket);
   void launch_next();
   void consume(int64_t bucket);
@@ -209,6 +214,8 @@ class BucketTransport {
   std::vector<bool> wanted_;                  // by parameter: as receive() was last told
   double scale_ = 1;                          // from the last receive()
   std::unique_ptr<GradientBuckets> buckets_;  // null between a change of the plan and the next step
+  // By parameter: gradients of the program's own in this step, which it reads or zeroes without grad().
+  std::map<size_t, at::Tensor> own_;
   std::vector<BucketFlight> flights_;
   std::shared_ptr<BucketCollective> collective_;
   std::shared_ptr<CommHookCalls> comm_hook_;  // the collective, if it is a communication hook

@@ -76,7 +76,9 @@ struct TimedTensors {
     std::vector<int64_t> reverse(parameters.size());
     for (size_t i = 0; i < reverse.size(); ++i) reverse[i] = static_cast<int64_t>(reverse.size() - 1 - i);
     const CommunicationPlan in_use = plan_communication(parameters, reverse, options);
-    return choose_plan(parameters, options, times, table, 2, in_use);
+    PlanChoice choice = choose_plan(parameters, options, times, table, 2, in_use);
+    check_plan(choice.plan.plan, std::ssize(parameters));
+    return choice;
   }
 };
 

@@ -25,18 +25,31 @@ void replace_head(Net& net, torch::optim::Optimizer& optimizer, uint64_t seed) {
   }
 }
 
+// Of what was trained before, nothing is: only the middle, which was frozen.
+void train_the_other_half(Net& net, torch::optim::Optimizer& /*optimizer*/, uint64_t /*seed*/) {
+  for (torch::nn::Module* part : {static_cast<torch::nn::Module*>(net.first.get()), static_cast<torch::nn::Module*>(net.last.get())}) {
+    set_trainable(*part, false);
+  }
+  set_trainable(*net.middle, true);
+}
+
 // What happens to the net at one moment of a program. seed: of values.
 struct Change {
   const char* name;
   std::function<void(Net& net, torch::optim::Optimizer& optimizer, uint64_t seed)> make;
   bool brings_values = false;
   const char* parameter = nullptr;  // that an error may name
+  bool thaws_middle = false;
 };
 
 const std::vector<Change>& changes() {
   static const std::vector<Change> all = {
-      {.name = "thaw", .make = [](Net& net, auto&, uint64_t) { set_trainable(*net.middle, true); }, .parameter = "middle."},
+      {.name = "thaw",
+       .make = [](Net& net, auto&, uint64_t) { set_trainable(*net.middle, true); },
+       .parameter = "middle.",
+       .thaws_middle = true},
       {.name = "freeze", .make = [](Net& net, auto&, uint64_t) { set_trainable(*net.first, false); }, .parameter = "first."},
+      {.name = "the other half", .make = train_the_other_half, .parameter = "middle.", .thaws_middle = true},
       {.name = "add", .make = add_layer, .brings_values = true, .parameter = "added."},
       {.name = "replace", .make = replace_head, .brings_values = true, .parameter = "last."},
   };
@@ -48,7 +61,7 @@ Program program_with(const Change& change, bool same_values, bool tells,
                      const std::function<void(World&, DataParallel&, Net&, torch::optim::Optimizer&, int step)>& on_change = {}) {
   return [=](World& world) {
     Net net(world.seed());
-    if (change.name == std::string("thaw")) set_trainable(*net.middle, false);
+    if (change.thaws_middle) set_trainable(*net.middle, false);
     const auto ddp = world.wrap(net);
     torch::optim::SGD optimizer = sgd(net);
     for (int step = 0; step < kSteps; ++step) {
@@ -154,7 +167,7 @@ TEST_P(ChangingParameters, RanksThatTrainDifferentSetsAllHearWhichParameter) {
     SCOPED_TRACE(change.name);
     expect_what_one_process_computes([&change](World& world) {
       Net net(world.seed());
-      if (change.name == std::string("thaw")) set_trainable(*net.middle, false);
+      if (change.thaws_middle) set_trainable(*net.middle, false);
       const auto ddp = world.wrap(net);
       torch::optim::SGD optimizer = sgd(net);
       for (int step = 0; step < kSteps; ++step) {

@@ -282,6 +282,30 @@ Tensors keeps_copies_and_zeroes_gradients(Trainee& trainee, FollowedNet& net) {
   return keeps_gradients(trainee, net, /*to_none=*/false, [](const at::Tensor& gradient) { return gradient.clone(); });
 }
 
+// Steps with gradients that it has laid into one tensor.
+Tensors lays_gradients_into_one_tensor(Trainee& trainee, FollowedNet& net) {
+  int64_t elements = 0;
+  for (const at::Tensor& leaf : trainee.leaves()) elements += leaf.numel();
+  const at::Tensor whole = at::zeros({elements}, doubles());
+  Tensors parts;
+  for (at::Tensor leaf : trainee.leaves()) {
+    elements -= leaf.numel();
+    parts.push_back(whole.narrow(0, elements, leaf.numel()));
+    leaf.mutable_grad() = parts.back().view(leaf.sizes());
+  }
+  for (int step = 0; step < kSteps; ++step) {
+    whole.zero_();
+    trainee.backward(net.loss(trainee.batch(step)));
+    trainee.drain();
+    const at::NoGradGuard no_grad;
+    for (size_t i = 0; i < parts.size(); ++i) {
+      at::Tensor leaf = trainee.leaves()[i];
+      leaf.sub_(parts[i].view(leaf.sizes()), 0.1);
+    }
+  }
+  return {whole};
+}
+
 // An average of the first layer's parameters that a forward moves, before it calls that layer.
 Tensors averages_in_forward(Trainee& trainee, FollowedNet& net) {
   at::Tensor average = net.register_buffer("average", net.first->weight.detach().clone());
@@ -315,6 +339,7 @@ constexpr Row kPrograms[] = {
     {"keeps gradients themselves", keeps_gradients_themselves, true},
     {"keeps what lies in their memory", keeps_what_lies_in_their_memory, true},
     {"keeps copies and zeroes gradients", keeps_copies_and_zeroes_gradients, true},
+    {"lays gradients into one tensor", lays_gradients_into_one_tensor, true},
     {"averages parameters in forward", averages_in_forward},
 };
 

@@ -14,7 +14,7 @@ from models import refusals
 from ranks import on_ranks
 from torch import nn
 from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict
-from trainees import SGD, STRATEGIES, WIDTH, ByHand, Trainee, batch, net, trains
+from trainees import SGD, STEPS, STRATEGIES, WIDTH, ByHand, Trainee, batch, net, trains
 
 
 class Centred(nn.Module):
@@ -148,6 +148,47 @@ def keeping_gradients(take, to_none=True):
     return trains(net, backward)
 
 
+def gradients_of_its_own(hold):
+    """The program steps with gradients that it holds besides grad(). hold(leaves): how it came by them, each with its parameter's elements."""
+
+    def program(strategy):
+        trainee = Trainee(strategy, net())
+        held = hold(trainee.leaves)
+        for step in range(STEPS):
+            for g in held or ():
+                g.zero_()
+            trainee.plain(step)
+            trainee.drain()
+            if held is None:
+                held = [p.grad for p in trainee.leaves]
+            with torch.no_grad():
+                for p, g in zip(trainee.leaves, held):
+                    p.sub_(g.view(p.shape), alpha=0.1)
+        trainee.kept = held
+        return trainee
+
+    return program
+
+
+def laid_into_one_tensor(leaves):
+    whole = torch.zeros(sum(p.numel() for p in leaves), dtype=torch.float64)
+    held = list(whole.split([p.numel() for p in leaves]))
+    for p, g in zip(leaves, held):
+        p.grad = g.view(p.shape)
+    return held
+
+
+def made_beforehand(leaves):
+    for p in leaves:
+        p.grad = torch.zeros_like(p)
+    return [p.grad for p in leaves]
+
+
+def taken_once(_leaves):
+    """From the first step."""
+    return None
+
+
 class OfScript(nn.Module):
     """With a part that torch.jit.script has compiled, which has a batch norm and assigns a buffer of its own."""
 
@@ -238,6 +279,7 @@ NEEDS_GRADIENTS = {  # of which "sharded" has none after a backward
     "gradients kept": keeping_gradients(lambda g: g),
     "what lies in the gradients' memory kept": keeping_gradients(lambda g: g.detach().view(-1)),
     "copies of gradients kept, zeroed in place": keeping_gradients(torch.clone, to_none=False),
+    **{f"gradients of its own, {hold.__name__}": gradients_of_its_own(hold) for hold in (laid_into_one_tensor, made_beforehand, taken_once)},
 }
 PROGRAMS = {
     **{
@@ -309,14 +351,46 @@ class Programs(ByHand):
 
     @on_ranks(2)
     def test_a_step_that_only_makes_the_optimizers_state_is_none_that_others_miss(self):
-        """PyTorch's code for checkpoints steps an optimiser that has no state yet, here before the first step and between steps."""
-        trainee = Trainee("bucketed", net(), audit_every=0)
-        trainee.optimizer = torch.optim.SGD(trainee.leaves, lr=0.1)
-        for _ in range(3):
-            if dist.get_rank() == 1:
-                get_optimizer_state_dict(trainee.module, trainee.optimizer)
-            trainee.train(steps=1)
+        """One rank steps an optimiser that has no state yet with zeros for gradients, before the first step and between steps."""
+
+        def of_checkpoints(trainee):
+            get_optimizer_state_dict(trainee.module, trainee.optimizer)
+
+        def of_horovod(trainee):
+            for p in trainee.leaves:
+                p.grad = torch.zeros_like(p)
+            trainee.optimizer.step()
             trainee.optimizer.zero_grad()
+
+        for make_state in (of_checkpoints, of_horovod):
+            for strategy in ("bucketed, plain optimiser", "bucketed", "ordered"):
+                trainee = Trainee(strategy.split(",")[0], net(), audit_every=0)
+                trainee.optimizer = torch.optim.SGD(trainee.leaves, lr=0.1)
+                if "plain" not in strategy:
+                    trainee.optimizer = firkin.OverlappedOptimizer(trainee.model, trainee.optimizer)
+                for _ in range(3):
+                    if dist.get_rank() == 1:
+                        make_state(trainee)
+                    trainee.train(steps=1)
+                    trainee.drain()
+                    trainee.optimizer.zero_grad()
+
+    @on_ranks(2)
+    def test_steps_of_optimizers_that_come_and_go_are_counted_by_optimizer(self):
+        """One rank frees each, and another that is made there may get its address."""
+        for is_overlapped in (False, True):
+            trainee, kept = Trainee("bucketed", net(), audit_every=0), []
+            for step in range(4):
+                trainee.module.zero_grad()
+                trainee.plain(step)
+                for _ in range(3):
+                    optimizer = torch.optim.SGD(trainee.leaves, lr=0.01)
+                    if is_overlapped:
+                        optimizer = firkin.OverlappedOptimizer(trainee.model, optimizer)
+                    optimizer.step()
+                    if dist.get_rank() == 0:
+                        kept.append(optimizer)
+                    del optimizer
 
 
 class ProgramsFull(Programs):

@@ -4,10 +4,11 @@ refused in one line. The reports stand behind the programs, as OWNER/REPOSITORY#
 import copy
 
 import torch
+import torch.distributed as dist
 from ranks import on_ranks
 from torch import nn
 from torch.utils.checkpoint import checkpoint
-from trainees import STEPS, STRATEGIES, WIDTH, ByHand, Trainee, batch, net, results_of, trains
+from trainees import SGD, STEPS, STRATEGIES, WIDTH, ByHand, Trainee, batch, net, results_of, trains
 
 UNUSED = {"find_unused_parameters": True}
 
@@ -166,6 +167,48 @@ def freezing_parts_by_turns(trainee, step):
             p.grad = None
 
 
+def two_adapters():
+    """Of a frozen body, one for each step by turns."""
+    module = TwoHeads(lambda step, _rank: (step % 2,))
+    module.body.requires_grad_(False)
+    return module
+
+
+def loading_by_assignment(trainee, step):
+    """Every parameter becomes another tensor."""
+    if step == 2:
+        trainee.drain()
+        trainee.module.load_state_dict({name: value.clone() for name, value in trainee.module.state_dict().items()}, assign=True)
+        trainee.leaves = list(trainee.module.parameters())
+        trainee.optimizer = torch.optim.SGD(trainee.leaves, **SGD)
+    trainee.plain(step)
+
+
+def averaging_by_itself(trainee, step):
+    """Without a backward, in every second step."""
+    if step % 2:
+        return trainee.plain(step)
+    trainee.drain()
+    gradients = torch.autograd.grad(trainee.model(batch(step)).square().mean(), trainee.leaves)
+    for p, gradient in zip(trainee.leaves, gradients):
+        p.grad = gradient.clone()
+        dist.all_reduce(p.grad)
+        p.grad /= dist.get_world_size()
+
+
+def steps_in_backward(strategy):
+    trainee = Trainee(strategy, net())
+
+    def step(p):
+        with torch.no_grad():
+            p.sub_(p.grad, alpha=0.1)
+        p.grad = None
+
+    for p in trainee.leaves:
+        p.register_post_accumulate_grad_hook(step)
+    return trainee.train()
+
+
 def copies_itself_for_an_average(strategy):
     trainee = Trainee(strategy, net(nn.BatchNorm1d(WIDTH)))
     average = copy.deepcopy(trainee.model).requires_grad_(False)
@@ -201,6 +244,10 @@ PROGRAMS = {
     "a penalty on gradients": trains(net, penalising_gradients),  # pytorch/pytorch#19024
     "generator and critic": plays_two_parts_by_turns,  # horovod/horovod#796, Lightning-AI/pytorch-lightning#20328
     "parts frozen by turns": trains(TwoHeads, freezing_parts_by_turns),  # JDAI-CV/fast-reid#178, Lightning-AI/pytorch-lightning#20866
+    "adapters by turns": trains(two_adapters, freezing_parts_by_turns),  # huggingface/peft#1571, facebookresearch/fairscale#368
+    "loads by assignment": trains(net, loading_by_assignment),  # pytorch/pytorch#12603, NVIDIA/Megatron-LM#6087
+    "averages by itself": trains(net, averaging_by_itself),  # pytorch/functorch#445
+    "steps in backward": steps_in_backward,  # pytorch/pytorch#124523
     "an average of copies": copies_itself_for_an_average,  # pytorch/pytorch#73825, ultralytics/yolov5#279, microsoft/Tutel#177
     # lyuwenyu/RT-DETR#684, joanaapa/Distillation-DNABERT-Promoter#1
     "a head that one rank leaves out": trains(lambda: TwoHeads(lambda step, rank: (0, 1) if rank == step % 2 else (0,)), **UNUSED),
@@ -215,6 +262,12 @@ REFUSED = {  # by strategy, and what each rank then says
     ("no_sync around forward alone", "ordered"): "neither used nor awaited",
     ("generator and critic", "sharded"): IS_NOT_USED,
     ("parts frozen by turns", "sharded"): r"expected parameters_changed\(\) on every rank",
+    ("adapters by turns", "sharded"): r"expected parameters_changed\(\) on every rank",
+    ("adapters by turns", "planned"): "the module now trains 2 parameters, but its plan or ready order covers 4",
+    ("loads by assignment", "sharded"): r"expected parameters_changed\(\) on every rank",
+    ("loads by assignment", "ordered"): "strategy ordered cannot follow in Python",
+    ("averages by itself", "sharded"): "has a gradient that no synchronising backward has summed over the ranks",
+    **{("steps in backward", strategy): "a hook removed the gradient of 4.bias before it was averaged" for strategy in STRATEGIES},
     ("parts frozen by turns", "planned"): "the module now trains 4 parameters, but its plan or ready order covers 6",
 }
 

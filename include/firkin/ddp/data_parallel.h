@@ -90,8 +90,8 @@ struct DataParallelStats {
 // Guarantees: after a step, either every trainable parameter's gradient is the mean over the ranks of what each rank's
 // backward produced, bit for bit equal on all ranks, or every rank has an error from that same step and no gradient. A
 // step ends with backward(), or with finish_gradient_synchronization() if finish_with_backward is off. Gradients live
-// in the buckets (parameter.grad() is a view). During backward, parameter.grad() is undefined once its bucket has taken
-// it. zero_grad() may set gradients to none or to zero.
+// in the buckets (parameter.grad() is a view, unless the program held one that backward has added to). In backward,
+// grad() is undefined once its bucket has taken it. zero_grad() may set gradients to none or to zero.
 //
 // Errors: if a rank's backward throws, that rank's backward() rethrows it, and every other rank's step throws a
 // StepError naming the rank and its reason; the next step starts clean. An exception before the first gradient, under
@@ -237,6 +237,8 @@ class DataParallel {
  protected:
   // An optimiser that is neither an OverlappedOptimizer nor a ShardedOptimizer has stepped parameters of the module.
   void note_optimizer_step(const void* optimizer);
+  // The module holds other parameters than before, between steps; the next step looks at them.
+  void note_other_parameters();
 
  private:
   friend class OverlappedOptimizer;

@@ -221,8 +221,19 @@ void Sharded::follow_parameters() {
 
 void Sharded::step() {
   const auto held = enter_after_step();
-  if (has_gradients_) step_buckets();
+  has_gradients_ ? step_buckets() : check_no_gradients();
   synchronizer_.note_optimizer_step(optimizer_);
+}
+
+// What lies in grad() here has not been summed into the parts that are stepped.
+void Sharded::check_no_gradients() const {
+  const auto& parameters = synchronizer_.setup().parameters;
+  const auto found = std::ranges::find_if(parameters, [](const NamedTensor& each) { return each.tensor.grad().defined(); });
+  if (found == parameters.end()) return;
+  throw InputError(fmt::format(
+      "ShardedOptimizer: {} has a gradient that no synchronising backward has summed over the ranks; expected a backward() outside of "
+      "no_sync() before each step()",
+      found->name));
 }
 
 void Sharded::step_buckets() {

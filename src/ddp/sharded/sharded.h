@@ -103,6 +103,7 @@ class Sharded final : public FirstUse {
   void forget_gradients();
   std::vector<int64_t> gather_order() const;
   void step_buckets();
+  void check_no_gradients() const;
   void step_bucket(int64_t bucket, const std::vector<at::Tensor>& gradients);
   void gather(int64_t bucket);
   void receive(int64_t bucket);
