@@ -13,6 +13,7 @@
 #include "firkin/base/units.h"
 
 #include <torch/csrc/autograd/function_hook.h>
+#include <torch/csrc/autograd/graph_task.h>
 #include <torch/csrc/autograd/variable.h>
 
 namespace firkin {
@@ -26,6 +27,15 @@ struct NewcomerHook final : torch::autograd::FunctionPreHook {
   }
   std::function<void()> call;
 };
+
+// Whether the running backward adds to the parameter's gradient. (autograd::grad() gives it to its caller.)
+bool is_accumulated(const at::Tensor& parameter) {
+  const auto* const chosen = torch::autograd::get_current_graph_task_exec_info();
+  if (chosen == nullptr || chosen->empty()) return true;
+  const auto node = torch::autograd::impl::try_get_grad_accumulator(parameter);
+  const auto found = node == nullptr ? chosen->end() : chosen->find(node.get());
+  return found != chosen->end() && found->second.needed_;
+}
 
 // Reads parameters without their names: Module::named_parameters() makes names, which takes longer than many a step can
 // spare.
@@ -135,10 +145,10 @@ NewcomerHooks::NewcomerHooks(const torch::nn::Module& module, const std::vector<
   for (const NamedTensor& parameter : known) hooked.insert(parameter.tensor.unsafeGetTensorImpl());
   for (const auto& [name, tensor] : parameters_in(module)) {
     if (tensor.is_inference() || !hooked.insert(tensor.unsafeGetTensorImpl()).second) continue;
-    c10::weak_intrusive_ptr<c10::TensorImpl> weak(tensor.getIntrusivePtr());
+    const Parameter weak(tensor.getIntrusivePtr());
     auto hook = std::make_unique<NewcomerHook>([weak, call] {
       const auto alive = weak.lock();
-      if (alive && !is_hooked(at::Tensor(alive))) call();
+      if (alive && is_accumulated(at::Tensor(alive)) && !is_hooked(at::Tensor(alive))) call();
     });
     hooked_.emplace_back(weak, hook.get());
     torch::autograd::impl::materialize_autograd_meta(tensor);

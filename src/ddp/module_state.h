@@ -67,7 +67,9 @@ class NewcomerHooks {
   NewcomerHooks& operator=(const NewcomerHooks&) = delete;
 
  private:
-  std::vector<std::pair<c10::weak_intrusive_ptr<c10::TensorImpl>, const void*>> hooked_;  // parameters and their hooks
+  using Parameter = c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>;
+
+  std::vector<std::pair<Parameter, const void*>> hooked_;  // with their hooks
 };
 
 // All tensors of a device travel as bytes in one broadcast, whatever their dtypes. Not thread-safe.
