@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <array>
+#include <numeric>
 #include <unordered_set>
 
 #include "automatic/automatic.h"
