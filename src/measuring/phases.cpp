@@ -147,11 +147,10 @@ class Phases {
 
   int64_t of_rank_0(int64_t value) const { return meter_.of_rank_0({value})[0]; }
   BucketPlan plan_of_rank_0(const BucketPlan& plan) const {
-    std::vector<int64_t> numbers;
-    for (const auto& [first, count, part, parts] : plan.buckets) numbers.insert(numbers.end(), {first, count, part, parts});
-    numbers = meter_.of_rank_0(std::move(numbers));
-    BucketPlan agreed{.buckets = {}, .launch_order = meter_.of_rank_0(plan.launch_order)};
-    for (size_t i = 0; i < numbers.size(); i += 4) agreed.buckets.push_back({numbers[i], numbers[i + 1], numbers[i + 2], numbers[i + 3]});
+    std::vector<int64_t> counts;
+    for (const Bucket& bucket : plan.buckets) counts.push_back(bucket.count);
+    BucketPlan agreed = plan_of_counts(meter_.of_rank_0(std::move(counts)));
+    agreed.launch_order = meter_.of_rank_0(plan.launch_order);
     return agreed;
   }
 
