@@ -1,5 +1,5 @@
-// The measurements of a tuning with LibTorch, one after another: a profile, the all-reduce, steps for the calibration,
-// a race of the few best caps, and the gain of the choice. measuring/tuning.h draws the conclusions.
+// The measurements of a tuning with LibTorch: a profile, the all-reduce, and the steps that measuring/phases.h asks for,
+// which draws the conclusions.
 #pragma once
 
 #include <cstdint>
