@@ -66,7 +66,7 @@ def main() -> tuple[firkin.TuneResult, torch.nn.Module]:
     dist.init_process_group("nccl" if DEVICE.type == "cuda" else "gloo")  # the Trainer takes the one that is there
     result = tune(arguments.seconds)
     ddp = train(arguments.steps, **result.ddp_kwargs())
-    result.check(ddp, strict=True)
+    result.check(ddp)
     if dist.get_rank() == 0:
         sizes = ", ".join(f"{size / 2**20:.2f}" for size in result.plan.bucket_bytes)
         print(f"{result}\nthe Trainer's DistributedDataParallel has these buckets, in MiB: {sizes}")

@@ -52,10 +52,10 @@ class Result(TestCase):
         self.assertNotIn("process_group", found.ddp_kwargs())
 
         ddp = found.wrap(model)
-        self.assertRegex(found.check(ddp), "^check: no rebuild of the buckets is logged yet")
+        self.assert_refused(refusals({"check: no rebuild of the buckets is logged yet": lambda: found.check(ddp)}))
         for _ in range(4):
             step(ddp)
-        self.assertRegex(found.check(ddp, strict=True), r"^check: \d+ buckets, as tuned: ")
+        self.assertRegex(found.check(ddp), r"^check: \d+ buckets, as tuned: ")
 
         self.assertLess(len(repr(result)), 200)
         self.assertRegex(repr(result), r"[\d.]+ ms a step")
