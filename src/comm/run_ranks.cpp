@@ -219,7 +219,7 @@ class LaunchSignals {
 };
 
 // The state of a launch while its ranks run.
-struct Launch {
+struct LocalLaunch {
   std::vector<RankProcess> processes;
   int exit_code = 0;
   bool ending = false;
@@ -354,7 +354,7 @@ int run_ranks(int argc, const char* const* argv, const RankBody& body, const Gro
 int launch_local_ranks(int ranks, std::span<const std::string> arguments) {
   const auto store = host_store();
   const LaunchSignals signals;
-  Launch launch;
+  LocalLaunch launch;
   for (int rank = 0; rank < ranks; ++rank) launch.processes.push_back(start_rank(rank, ranks, store->getPort(), arguments));
   while (launch.any_running()) {
     launch.wait_for_events(signals);
