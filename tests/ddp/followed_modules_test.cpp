@@ -17,7 +17,7 @@ using testing::HasSubstr;
 constexpr int kSteps = 5;
 constexpr int64_t kWidth = 6;
 const std::vector<std::string> kStrategies = {"bucketed", "planned", "ordered", "sharded"};  // the last one keeps no gradients
-const std::string kByHand;
+const std::string kHandMade;
 
 at::TensorOptions doubles() {
   return {at::kDouble};
@@ -28,7 +28,7 @@ class Trainee {
  public:
   Trainee(const ProcessGroup& group, torch::nn::Module& net, const std::string& strategy, int64_t audit_every = 100)
       : group_(group), net_(net), leaves_(net.parameters()) {
-    if (strategy == kByHand) {
+    if (strategy == kHandMade) {
       plain_ = std::make_unique<torch::optim::SGD>(leaves_, torch::optim::SGDOptions(0.1).momentum(0.9));
       return;
     }
@@ -346,7 +346,7 @@ constexpr Row kPrograms[] = {
 // What `run` returns under each strategy is what it returns by hand.
 void expect_as_by_hand(const ProcessGroup& group, const std::vector<std::string>& strategies,
                        const std::function<Tensors(const std::string& strategy)>& run) {
-  const Tensors by_hand = run(kByHand);
+  const Tensors by_hand = run(kHandMade);
   for (const std::string& strategy : strategies) {
     SCOPED_TRACE(fmt::format("{}, rank {}", strategy, group.rank));
     Tensors ours;

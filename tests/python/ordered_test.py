@@ -7,7 +7,7 @@ import firkin
 import torch
 import torch.distributed as dist
 from models import (
-    WIDTH, Layers, TestCase, loss_of, optimizer_of, over_a_slow_link, parameters_of, refusals, same, seeded, sgd, train, unlike,
+    WIDTH, Layers, TestCase, batch, layers, loss_of, optimizer_of, over_a_slow_link, parameters_of, refusals, same, seeded, sgd, train, unlike,
 )  # fmt: skip
 from ranks import on_ranks
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
@@ -22,7 +22,43 @@ def unpickled(saved):
     return torch.load(file, weights_only=False)
 
 
+class Products(torch.optim.Optimizer):
+    """Steps by a product of matrices, and makes its state anew in every step."""
+
+    def __init__(self, parameters, lr):
+        super().__init__(parameters, {"lr": lr})
+
+    @torch.no_grad()
+    def step(self):
+        for group in self.param_groups:
+            for p in group["params"]:
+                if p.grad is None:
+                    continue
+                last = self.state[p].get("last", torch.zeros_like(p)).mul_(0.5).add_(p.grad)
+                self.state[p]["last"] = last.clone()
+                rows = last.view(len(p), -1)
+                p.sub_((rows @ rows.T @ rows + rows).view_as(p), alpha=group["lr"])
+
+
 class Ordered(TestCase):
+    @on_ranks(2)
+    def test_the_optimizer_steps_without_the_modes_of_the_forward_in_which_it_does(self):
+        """Autocast would round its products, and inference mode spoil its state for steps elsewhere."""
+        models = {strategy: over_a_slow_link(strategy, layers()) for strategy in ("bucketed", "ordered")}
+        for model in models.values():
+            optimizer = optimizer_of(model, Products, lr=0.1)
+            for step in range(2 * STEPS):
+                optimizer.zero_grad()
+                with torch.autocast("cpu", torch.bfloat16):
+                    loss = loss_of(model, step)
+                loss.backward()
+                optimizer.step()
+                if step % 2:
+                    with torch.inference_mode():
+                        model(batch(step))
+        self.assertGreater(models["ordered"].stats().awaited_bytes, 0)
+        self.assertTrue(same(*map(parameters_of, models.values())))
+
     @on_ranks(2)
     def test_a_compiled_block_shows_the_compiler_nothing_of_the_optimizer(self):
         """Which steps within the forward of the block."""

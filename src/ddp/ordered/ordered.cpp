@@ -1,6 +1,8 @@
 #include "ordered.h"
 
 #include <ATen/record_function.h>
+#include <c10/core/InferenceMode.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <c10/util/Exception.h>
 #include <c10/util/ScopeExit.h>
@@ -11,6 +13,7 @@
 #include <exception>
 #include <limits>
 #include <numeric>
+#include <optional>
 #include <utility>
 
 #include "comm/across_ranks.h"
@@ -141,6 +144,10 @@ void DeferredSteps::run(const std::vector<at::Tensor>& parameters, c10::function
     }
   }
   set_gradients();
+  // A forward runs this, under autocast or in inference mode; the program's own step would not be.
+  const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
+  std::optional<c10::InferenceMode> no_inference_mode;
+  if (c10::InferenceMode::is_enabled()) no_inference_mode.emplace(false);
   for (const Step& step : steps_) {
     const auto current = options_of(*step.optimizer);
     set_options(*step.optimizer, step.options);
