@@ -291,6 +291,7 @@ class OverlappedOptimizer(torch.optim.Optimizer):
         self._arrivals: Arrivals = model._arrivals
         self._native = load_engine().EngineOptimizer(self._arrivals.engine, optimizer, engine_step(optimizer))
         self._groups = len(optimizer.param_groups)
+        self._steps_by_parts = model.strategy == "ordered"
         self.defaults = optimizer.defaults
         super().__setstate__({})  # makes what every Optimizer has besides its parameters
         self._arrivals.optimizers.add(self)
@@ -313,6 +314,8 @@ class OverlappedOptimizer(torch.optim.Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
+        if self._steps_by_parts and (self.optimizer._optimizer_step_pre_hooks or self.optimizer._optimizer_step_post_hooks):
+            raise InputError("OverlappedOptimizer: the inner optimiser has hooks, which each part would call; expected them on this one")
         if len(self.optimizer.param_groups) != self._groups:
             raise InputError("OverlappedOptimizer: a parameter group was added later; expected all groups at construction")
         self._native.step()

@@ -167,4 +167,7 @@ class Ordered(TestCase):
             "expected its state_dict()": lambda: copy.deepcopy(optimizer),
             "expected the default one": lambda: copy.deepcopy(of_a_group),
         }))  # fmt: skip
+        handle = optimizer.optimizer.register_step_post_hook(lambda *_: None)
+        self.assert_refused(refusals({"the inner optimiser has hooks": optimizer.step}))
+        handle.remove()
         train(model, optimizer, range(STEPS))  # nothing is left of what was refused
