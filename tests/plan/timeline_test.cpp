@@ -59,11 +59,6 @@ TEST(Simulate, BucketsTravelInTheirOrderWhenTheyAreReadyAndTheLinkIsFree) {
        plan_of({{0, 1}, {1, 1}}, {1, 0}),
        {{4, 4, 6}, {1, 6, 8}},
        4},
-      {"parts of a tensor are ready together and travel one by one",
-       make_profile({16, 8}, {1, 2}),
-       plan_of({{0, 1, 0, 2}, {0, 1, 1, 2}, {1, 1}}, {0, 2, 1}),
-       {{1, 1, 3}, {2, 3, 5}, {1, 5, 7}},
-       5},
   };
   for (const Travel& travel : travels) {
     SCOPED_TRACE(travel.what);
