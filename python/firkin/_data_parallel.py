@@ -63,6 +63,7 @@ class DistributedDataParallel(torch.nn.Module):
     connects Gloo itself (not run on a GPU). finish_with_backward: False leaves the end of a step to
     finish_gradient_synchronization(). audit_every: the number of steps between audits, which compare the parameters of
     all ranks and raise an AuditError; 0 turns them off. link: models that link, such as "200mbit,1ms".
+    experiment: the last and strategy in a dictionary, as programs may have them.
 
     Raises InputError, on every rank, for unsupported arguments, modules or groups, and if these differ between ranks.
     """
@@ -87,11 +88,14 @@ class DistributedDataParallel(torch.nn.Module):
         audit_every: int = 100,
         process_group: dist.ProcessGroup | None = None,
         link: str | None = None,
+        experiment: Mapping[str, str] | None = None,
         **of_pytorch: Any,
     ) -> None:
         super().__init__()
         self.module = module
-        self.strategy: str = strategy or ("bucketed" if plan is None else "planned")
+        tried = {"strategy": strategy, "link": link} | dict(experiment or {})
+        self.strategy: str = tried.pop("strategy") or ("bucketed" if plan is None else "planned")
+        modelled_link = tried.pop("link")
         self._group = process_group
         self._running: Arrivals | None = None
         self._device: torch.device | None = None
@@ -109,6 +113,8 @@ class DistributedDataParallel(torch.nn.Module):
                         " after backward(), or the strategy 'ordered' with an OverlappedOptimizer"
                     )
             self._device = _input_device(module, device_ids, output_device)
+            if tried:
+                raise InputError(f"DataParallel: experiment '{min(tried)}'; expected 'strategy' or 'link'")
             if not gradient_as_bucket_view:
                 raise InputError("DataParallel: gradient_as_bucket_view=False; gradients are always views into the buckets: expected True")
             if cap_mib is not None and bucket_cap_mb is not None:
@@ -130,7 +136,7 @@ class DistributedDataParallel(torch.nn.Module):
                 "broadcast_buffers": broadcast_buffers,
                 "finish_with_backward": finish_with_backward,
                 "audit_every": audit_every,
-                "link": link,
+                "link": modelled_link,
             }
 
         self._settings = Ranks(process_group).attempt(settings)

@@ -177,6 +177,8 @@ class Engine(TestCase):
             "rank 1: strategy telepathy": lambda: firkin.DataParallel(good, strategy="telepathy" if rank == 1 else "bucketed"),
             "expected none, bf16 or fp16": lambda: firkin.DataParallel(good, compression="zip"),
             "fast": lambda: firkin.DataParallel(good, link="fast"),
+            "--link slow": lambda: firkin.DataParallel(good, experiment={"link": "slow"}),
+            "experiment 'weather'; expected 'strategy' or 'link'": lambda: firkin.DataParallel(good, experiment={"weather": "rain"}),
             "made for another model": lambda: firkin.DataParallel(good, plan=firkin.Plan((("nobody",),), {"nobody": 8})),
             "expected None or 'automatic'": lambda: firkin.DataParallel(good, buckets="best"),
             "expected bucketed or ordered": lambda: firkin.DataParallel(good, buckets="automatic", strategy="flat"),
