@@ -60,7 +60,7 @@ Span span_on_gpu(const profiler::KinetoEvent& event) {
             .thread = kFirstStream + static_cast<uint64_t>(event.deviceResourceId()),
             .start_ns = static_cast<int64_t>(event.startNs()),
             .end_ns = static_cast<int64_t>(event.endNs())};
-  // ncclDevKernel_AllReduce_..., or what stands for it (comm/device_timer.h).
+  // ncclDevKernel_AllReduce_..., or what stands for it (comm/device_time.h).
   for (const char* name : {"nccl", "modelled_link"}) {
     if (span.name.starts_with(name)) span.activity = Activity::kCollective;
   }
