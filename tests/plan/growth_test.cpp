@@ -37,7 +37,7 @@ TEST(GrownCosts, HoldARingAndATree) {
   }
   const CommCosts ring = grown_costs(table_of({64}, ring_s), 1024).laws[1];
   EXPECT_NEAR(ring.isolated(1024) / ring_s(1024, 1024), 1, 0.05);
-  EXPECT_NEAR(ring.isolated(1 << 30) / ring_s(1024, 1 << 30), 1, 0.05);
+  EXPECT_NEAR(ring.isolated(1 << 30) / ring_s(1024, 1 << 30), 1, 0.1);  // the latency of the largest call counts as its bytes'
 }
 
 TEST(GrownCosts, AreWithinTheLawsAndGoOnFromTheNearestMeasuredWorld) {
