@@ -7,6 +7,7 @@ waits. include/firkin/plan/watched_steps.h says what follows from the times.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import logging
@@ -19,7 +20,7 @@ import time
 import weakref
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any, NamedTuple
+from typing import Any
 
 from firkin import _core, _ddp
 from firkin._core import AllReduceTable, InputError, Profile
@@ -31,86 +32,86 @@ from torch.nn.parallel import DistributedDataParallel as DDP
 _log = logging.getLogger("firkin")
 
 _USUAL_RATE = 100  # PyTorch takes times in one of so many passes. There is no getter (kDDPRuntimeLoggingSampleRate in reducer.hpp).
+_RUN, _CYCLE = 5, 20  # after the first window so many steps in a row are read, of every so many
 _LOOK_EVERY = 10  # how often rank 0 looks at the store, in passes
 _READ_AT_ONCE = 8  # how many ranks' steps are read in one look
-_STALE_PASSES = 2  # passes after which the reducer's times are from the new rate
 _MISSED = 3  # windows without the steps of some rank, after which a line says so
 _STAMPS = ("forward_compute_time_start", "backward_compute_time_start", "backward_comm_time_start",
            "backward_compute_time_end", "backward_comm_time_end")  # fmt: skip
-
 _WRITTEN = ("step_s", "exposed_s", "waiting_s", "gain_at_most_s", "last_rank", "last_share")
 
 _summing = ThreadPoolExecutor(1)  # beside training, without Python's lock: with many ranks it takes milliseconds
 _watches: weakref.WeakKeyDictionary[torch.nn.Module, Watch] = weakref.WeakKeyDictionary()
 
 
-def _ends_step(model: torch.nn.Module) -> bool:
-    """Whether this pass is neither an evaluation nor one that only accumulates gradients."""
-    return torch.is_grad_enabled() and bool(model.require_backward_grad_sync)
+def _watch_of(module: torch.nn.Module) -> Watch | None:
+    """The module's watch. None in passes that are evaluations, or that only accumulate gradients."""
+    return _watches.get(module) if torch.is_grad_enabled() and module.require_backward_grad_sync else None
 
 
 @torch.compiler.disable
 def _before_forward(module: torch.nn.Module, *_: Any) -> None:
     # A plain function, because modules are pickled with their hooks. A copy of the model is not watched.
-    if (watch := _watches.get(module)) is None or not _ends_step(module):
-        return
-    try:
-        watch._pass(module)
-    except Exception as error:  # noqa: BLE001: training goes on without the watch if the store or the writer fails
-        watch._take_off(module)
-        _log.warning("firkin.watch ends: %s: %s", type(error).__name__, error)
+    if (watch := _watch_of(module)) is not None:
+        try:
+            watch._pass(module)
+        except Exception as error:  # noqa: BLE001: training goes on without the watch if the store or the writer fails
+            watch._take_off(module)
+            _log.warning("firkin.watch ends: %s: %s", type(error).__name__, error)
 
 
 @torch.compiler.disable
 def _after_forward(module: torch.nn.Module, *_: Any) -> None:
-    if (watch := _watches.get(module)) is not None and _ends_step(module):
+    if (watch := _watch_of(module)) is not None:
         watch._source.forward_ended_ns = time.perf_counter_ns()
 
 
-class _Step(NamedTuple):
-    """One step of this rank, in nanoseconds; see RankStep of watched_steps.h."""
-
-    number: int
-    phases: list[int]
-    exposed: int
-    gradients: int = 0
-    backward: int = 0  # from the start of backward to the end of the step
-    ready: list[int] = []  # per parameter, from the start of backward
-    sent: list[int] = []  # per bucket
-
-
-def _seconds(nanoseconds: Sequence[int]) -> list[float]:
-    return [each // 1000 / 1e6 for each in nanoseconds]  # to a microsecond, so that texts stay short
+def _row(step: int, phases: Sequence[int], exposed: int, gradients: int = 0, sent: Sequence[int] = ()) -> dict[str, Any]:
+    """A RankStep of watched_steps.h, from nanoseconds: to a microsecond, so that texts stay short."""
+    phases_s, sent_s = ([each // 1000 / 1e6 for each in part] for part in (phases, sent))
+    return {"step": step, "phases_s": phases_s, "exposed_s": exposed // 1000 / 1e6, "gradients_s": gradients // 1000 / 1e6, "sent_s": sent_s}
 
 
 class _Stock:
     """Reads PyTorch's DistributedDataParallel on CPUs: five time stamps per pass, and each gradient's ready time."""
 
     phases = ("before forward", "forward", "loss and backward")
-    rate = 1  # times are taken in each pass
+    lead = 3  # passes before the first step is seen: stamps are stale in two, and a step begins where the one before ended
+    run, rate = _RUN, 1
 
     def __init__(self, ddp: DDP) -> None:
-        self._passes, self._end, self._ready = 0, 0, []  # type: ignore[var-annotated]
-        self.broadcasts_in_forward = bool(ddp.will_sync_module_buffers())  # type: ignore[no-untyped-call]
-        self.group = ddp.process_group
-        self.parameters = _ddp.reduced_parameters(ddp.module)
+        self.group, self.parameters = ddp.process_group, _ddp.reduced_parameters(ddp.module)
+        self.counts: list[int] = []  # of the buckets, in tensors
+        self.ready: list[list[int]] = []  # of each parameter, in each step of the last window
 
-    def read(self, ddp: DDP) -> _Step | None:
-        """The step before the last: PyTorch stores the stamps of a step during the next forward."""
-        self._passes += 1
-        ready, self._ready = self._ready, ddp.reducer.get_backward_stats()
-        logged = ddp.logger._get_ddp_logging_data().ints_map
-        forward, backward, launch, last, end = (logged.get(name, 0) for name in _STAMPS)
-        if self._passes <= _STALE_PASSES or not 0 < forward <= backward <= launch <= end or not backward <= last <= end:
-            return None  # from the old rate, or from a pass without backward
-        before, self._end = self._end, end
-        if not 0 < before <= forward or not ready:
-            return None
-        phases = [forward - before, backward - forward, last - backward]
-        first = min((each for each in ready if each > 0), default=0)
-        return _Step(logged["iteration"], phases, end - last, end - backward - first, end - backward, ready)
+    def take_times(self, ddp: DDP, begins: bool) -> None:
+        ddp._set_ddp_runtime_logging_sample_rate(self.rate if begins else _USUAL_RATE)  # type: ignore[no-untyped-call]
 
-    def buckets(self, ddp: DDP) -> list[tuple[int, list[int]]]:
+    def read(self, ddp: DDP) -> Any:
+        """Stamps of the step before the last, which PyTorch stores during the next forward, and ready times of the last."""
+        return ddp.logger._get_ddp_logging_data().ints_map, ddp.reducer.get_backward_stats()
+
+    def window(self, ddp: DDP, reads: list[Any]) -> dict[str, Any]:
+        """What was read, as RankSteps of watched_steps.h."""
+        buckets = self._buckets(ddp)
+        self.counts, self.ready, rows = [len(part) for _, part in buckets], [], []
+        for (before, ready), (logged, _) in itertools.pairwise(reads):
+            began, number = before.get(_STAMPS[-1], 0), logged.get("iteration", 0)
+            forward, backward, launch, last, end = (logged.get(name, 0) for name in _STAMPS)
+            is_next = number == before.get("iteration", 0) + 1 and 0 < began <= forward <= backward <= launch <= end
+            if not is_next or not backward <= last <= end or not ready:  # passes between them, or one without backward
+                continue
+            # A bucket is launched with its last gradient, and after the bucket before it.
+            launches = itertools.accumulate((max((ready[i] for i in part), default=0) for _, part in buckets), max)
+            first = min((each for each in ready if each > 0), default=0)
+            phases, sent = [forward - began, backward - forward, last - backward], [end - backward - each for each in launches]
+            rows.append(_row(number, phases, end - last, end - backward - first, sent))
+            self.ready.append(ready)
+        latest = max(range(len(self.parameters)), key=self.ready[-1].__getitem__) if rows else 0
+        return {"bucket_bytes": [size for size, _ in buckets], "last_bytes": self.parameters[latest][1].nbytes, "steps": rows,
+                "broadcasts_in_forward": bool(ddp.will_sync_module_buffers())}  # type: ignore[no-untyped-call]  # fmt: skip
+
+    def _buckets(self, ddp: DDP) -> list[tuple[int, list[int]]]:
         """The size of each bucket and the indices of its parameters; empty until PyTorch has rebuilt its buckets."""
         try:
             live = _ddp.live_buckets(ddp)
@@ -119,82 +120,59 @@ class _Stock:
         index = {name: i for i, (name, _) in enumerate(self.parameters)}
         return [(size, [index[name] for name in names]) for size, names in zip(live.bytes, live.names or [])]
 
-    def last_bytes(self, steps: Sequence[_Step]) -> int:
-        """The size of the tensor whose gradient was the last."""
-        ready = steps[-1].ready if steps else []
-        return self.parameters[max(range(len(ready)), key=ready.__getitem__)][1].nbytes if ready else 0
-
 
 class _StockOnGpu(_Stock):
     """The same on GPUs. Time stamps are the host's there, so it reads only durations between events."""
 
     phases = ("forward and backward",)
-    rate = 10  # reading waits for the events of the pass
+    run, rate = _CYCLE, 10  # reading waits for the events of the pass
 
-    def __init__(self, ddp: DDP) -> None:
-        super().__init__(ddp)
-        self.broadcasts_in_forward = False  # does not matter with a single phase
-        self._number = 0
+    def read(self, ddp: DDP) -> Any:
+        return time.perf_counter_ns(), ddp.logger._get_ddp_logging_data().ints_map
 
-    def read(self, ddp: DDP) -> _Step | None:
-        self._passes += 1
-        if self._passes % self.rate:
-            return None
-        logged = ddp.logger._get_ddp_logging_data().ints_map
-        number, before, now = logged.get("iteration", 0), self._end, time.perf_counter_ns()
-        is_another, self._number, self._end = number != self._number, number, now
-        if not before or not is_another:
-            return None
-        step = (now - before) // self.rate
-        exposed = max(0, logged.get("backward_comm_time", 0) - logged.get("backward_compute_comm_overlap_time", 0))
-        return _Step(number, [max(0, step - exposed)], exposed)
-
-    def buckets(self, ddp: DDP) -> list[tuple[int, list[int]]]:
-        return []
+    def window(self, ddp: DDP, reads: list[Any]) -> dict[str, Any]:
+        rows = []
+        for (began, before), (now, logged) in itertools.pairwise(reads):
+            if (number := logged.get("iteration", 0)) != before.get("iteration", 0):
+                exposed = max(0, logged.get("backward_comm_time", 0) - logged.get("backward_compute_comm_overlap_time", 0))
+                rows.append(_row(number, [max(0, (now - began) // self.rate - exposed)], exposed))
+        return {"steps": rows}
 
 
 class _Engine:
     """Reads stats() of Firkin's engine."""
 
-    phases = _Stock.phases
+    phases, lead, run, rate = _Stock.phases, 1, _RUN, 1
     forward_ended_ns = 0
-    broadcasts_in_forward = False  # the engine broadcasts buffers with the last bucket
-    parameters: list[tuple[str, torch.nn.Parameter]] = []
+    ready: list[list[int]] = []
 
     def __init__(self, model: Ours) -> None:
         self.group = model._group or dist.group.WORLD
-        self._steps, self._end, self._forward_ns, self._stats = model.stats().steps, 0, 0, model.stats()
         self._sizes = {name: p.nbytes for name, p in model._parameters_then}
 
-    def read(self, model: Ours) -> _Step | None:
-        now, forward, stats = time.perf_counter_ns(), self._forward_ns, model.stats()
-        self._forward_ns = now
-        if stats.steps == self._steps:
-            return None
-        is_next, self._steps = stats.steps == self._steps + 1, stats.steps
-        before, self._end = self._end, stats.ended_ns
-        if not is_next or not 0 < before <= forward <= self.forward_ended_ns <= stats.began_ns:
-            return None
-        waits = round(1e9 * stats.forward_wait_s)  # for strategies that communicate during forward
-        exposed = round(1e9 * stats.exposed_wait_s)
-        phases = [forward - before, self.forward_ended_ns - forward - waits, stats.ended_ns - self.forward_ended_ns - exposed]
-        gradients = stats.ended_ns - stats.began_ns
-        self._stats = stats
-        sent = [gradients - round(1e9 * bucket.launch_s) for bucket in stats.buckets]
-        return _Step(stats.steps, phases, exposed + waits, gradients, 0, [], sent)
+    def take_times(self, model: Ours, begins: bool) -> None:
+        """It takes times always."""
 
-    def buckets(self, model: Ours) -> list[tuple[int, list[int]]]:
-        return [(bucket.bytes, []) for bucket in self._stats.buckets]
+    def read(self, model: Ours) -> Any:
+        """When forward begins, when the one before ended, and the stats of its step."""
+        return time.perf_counter_ns(), self.forward_ended_ns, model.stats()
 
-    def last_bytes(self, steps: Sequence[_Step]) -> int:
-        return max((self._sizes.get(name, 0) for name in self._stats.tensors[-1:]), default=0)
+    def window(self, model: Ours, reads: list[Any]) -> dict[str, Any]:
+        rows = []
+        for (forward, _, before), (_, computed, stats) in itertools.pairwise(reads):
+            if stats.steps != before.steps + 1 or not 0 < before.ended_ns <= forward <= computed <= stats.began_ns:
+                continue
+            exposed, waits = round(1e9 * stats.exposed_wait_s), round(1e9 * stats.forward_wait_s)  # those of strategies that wait in forward
+            phases = [forward - before.ended_ns, computed - forward - waits, stats.ended_ns - computed - exposed]
+            gradients = stats.ended_ns - stats.began_ns
+            sent = [gradients - round(1e9 * bucket.launch_s) for bucket in stats.buckets]
+            rows.append(_row(stats.steps, phases, exposed + waits, gradients, sent))
+        last = reads[-1][2]
+        last_bytes = max((self._sizes.get(name, 0) for name in last.tensors[-1:]), default=0)
+        return {"bucket_bytes": [bucket.bytes for bucket in last.buckets], "last_bytes": last_bytes, "steps": rows}
 
 
-def _summed(texts: list[str]) -> tuple[list[str], dict[str, Any]]:
-    return texts, json.loads(_core.watched_summary(texts))
-
-
-class Watch:
+class Watch(contextlib.AbstractContextManager["Watch"]):
     """A running watch, as watch() returns it. Only rank 0 has results on all ranks. Not thread-safe."""
 
     def __init__(
@@ -207,10 +185,8 @@ class Watch:
         # Each rank counts its own watches. All get the same number, since they call watch() at the same places.
         self._key = f"firkin/watch/{self._store.add(f'firkin/watches/{self._rank}', 1)}"
         self._passes = self._window = self._missed = 0
-        self._first: int | None = None  # the number of the first step
-        self._steps: list[_Step] = []  # the current window's
-        self._ready: list[list[int]] = []  # the previous window's
-        self._buckets: list[tuple[int, list[int]]] = []
+        self._reading = 0  # the number of passes since it began to read each; 0 between runs
+        self._reads: list[Any] = []  # of the current window
         self._wanted: int | None = None  # the window that rank 0 is collecting
         self._texts: list[str] = []  # what it has collected, by rank
         self._sum: Future[tuple[list[str], dict[str, Any]]] | None = None
@@ -222,35 +198,33 @@ class Watch:
         self._hooks: list[Any] = [model.register_forward_pre_hook(_before_forward)]
         if isinstance(model, Ours):
             self._hooks.append(model.register_forward_hook(_after_forward))
-        else:
-            model._set_ddp_runtime_logging_sample_rate(self._source.rate)
         _watches[model] = self
 
     def _take_off(self, model: Any) -> None:
         for hook in self._hooks:
             hook.remove()
-        self._hooks = []
-        if not isinstance(model, Ours):
-            model._set_ddp_runtime_logging_sample_rate(_USUAL_RATE)
+        self._hooks, self._reading = [], 0
+        self._source.take_times(model, False)
         del _watches[model]
-
-    def __enter__(self) -> Watch:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
 
     def _pass(self, model: torch.nn.Module) -> None:
+        """Reads nothing during warm-up, each step of the first window, and then runs of steps."""
+        source, at = self._source, self._passes - self._warmup - self._source.lead  # `at` is 0 at the first step's reading
+        if at > 0 and at % self._every == 0:
+            self._publish(model)
+        if -source.lead <= at < self._every or at >= 0 and at % self._every % _CYCLE < source.lead + source.run:
+            if not self._reading:
+                source.take_times(model, True)
+            self._reading += 1
+            if self._reading >= source.lead and self._passes % source.rate == 0:
+                self._reads.append(source.read(model))
+        elif self._reading:
+            source.take_times(model, False)
+            self._reading = 0
         self._passes += 1
-        if (step := self._source.read(model)) is not None:
-            if self._first is None:
-                self._first = step.number + self._warmup
-            window = (step.number - self._first) // self._every
-            if window > self._window:
-                self._publish(model)
-                self._window = window
-            if window >= 0:
-                self._steps.append(step)
         if self._passes % _LOOK_EVERY == 0:
             self._look()
 
@@ -260,30 +234,19 @@ class Watch:
 
     def _publish(self, model: torch.nn.Module) -> None:
         """Tells rank 0 of the window that has ended."""
-        steps, self._steps = self._steps, []
-        buckets = self._buckets = self._source.buckets(model)
-        self._ready = [step.ready for step in steps if step.ready]
-        rows = []
-        for step in steps:
-            sent = step.sent
-            if step.ready:  # a bucket is launched with its last gradient, and after the bucket before it
-                last = itertools.accumulate((max((step.ready[i] for i in part), default=0) for _, part in buckets), max)
-                sent = [step.backward - each for each in last]
-            exposed_s, gradients_s = _seconds([step.exposed, step.gradients])
-            rows.append({"step": step.number, "phases_s": _seconds(step.phases), "exposed_s": exposed_s, "gradients_s": gradients_s,
-                         "sent_s": _seconds(sent)})  # fmt: skip
-        mine = {
+        source, window = self._source, self._window
+        mine = source.window(model, self._reads) | {
             "host": socket.gethostname(), "threads": torch.get_num_threads(), "cpus": sorted(os.sched_getaffinity(0)),
-            "phases": self._source.phases, "broadcasts_in_forward": self._source.broadcasts_in_forward,
-            "bucket_bytes": [size for size, _ in buckets], "last_bytes": self._source.last_bytes(steps), "steps": rows,
+            "phases": source.phases,
         }  # fmt: skip
-        self._store.set(self._place(self._rank, self._window), f"{self._window} {json.dumps(mine)}")
+        self._window, self._reads = window + 1, self._reads[-1:]  # with which the next step begins
+        self._store.set(self._place(self._rank, window), f"{window} {json.dumps(mine)}")
         if self._rank:
             return
         self._missed = self._missed + 1 if self._wanted is not None else 0
         if self._missed == _MISSED:
             _log.warning("firkin.watch: rank %d has told nothing; expected firkin.watch(model) on every rank", len(self._texts))
-        self._wanted, self._texts = self._window, []
+        self._wanted, self._texts = window, []
 
     def _look(self) -> None:
         """Rank 0 collects what the others have put into the store, a few at a time, without waiting."""
@@ -298,14 +261,16 @@ class Watch:
                 return
             self._texts.append(text)
             if len(self._texts) == self._size:
-                self._wanted, self._sum = None, _summing.submit(_summed, self._texts)
+                self._wanted, self._sum = None, _summing.submit(lambda texts: (texts, json.loads(_core.watched_summary(texts))), self._texts)
 
     def _tell(self, texts: list[str], summary: dict[str, Any]) -> None:
         before = self._summary.get("causes")
         if summary["steps"]:
             self._summary, self._told = summary, texts
-            if self._table is not None:
-                self._add_best_cap(self._table)
+            if self._table is not None and (profile := self.profile()) is not None and self._source.counts:
+                work_s = max(summary["step_s"] - summary["exposed_s"], 1e-9)
+                lines, summary["best_cap"] = _core.best_watched_cap(profile, self._table, self._world, work_s, self._source.counts)
+                summary["lines"] += lines
             if self._writer is not None:
                 self._writer({f"firkin/{name}": summary[name] for name in _WRITTEN}, summary["last_step"])
         # Warnings are shown even if the program has not set up logging, so the first lines are one, and those that name
@@ -313,21 +278,9 @@ class Watch:
         level = logging.INFO if summary.get("causes") == before else logging.WARNING
         _log.log(level, "firkin.watch, %s", summary["lines"].rstrip())
 
-    def _add_best_cap(self, table: AllReduceTable) -> None:
-        summary, profile = self._summary, self.profile()
-        if profile is None or not self._buckets:
-            return
-        work_s, counts = max(summary["step_s"] - summary["exposed_s"], 1e-9), [len(part) for _, part in self._buckets]
-        *best, is_in_use = _core.best_watched_cap(profile, table, self._world, work_s, counts)
-        summary["best_cap"] = dict(zip(("cap_mib", "step_s", "low_s", "high_s", "in_use_s"), best))
-        cap, step_s, low_s, high_s, in_use_s = best
-        says = "makes the buckets in use" if is_in_use else f"{step_s * 1e3:.4g} ms a step ({low_s * 1e3:.4g} to {high_s * 1e3:.4g})"
-        summary["lines"] += f"  predicted best: bucket_cap_mb={cap:.6g}, {says}; those in use: {in_use_s * 1e3:.4g} ms\n"
-
     def summary(self) -> dict[str, Any]:
-        """The last window that was reported, in seconds, and "lines".
+        """The last window that was reported, in seconds, and "lines". Empty before the first one ends, and on other ranks than 0.
 
-        Empty before the first window ends, and on other ranks than 0.
         The fields are those of WatchSummary in include/firkin/plan/watched_steps.h; with a table also "best_cap".
         """
         return self._summary
@@ -338,24 +291,23 @@ class Watch:
         None if the times of single gradients are not known: before the first window ends, with Firkin's engine, and on
         GPUs.
         """
-        if not self._ready:
+        if not self._source.ready:
             return None
         named = [(name, p.nbytes) for name, p in self._source.parameters]
-        ready_s = [1e-9 * statistics.median(each) for each in zip(*self._ready)]
+        ready_s = [1e-9 * statistics.median(each) for each in zip(*self._source.ready)]
         order = sorted(range(len(named)), key=ready_s.__getitem__)
         return Profile([named[i][0] for i in order], [named[i][1] for i in order], [ready_s[i] for i in order])
 
     def close(self, timeout_s: float = 10.0) -> None:
-        """Ends the watch and reports the window that is being collected.
+        """Ends the watch, and reports the window that is being collected or, within the first, the steps so far.
 
-        If the program ends within its first window, it reports the steps so far. Rank 0 waits for the others' steps;
-        the other ranks do not wait.
+        Rank 0 waits for the others' steps; the other ranks do not wait.
         """
         if not self._hooks or (model := self._model()) is None:
             return
         self._take_off(model)
         deadline = time.monotonic() + timeout_s
-        if self._steps and self._window == 0:
+        if len(self._reads) > 1 and self._window == 0:
             self._publish(model)
         while (self._wanted is not None or self._sum is not None) and time.monotonic() < deadline:
             self._look()
@@ -420,8 +372,9 @@ def watch(
 
     model: PyTorch's DistributedDataParallel, Firkin's, or a module that contains one. After every `every` steps rank 0
     logs four lines (logger "firkin"): as a warning at first and when they name another cause, otherwise as information.
-    The first `warmup` steps do not count. table: from measure_all_reduce(), to predict the best cap too.
-    writer(values, step): called on rank 0 with the figures of each window, such as wandb.log or accelerator.log.
+    The first `warmup` steps do not count. In later windows than the first it reads five steps of every twenty. table: from
+    measure_all_reduce(), to predict the best cap too. writer(values, step): called on rank 0 with the figures of each
+    window, such as wandb.log or accelerator.log.
 
     Results of steps stay the same, bit for bit. docs/watch.md says how the cost is measured, what the figures do not
     show, and what is not known on GPUs.

@@ -4,14 +4,17 @@
 #include <fmt/ranges.h>
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/filesystem.h>
+#include <nanobind/stl/map.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
+#include <map>
 #include <numeric>
 #include <tuple>
+#include <utility>
 
 #include "core.h"
 #include "firkin/base/error.h"
@@ -271,11 +274,10 @@ void bind_prediction(nb::module_& module) {
 
 // ---- Watching, for firkin/_watch.py.
 
-// The cap with the best prediction for watched steps. Returns the cap in MiB, seconds of a step and the ends of their
-// interval, seconds with the buckets in use, and whether the cap makes those buckets.
-std::tuple<double, double, double, double, double, bool> best_watched_cap(const MeasuredProfile& profile, const MeasuredAllReduce& table,
-                                                                          int64_t world_size, double none_step_s,
-                                                                          const std::vector<int64_t>& counts_in_use) {
+// The cap with the best prediction for watched steps: a line that says it, and its figures.
+std::pair<std::string, std::map<std::string, double>> best_watched_cap(const MeasuredProfile& profile, const MeasuredAllReduce& table,
+                                                                       int64_t world_size, double none_step_s,
+                                                                       const std::vector<int64_t>& counts_in_use) {
   const TensorProfile& tensors = profile.tensors;
   const CommCosts costs = comm_costs(table.rows, world_size);
   const StepModel model{
@@ -286,10 +288,15 @@ std::tuple<double, double, double, double, double, bool> best_watched_cap(const 
   const std::vector<PredictedCap> caps = caps_to_race(model, rule, {});
   const PredictedCap& best = caps[weigh(caps).choice];
   const bool is_in_use = assign_buckets(tensors.bytes, with_cap(rule, best.cap_bytes)) == in_use;
-  return {mib(best.cap_bytes), best.time_s, best.low_s, best.high_s, in_use_s, is_in_use};
+  return {
+      fmt::format("  predicted best: bucket_cap_mb={:.6g}, {} a step ({} to {}); {}\n", mib(best.cap_bytes), format_seconds(best.time_s),
+                  format_seconds(best.low_s), format_seconds(best.high_s),
+                  is_in_use ? "it makes the buckets in use" : "those in use: " + format_seconds(in_use_s)),
+      {{"cap_mib", mib(best.cap_bytes)}, {"step_s", best.time_s}, {"low_s", best.low_s}, {"high_s", best.high_s}, {"in_use_s", in_use_s}}};
 }
 
 void bind_watching(nb::module_& module) {
+  module.attr("WORTH_TUNING") = kWorthTuning;
   module.def(
       "watched_summary",
       [](const std::vector<std::string>& texts) {

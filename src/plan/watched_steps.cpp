@@ -16,8 +16,9 @@
 
 namespace firkin {
 
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(RankStep, step, phases_s, exposed_s, gradients_s, sent_s)
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(RankSteps, host, threads, cpus, phases, broadcasts_in_forward, bucket_bytes, last_bytes, steps)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(RankStep, step, phases_s, exposed_s, gradients_s, sent_s)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(RankSteps, host, threads, cpus, phases, broadcasts_in_forward, bucket_bytes, last_bytes,
+                                                steps)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(WatchSummary, ranks, steps, first_step, last_step, step_s, phases, phases_s, exposed_s, waiting_s,
                                    waited_s, last_rank, last_share, last_by_s, last_in, gain_at_most_s, bytes_per_s, bucket_bytes, causes,
                                    notes)
@@ -25,20 +26,16 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(WatchSummary, ranks, steps, first_step, last_
 namespace {
 
 constexpr double kNoticeable = 0.05;    // the share of a step that makes something a cause
-constexpr double kWorthTuning = 0.02;   // the gain, as a share of a step, that is worth a tuning
 constexpr double kOftenLast = 2.0 / 3;  // a rank that is last in this share of steps is slow
 constexpr double kFastShare = 0.9;      // the quantile of the link's rate that bounds the possible gain
 
 using StepOfRanks = std::vector<const RankStep*>;  // by rank
 
-// One step of all ranks, as the last of them saw it, in seconds.
-struct LastOfStep {
-  size_t rank = 0;
-  std::vector<double> times_s;   // the phases, exposed, the whole step, and from the first gradient to the last
-  std::vector<double> waited_s;  // per rank
-  std::vector<double> excess_s;  // per phase, then of all work: by how much it exceeds the median of the others
-  double bytes_per_s = 0;        // the least rate that the link must have; 0 if unknown
-};
+std::vector<double> phase_of(const StepOfRanks& rows, size_t phase) {
+  std::vector<double> times_s;
+  for (const RankStep* row : rows) times_s.push_back(row->phases_s[phase]);
+  return times_s;
+}
 
 // The ranks' work. A rank that is late before forward makes the others wait for its buffers in forward; that is left
 // out.
@@ -46,10 +43,9 @@ std::vector<double> work_of(const StepOfRanks& rows, bool broadcasts_in_forward)
   std::vector<double> work_s;
   for (const RankStep* row : rows) work_s.push_back(std::reduce(row->phases_s.begin(), row->phases_s.end()));
   if (!broadcasts_in_forward) return work_s;
-  const auto before = [](const RankStep* row) { return row->phases_s[0]; };
-  const auto forward = [](const RankStep* row) { return row->phases_s[1]; };
-  const double latest_s = before(std::ranges::max(rows, {}, before)), least_s = forward(std::ranges::min(rows, {}, forward));
-  for (size_t rank = 0; rank < rows.size(); ++rank) work_s[rank] -= std::min(forward(rows[rank]) - least_s, latest_s - before(rows[rank]));
+  const std::vector<double> before_s = phase_of(rows, 0), forward_s = phase_of(rows, 1);
+  const double latest_s = std::ranges::max(before_s), least_s = std::ranges::min(forward_s);
+  for (size_t rank = 0; rank < rows.size(); ++rank) work_s[rank] -= std::min(forward_s[rank] - least_s, latest_s - before_s[rank]);
   return work_s;
 }
 
@@ -60,7 +56,8 @@ double excess_of(std::vector<double> values, size_t one) {
   return value - median(values);
 }
 
-// A bucket travels once the last rank has launched it, and all buckets have travelled when the step ends.
+// The least rate that the link must have, in bytes per second; 0 if unknown. A bucket travels once the last rank has
+// launched it, and all buckets have travelled when the step ends.
 double least_rate(const StepOfRanks& rows, const std::vector<int64_t>& bucket_bytes) {
   double left_bytes = 0, bytes_per_s = 0;
   for (size_t bucket = bucket_bytes.size(); bucket-- > 0;) {
@@ -72,39 +69,24 @@ double least_rate(const StepOfRanks& rows, const std::vector<int64_t>& bucket_by
   return bytes_per_s;
 }
 
-LastOfStep last_of(const StepOfRanks& rows, const RankSteps& facts) {
-  const std::vector<double> work_s = work_of(rows, facts.broadcasts_in_forward);
-  LastOfStep last;
-  last.rank = static_cast<size_t>(std::ranges::max_element(work_s) - work_s.begin());
-  const RankStep& row = *rows[last.rank];
-  const double all_work_s = std::reduce(row.phases_s.begin(), row.phases_s.end());
-  last.times_s = row.phases_s;
-  last.times_s.insert(last.times_s.end(), {row.exposed_s, all_work_s + row.exposed_s, row.gradients_s - row.exposed_s});
-  for (const double each : work_s) last.waited_s.push_back(work_s[last.rank] - each);
-  for (size_t phase = 0; phase < facts.phases.size(); ++phase) {
-    std::vector<double> times_s;
-    for (const RankStep* each : rows) times_s.push_back(each->phases_s[phase]);
-    last.excess_s.push_back(excess_of(std::move(times_s), last.rank));
-  }
-  last.excess_s.push_back(excess_of(work_s, last.rank));
-  last.bytes_per_s = least_rate(rows, facts.bucket_bytes);
-  return last;
-}
-
 // Notes hosts whose ranks have more threads than cores.
 void note_shared_cores(const std::vector<RankSteps>& ranks, std::vector<std::string>& notes) {
-  std::map<std::string, std::set<int64_t>> cores;
-  std::map<std::string, std::pair<int64_t, int64_t>> users;  // the number of ranks, and of their threads
+  struct Host {
+    std::set<int64_t> cores;
+    int64_t ranks = 0, threads = 0;
+  };
+  std::map<std::string, Host> hosts;
   for (const RankSteps& rank : ranks) {
-    cores[rank.host].insert(rank.cpus.begin(), rank.cpus.end());
-    ++users[rank.host].first;
-    users[rank.host].second += rank.threads;
+    Host& host = hosts[rank.host];
+    host.cores.insert(rank.cpus.begin(), rank.cpus.end());
+    host.ranks += 1;
+    host.threads += rank.threads;
   }
-  for (const auto& [host, count] : users) {
-    const size_t there = cores[host].size();
-    if (count.second <= std::ssize(cores[host]) || there == 0) continue;
+  for (const auto& [name, host] : hosts) {
+    const int64_t cores = std::ssize(host.cores);
+    if (cores == 0 || host.threads <= cores) continue;
     notes.push_back(fmt::format("{} ranks with {} threads share {} core{} on {}, and then wait for each other without another cause",
-                                count.first, count.second, there, there == 1 ? "" : "s", host));
+                                host.ranks, host.threads, cores, cores == 1 ? "" : "s", name));
   }
 }
 
@@ -144,16 +126,23 @@ WatchSummary summarize(const std::vector<RankSteps>& ranks) {
   summary.first_step = steps.begin()->first;
   summary.last_step = steps.rbegin()->first;
 
-  std::vector<std::vector<double>> times_s;
-  std::vector<std::vector<std::vector<double>>> excess_s(ranks.size());  // by the rank that was last
+  std::vector<std::vector<double>> times_s;                              // of the last rank: phases, exposed, step, window of gradients
+  std::vector<std::vector<std::vector<double>>> excess_s(ranks.size());  // by the rank that was last: per phase, then of all work
   std::vector<double> rates;
   summary.waited_s.assign(ranks.size(), 0);
   for (const auto& [number, rows] : steps) {
-    LastOfStep last = last_of(rows, facts);
-    times_s.push_back(std::move(last.times_s));
-    excess_s[last.rank].push_back(std::move(last.excess_s));
-    rates.push_back(last.bytes_per_s);
-    for (size_t rank = 0; rank < ranks.size(); ++rank) summary.waited_s[rank] += last.waited_s[rank] / static_cast<double>(steps.size());
+    const std::vector<double> work_s = work_of(rows, facts.broadcasts_in_forward);
+    const auto last = static_cast<size_t>(std::ranges::max_element(work_s) - work_s.begin());
+    for (size_t rank = 0; rank < ranks.size(); ++rank)
+      summary.waited_s[rank] += (work_s[last] - work_s[rank]) / static_cast<double>(steps.size());
+    const RankStep& row = *rows[last];
+    std::vector<double>& times = times_s.emplace_back(row.phases_s);
+    const double step_s = std::reduce(times.begin(), times.end(), row.exposed_s);
+    times.insert(times.end(), {row.exposed_s, step_s, row.gradients_s - row.exposed_s});
+    std::vector<double>& excess = excess_s[last].emplace_back();
+    for (size_t phase = 0; phase < facts.phases.size(); ++phase) excess.push_back(excess_of(phase_of(rows, phase), last));
+    excess.push_back(excess_of(work_s, last));
+    rates.push_back(least_rate(rows, facts.bucket_bytes));
   }
   summary.waiting_s = mean(summary.waited_s);
   const std::vector<double> medians_s = column_medians(times_s);
@@ -184,8 +173,9 @@ std::string describe(const WatchSummary& summary) {
   const auto line = [&summary](const char* what, double seconds) {
     return fmt::format("  {:24}{:>9}, {:>6}", what, format_seconds(seconds), fmt::format("{:.1f} %", 100 * seconds / summary.step_s));
   };
-  std::string text = fmt::format("steps {} to {}, {} ranks: {} a step\n", summary.first_step, summary.last_step, summary.ranks,
-                                 format_seconds(summary.step_s));
+  const bool has_all = summary.steps == summary.last_step - summary.first_step + 1;
+  std::string text = fmt::format("{}steps {} to {}, {} ranks: {} a step\n", has_all ? "" : fmt::format("{} of the ", summary.steps),
+                                 summary.first_step, summary.last_step, summary.ranks, format_seconds(summary.step_s));
   text += line("communication not hidden", summary.exposed_s) + "\n" + line("waiting for others", summary.waiting_s);
   if (summary.waiting_s >= kWorthTuning * summary.step_s) {
     text += fmt::format("   rank {} is last in {:.0f} % of the steps, by {}, most of it in \"{}\"", summary.last_rank,

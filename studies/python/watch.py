@@ -5,7 +5,7 @@
     lab/run --rate 1gbit -- .venv/bin/python studies/python/watch.py bound             gain_at_most_s of six caps against the best of them
         ... named --runs 1 --page watch.html                                           also writes the page of the case `communication`
     .venv/bin/torchrun --nproc-per-node 2 studies/python/watch.py cost [stock|firkin]  a step of 20 ms: time in the hooks, and watched less not
-    .venv/bin/torchrun --nproc-per-node 2 studies/python/watch.py tune                 how often firkin.tune steps, with a watch and without
+    lab/run --rate 1gbit -- .venv/bin/python studies/python/watch.py tune --runs 5     how often firkin.tune steps, with a watch and without
 
 Computation is sleep, so that ranks leave each other the cores. `named` times every step itself as well, with a hook on each parameter and around
 backward(), and says how far the watch is from that.
@@ -25,6 +25,7 @@ from firkin import _watch
 from torch.nn.parallel import DistributedDataParallel
 
 SLOW_S = STEP_S = 0.02
+FIRST, BLOCK = 110, 20  # steps until the first window has been told; those after which the watch reads again as before
 PHASES = ("before forward", "forward", "loss and backward")
 
 
@@ -173,7 +174,7 @@ class Spent:
 
 
 def cost(engine, pairs):
-    """Pairs of blocks of ten steps of 20 ms, watched and not, in turn, on a core of each rank's own; most of a step is sleep."""
+    """Pairs of blocks of steps of 20 ms, watched and not, in turn, on a core of each rank's own; most of a step is sleep."""
     cores = sorted(os.sched_getaffinity(0))
     os.sched_setaffinity(0, {cores[dist.get_rank() % len(cores)]})
     net = Net(8, 256, 0.0)
@@ -181,7 +182,7 @@ def cost(engine, pairs):
     optimizer, x = torch.optim.SGD(ddp.parameters(), lr=1e-4), torch.randn(32, 256)
     logging.getLogger("firkin").setLevel(logging.ERROR)
 
-    def block(steps=10):
+    def block(steps=BLOCK):
         """Seconds of a step: wall time, and CPU time of all threads of this process."""
         wall, cpu = time.perf_counter(), time.process_time()
         for _ in range(steps):
@@ -194,10 +195,12 @@ def cost(engine, pairs):
     sleep_s = torch.tensor(max(0.0, STEP_S - block(50)[0]) / len(net.layers) / dist.get_world_size())
     dist.all_reduce(sleep_s)
     net.backward_s = sleep_s.item()
-    spent, blocks = Spent(), []
-    _watch._before_forward, _watch._after_forward = spent.around(_watch._before_forward), spent.around(_watch._after_forward)
-    watch = firkin.watch(ddp, every=200, warmup=0)  # it sees half of these steps
+    hooks, first, spent, blocks = (_watch._before_forward, _watch._after_forward), Spent(), Spent(), []
+    _watch._before_forward, _watch._after_forward = map(first.around, hooks)
+    watch = firkin.watch(ddp, warmup=0)
+    block(FIRST)  # it reads each of these steps
     watch._take_off(ddp)
+    _watch._before_forward, _watch._after_forward = map(spent.around, hooks)
     for pair in range(pairs):
         both = {}
         for watched in ((False, True) if pair % 2 else (True, False)):
@@ -211,9 +214,10 @@ def cost(engine, pairs):
         return
     step_s = statistics.median(off[0] for off, _ in blocks)
     print(f"{engine}, {dist.get_world_size()} ranks on {len(cores)} cores, step of {1e3 * step_s:.2f} ms, {pairs} pairs of blocks", flush=True)
-    for what, seconds in (("wall time", spent.wall), ("CPU time", spent.cpu)):
-        each_s = seconds / (10 * pairs)
-        print(f"  in the watch's hooks, {what}: {1e6 * each_s:.1f} us a step, {100 * each_s / step_s:.3f} %", flush=True)
+    for when, meter, steps in (("in the first window", first, FIRST), ("after it", spent, BLOCK * pairs)):
+        for what, seconds in (("wall time", meter.wall), ("CPU time", meter.cpu)):
+            each_s = seconds / steps
+            print(f"  {when}, in the watch's hooks, {what}: {1e6 * each_s:.1f} us a step, {100 * each_s / step_s:.3f} %", flush=True)
     for k, what in enumerate(("wall time", "CPU time of all threads")):
         more = sorted(on[k] - off[k] for off, on in blocks)
         half = round(0.98 * len(more) ** 0.5)  # ranks around the median that hold the true one in 95 of 100
@@ -222,30 +226,33 @@ def cost(engine, pairs):
               f" {100 * middle / step_s:+.3f} % (to {100 * high / step_s:+.3f} %)", flush=True)  # fmt: skip
 
 
-def tune():
-    counts = {}
-    for with_watch in (False, True):
-        net, calls = Net(4, 256, 0.002), [0]
-        x = torch.randn(8, 256)
+def tune(runs):
+    """Two programs: over 1 Gbit/s the first leaves communication to gain, the second hides nearly all of it."""
+    for what, layers, width, backward_s in (("much to gain", 8, 512, 0.003), ("nothing to gain", 4, 128, 0.01)):
+        counts, notes = {False: [], True: []}, []
+        for _ in range(runs):
+            for with_watch in counts:
+                net, calls = Net(layers, width, backward_s), [0]
+                x = torch.randn(8, width)
 
-        def step(model):
-            calls[0] += 1
-            model.zero_grad()
-            model(x).square().mean().backward()
+                def step(model, calls=calls, x=x):
+                    calls[0] += 1
+                    model.zero_grad()
+                    model(x).square().mean().backward()
 
-        watch = None
-        if with_watch:
-            ddp = DistributedDataParallel(net)
-            watch = firkin.watch(ddp, every=40, warmup=5)
-            for _ in range(60):
-                step(ddp)
-            watch.close()
-            calls[0] = 0
-            del ddp
-        result = firkin.tune(net, step, time_budget_s=60, progress=False, restore=False, watched=watch)
-        counts[with_watch] = (calls[0], result.notes)
-    if dist.get_rank() == 0:
-        print(f"firkin.tune called step {counts[False][0]} times, with a watch {counts[True][0]} times: {counts[True][1]}")
+                watch = None
+                if with_watch:
+                    ddp = DistributedDataParallel(net)
+                    with firkin.watch(ddp, every=40, warmup=5) as watch:
+                        for _ in range(60):
+                            step(ddp)
+                    calls[0] = 0
+                    del ddp
+                result = firkin.tune(net, step, time_budget_s=60, progress=False, restore=False, watched=watch)
+                counts[with_watch].append(calls[0])
+                notes = result.notes if with_watch else notes
+        if dist.get_rank() == 0:
+            print(f"{what}: firkin.tune called step {sorted(counts[False])} times, with a watch {sorted(counts[True])} times: {notes}", flush=True)
 
 
 def main():
@@ -253,14 +260,14 @@ def main():
     parser.add_argument("what", choices=("named", "bound", "cost", "tune"))
     parser.add_argument("engine", nargs="?", default="stock", choices=("stock", "firkin"))
     parser.add_argument("--runs", type=int, default=20)
-    parser.add_argument("--pairs", type=int, default=500, help="of blocks of ten steps")
+    parser.add_argument("--pairs", type=int, default=250, help="of blocks of steps")
     parser.add_argument("--page")
     chosen = parser.parse_args()
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
     logging.getLogger("firkin").setLevel(logging.ERROR if chosen.what == "named" else logging.WARNING)
     dist.init_process_group("gloo")
     torch.manual_seed(0)
-    {"named": lambda: named(chosen.runs, chosen.page), "bound": bound, "cost": lambda: cost(chosen.engine, chosen.pairs), "tune": tune}[chosen.what]()
+    {"named": lambda: named(chosen.runs, chosen.page), "bound": bound, "cost": lambda: cost(chosen.engine, chosen.pairs), "tune": lambda: tune(chosen.runs)}[chosen.what]()
     dist.destroy_process_group()
 
 

@@ -62,6 +62,7 @@ struct WatchSummary {
   std::vector<std::string> causes;  // those of the two below that take 5 % of a step or more, the larger first
   std::vector<std::string> notes;   // what makes the figures doubtful, one sentence each
 };
+inline constexpr double kWorthTuning = 0.02;  // the gain, as a share of a step, that is worth a tuning
 inline constexpr const char* kCommunicationCause = "communication";
 inline constexpr const char* kSlowRankCause = "slow rank";  // one rank is last in two thirds of the steps
 
