@@ -10,7 +10,7 @@ import random
 import sys
 import types
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from firkin._core import InputError
@@ -105,12 +105,15 @@ class State:
             elif not tensor.is_inference():  # inference tensors have no version
                 self._watched.append((name, tensor, tensor._version))
 
-    def nbytes(self) -> int:
-        """How many bytes keep() copies to the host."""
+    def sizes(self) -> tuple[int, int, int]:
+        """How many bytes keep() copies to the host: of parameters, buffers and other tensors, of gradients, of optimisers' state."""
+
+        def size(values: Iterable[Any]) -> int:
+            return sum(value.nbytes for value in values if isinstance(value, torch.Tensor))
+
         tensors: list[Any] = [tensor for _, tensor in self._tensors.values()]
-        tensors += [tensor.grad for tensor in tensors if tensor.is_leaf]
-        tensors += [value for o in self._optimizers for state in o.state.values() if isinstance(state, dict) for value in state.values()]
-        return sum(tensor.nbytes for tensor in tensors if isinstance(tensor, torch.Tensor))
+        states = [state for o in self._optimizers for state in o.state.values() if isinstance(state, dict)]
+        return size(tensors), size(t.grad for t in tensors if t.is_leaf), size(value for state in states for value in state.values())
 
     def keep(self) -> None:
         """Copies the state to the host. Raises InputError for a tensor that cannot be copied. Not collective."""

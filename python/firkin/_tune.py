@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from firkin import _ddp
 from firkin._allreduce import timed_all_reduces
-from firkin._core import MOST_RACED, InputError, Profile, allreduce_sizes, available_memory_bytes, tune_steps
+from firkin._core import MOST_RACED, WORTH_TUNING, InputError, Profile, allreduce_sizes, available_memory_bytes, tune_steps
 from firkin._measure import (
     MOST_OPTIONS, OPTION_BLOCKS, Samples, Setting, StepBench, Wrapping, check_ddp_options, options_to_race, race_options, warmup_steps,
 )  # fmt: skip
@@ -118,9 +118,11 @@ class _Job:
         """The same for a race of options, with the steps that try each."""
         return (blocks + 2) * (options + 1) * (_THOROUGH.timed_steps + warmup_steps(self.options))
 
+    def profile_calls(self) -> int:
+        return _PROFILE_WARMUP + (3 if self.compiled else 2) * _PROFILE_STEPS
+
     def most_calls(self) -> int:
-        profile = _PROFILE_WARMUP + (3 if self.compiled else 2) * _PROFILE_STEPS
-        return profile + self.calls(_THOROUGH, 1, _GAIN_BLOCKS[1]) + self.option_calls(MOST_OPTIONS, OPTION_BLOCKS[1])
+        return self.profile_calls() + self.calls(_THOROUGH, 1, _GAIN_BLOCKS[1]) + self.option_calls(MOST_OPTIONS, OPTION_BLOCKS[1])
 
     def effort(self, step_s: float, left_s: float, notes: list[str]) -> _Effort:
         """How much to measure with steps of this time. Warns if even the least takes too long."""
@@ -177,7 +179,8 @@ def tune(
     also: more to be restored: modules, tensors, or objects that hold them. Of what step reaches outside of modules and
     optimisers, only 256 MiB are restored otherwise. watched: what firkin.watch() returned for this model on these
     ranks. If it knows when gradients are ready, backward is not profiled again: 23 steps fewer, 33 where the model is
-    compiled. progress: rank 0 prints how far it is, and the answer in three lines.
+    compiled. Caps do not race if it saw less than 2 % of a step to gain and caps_mib is empty. progress: rank 0 prints
+    how far it is, and the answer in three lines.
 
     Raises InputError, on every rank, if the model, step, arguments or group cannot be tuned, if a node has no memory
     for the copy, or if the batches run out; RuntimeError if something could not be restored, or ranks have drifted
@@ -221,7 +224,8 @@ def _say_copy(job: _Job, state: State) -> None:
 
     Raises InputError, on every rank, if a node has less memory free.
     """
-    everyone = job.ranks.all((socket.gethostname(), state.nbytes(), available_memory_bytes()))
+    parts = state.sizes()
+    everyone = job.ranks.all((socket.gethostname(), sum(parts), available_memory_bytes()))
     for host in sorted({host for host, _, _ in everyone}):
         copies = [size for name, size, _ in everyone if name == host]
         free = min(free for name, _, free in everyone if name == host)
@@ -230,26 +234,39 @@ def _say_copy(job: _Job, state: State) -> None:
                 f"tune: a copy of {max(copies) / _GIB:.3g} GiB for each of {len(copies)} ranks on {host}, where {free / _GIB:.3g} GiB are free;"
                 " expected restore=False, and a checkpoint to go on from"
             )
-    size = everyone[0][1]
-    if size >= _GIB:
-        job.progress.say(f"keeps {size / _GIB:.3g} GiB a rank on the host, to put back afterwards; restore=False keeps nothing")
+    if (size := everyone[0][1]) >= _GIB:
+        tensors, gradients, states = (f"{part / _GIB:.3g}" for part in parts)
+        of_node = [size for host, size, _ in everyone if host == everyone[0][0]]
+        job.progress.say(
+            f"keeps {size / _GIB:.3g} GiB a rank on the host, to put back afterwards: parameters and buffers {tensors} + gradients {gradients}"
+            f" + optimizers {states}; {sum(of_node) / _GIB:.3g} GiB for the {len(of_node)} ranks of a node. restore=False keeps nothing"
+        )
 
 
-def _seen_by(watched: Watch | None, job: _Job) -> tuple[Profile, float] | None:
-    """Rank 0's profile and step time of this model on this number of ranks, if its watch knows them. Collective."""
+class _Seen(NamedTuple):
+    """What a watch has measured."""
 
-    def look() -> tuple[list[str], list[int], list[float], float] | None:
+    profile: Profile
+    step_s: float
+    gain_at_most: float  # what other buckets could gain, as a share of a step
+
+
+def _seen_by(watched: Watch | None, job: _Job) -> _Seen | None:
+    """What rank 0's watch has measured of this model on this number of ranks, if it knows that. Collective."""
+
+    def look() -> tuple[list[str], list[int], list[float], float, float] | None:
         profile = watched.profile() if watched is not None else None
         if profile is None or watched is None or watched.summary().get("ranks") != job.ranks.size:
             return None
         if dict(zip(profile.names, profile.bytes)) != {name: p.nbytes for name, p in trainable_parameters(job.model)}:
             return None
-        return profile.names, profile.bytes, profile.ready_s, watched.summary()["step_s"]
+        step_s = watched.summary()["step_s"]
+        return profile.names, profile.bytes, profile.ready_s, step_s, watched.summary()["gain_at_most_s"] / step_s
 
     if (seen := job.ranks.on_rank_0(look)) is None:
         return None
-    *profile, step_s = seen
-    return Profile(*profile), step_s
+    *profile, step_s, gain_at_most = seen
+    return _Seen(Profile(*profile), step_s, gain_at_most)
 
 
 def _tuned(job: _Job, step: CountedStep, state: State, wrapping: Wrapping, watched: Watch | None) -> tuple[TuneResult, set[str]]:
@@ -261,7 +278,7 @@ def _tuned(job: _Job, step: CountedStep, state: State, wrapping: Wrapping, watch
     unlike = state.unlike(ranks)
     seen = _seen_by(watched, job)
     with wrapping.graphs.of("profile"):
-        profile = seen[0] if seen else measured_profile(
+        profile = seen.profile if seen else measured_profile(
             ranks, profiled, step, steps=_PROFILE_STEPS, warmup=_PROFILE_WARMUP, seconds=job.time_budget_s * _PROFILE_SHARE,
             find_unused_parameters=bool(job.options.get("find_unused_parameters") or job.options.get("static_graph")),
             options=job.options, zeroed=state.parameters, on_progress=job.progress.at,
@@ -270,7 +287,10 @@ def _tuned(job: _Job, step: CountedStep, state: State, wrapping: Wrapping, watch
     for parameter in state.parameters:
         parameter.grad = None
     gc.collect()  # the all-reduce is measured in the memory of gradients and buckets
-    notes = ["when gradients are ready was seen by firkin.watch, with communication beside it"] if seen else []
+    notes = []
+    if seen:  # the time that this saves is not spent on more blocks
+        started -= min(_PROFILE_SHARE * job.time_budget_s, job.profile_calls() * seen.step_s)
+        notes.append(f"when gradients are ready was seen by firkin.watch, with communication beside it: {job.profile_calls()} steps fewer")
     if job.compiled:
         notes.append(
             "torch.compile also cuts the model's graphs by the bucket cap: only caps from 1 MiB on were considered, each with its own"
@@ -286,10 +306,13 @@ def _tuned(job: _Job, step: CountedStep, state: State, wrapping: Wrapping, watch
         return ranks.max([time.perf_counter() - started])[0]
 
     # An upper bound for the time of a step: how much of the communication backward hides is not known yet.
-    step_s = (seen[1] if seen else ranks.max([statistics.median(step.seconds)])[0]) + table.rows[-1].median_s
+    step_s = (seen.step_s if seen else ranks.max([statistics.median(step.seconds)])[0]) + table.rows[-1].median_s
     effort = job.effort(step_s, job.time_budget_s - elapsed_s(), notes)
     bench = StepBench(ranks, wrapping, step, state, effort.timed_steps, job.seed, job.progress.at)
     options = options_to_race(job.options, compiled=job.compiled) if effort is _THOROUGH else []
+    if seen and effort.raced > 1 and not job.caps_mib and seen.gain_at_most < WORTH_TUNING:
+        effort = effort._replace(raced=1, race_blocks=(1, 1))
+        notes.append(f"firkin.watch saw that no buckets could gain more than {100 * seen.gain_at_most:.1f} %: no race, the prediction chose")
     settings: list[Setting] = []  # of the last phase
     samples: Samples = []
     won: dict[str, bool] = {}

@@ -7,6 +7,7 @@ import io
 import os
 import pathlib
 import random
+import re
 import unittest
 from unittest import mock
 
@@ -287,8 +288,13 @@ class PutsBack(TestCase):
             self.assert_refused(refusals({" GiB are free; expected restore=False": tune}))
         with mock.patch.object(firkin._tune, "_GIB", 1 << 10), contextlib.redirect_stderr(io.StringIO()) as lines:
             tune(progress=True)
-        is_said = "GiB a rank on the host, to put back afterwards" in lines.getvalue()
-        self.assertEqual(is_said, dist.get_rank() == 0, lines.getvalue())
+        said = re.search(r"keeps (\S+) GiB a rank on the host, .*: parameters and buffers (\S+) [+] gradients (\S+) [+] optimizers (\S+);"
+                         r" (\S+) GiB for the 2 ranks of a node", lines.getvalue())  # fmt: skip
+        self.assertEqual(said is not None, dist.get_rank() == 0, lines.getvalue())
+        if said is not None:
+            copy, tensors, gradients, states, of_node = map(float, said.groups())
+            self.assertAlmostEqual(tensors + gradients + states, copy, delta=0.01 * copy)
+            self.assertAlmostEqual(2 * copy, of_node, delta=0.01 * of_node)
 
     @on_ranks(2)
     def test_what_cannot_be_put_back_or_drifts_apart_is_an_error_that_names_it(self):
