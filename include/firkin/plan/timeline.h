@@ -106,6 +106,7 @@ struct PredictedPeriod {
 
   double gain() const { return bucketed_period_s > 0 ? 1 - period_s / bucketed_period_s : 0; }  // below 0: slower
 };
+// Those figures of a simulated step. agreement_s: as in PipelineOptions.
 PredictedPeriod predicted_period(const Pipeline& step, double bucketed_period_s, double bound_s, double agreement_s);
 
 // One bucket of it, or of a plan for backward alone.
