@@ -340,6 +340,7 @@ def _tuned(job: _Job, step: CountedStep, state: State, wrapping: Wrapping, watch
     if (blocks := len(samples[0])) < _INTERVAL_BLOCKS:
         notes.append(f"steps of {step_s:.2g} s: time for {blocks} blocks; fewer than {_INTERVAL_BLOCKS} cannot show a gain")
     notes.append(f"step was called {step.calls} times: its loaders and counters have moved on by that many")
+    keeps_default = ranks.all(keeps_default)[0]  # rank 0's: another's library may round differently
     choice = settings[1 if keeps_default else 2]
     # Options were measured with the chosen cap's buckets, which the default may have too.
     chosen = won if choice.counts == settings[-1].counts else {}
