@@ -83,8 +83,8 @@ class Usage(InFolder):
             (["buckets", "--cap", "0MiB", "--model", "xl"], "--cap 0MiB: expected a size"),
             (["buckets", "--model", "huge"], "expected demo, small"),
             (["buckets", "--tensors", "missing.csv"], "missing.csv"),
-            (["buckets", "--memory", "--list"], "--memory excludes --list"),
-            (["buckets", "--tensors", "tensors.csv", "--model", "xl"], "--tensors excludes --model"),
+            (["buckets", "--memory", "--list"], "--list excludes --memory"),
+            (["buckets", "--tensors", "tensors.csv", "--model", "xl"], "--model excludes --tensors"),
             (["buckets", "--tensors", "tensors.csv", "--dtype", "bf16"], "--dtype: expected --memory beside --tensors"),
             (["report", "missing\n.json"], "missing?.json: cannot be read"),
             (["tune", "--threads", "99999999"], "--threads: Value 99999999 not in range"),
@@ -177,7 +177,7 @@ class Buckets(InFolder):
         self.assertEqual((halves["parameters"], halves["plain"]["total_bytes"]), (200, 400 + 400 + 3 * 800))
 
     def test_memory_refuses_what_it_would_ignore(self):
-        self.assert_refused("buckets", "--memory", "--cap", "1MiB", mentions="--memory excludes --cap")
+        self.assert_refused("buckets", "--memory", "--cap", "1MiB", mentions="--cap excludes --memory")
 
     def test_a_tensors_file_is_taken_in_its_own_order(self):
         file = self.folder / "tensors.csv"

@@ -44,7 +44,7 @@ class Browser:
         document, log = self.open(page, window)
         self.assertRegex(document, r"<h1>[^<]{20,}</h1>")
         self.assertIn('data-charts="drawn"', document)
-        self.assertEqual(document.count('data-state="drawn"'), document.count('class="chart"'))
+        self.assertEqual(document.count('data-state="drawn"'), document.count('id="chart-'))
         self.assertEqual(document.count('class="save" hidden'), 0)
         for chart in charts:
             drawn = re.search(rf'id="chart-{chart}"[^>]*data-state="drawn".*?<svg(.*?)</svg>', document, re.DOTALL)
