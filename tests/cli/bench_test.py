@@ -7,7 +7,8 @@ import os
 import statistics
 import subprocess
 
-from program import DEADLINE_S, FIRKIN, TINY_MODEL, InFolder, firkin, reserved_port
+from ports import reserved_port
+from program import DEADLINE_S, FIRKIN, TINY_MODEL, InFolder, firkin
 
 
 class Bench(InFolder):

@@ -3,12 +3,8 @@
 import os
 import pathlib
 import subprocess
-import sys
 import tempfile
 import unittest
-
-sys.path.append(str(pathlib.Path(__file__).resolve().parents[1]))
-from ports import reserved_port  # noqa: E402, F401: for the tests
 
 FIRKIN = os.environ["FIRKIN"]
 DEADLINE_S = 300  # a hang; a busy machine takes minutes for what takes seconds

@@ -16,8 +16,7 @@ import threading
 import time
 import unittest
 
-sys.path.append(str(pathlib.Path(__file__).resolve().parents[1]))
-from ports import reserved_port  # noqa: E402
+from ports import reserved_port
 
 TRAIN = os.environ["TRAIN"]
 TEXT = pathlib.Path(__file__).resolve().parents[2] / "data" / "text" / "cooperage.txt"

@@ -1,12 +1,7 @@
 """What the tests of installs share: commands in a folder that is not ours, without the variables that could help them to find something."""
 
 import os
-import pathlib
 import subprocess
-import sys
-
-sys.path.append(str(pathlib.Path(__file__).resolve().parents[1]))
-from ports import reserved_port  # noqa: E402, F401: for the tests
 
 BUILD_DEADLINE_S = 1000  # a hang, not a benchmark
 RUN_DEADLINE_S = 300

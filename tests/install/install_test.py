@@ -13,7 +13,8 @@ import sys
 import tempfile
 import unittest
 
-from commands import BUILD_DEADLINE_S, RUN_DEADLINE_S, checked, reserved_port, run
+from commands import BUILD_DEADLINE_S, RUN_DEADLINE_S, checked, run
+from ports import reserved_port
 
 SOURCE = pathlib.Path(os.environ["FIRKIN_SOURCE_DIR"])
 BUILD = pathlib.Path(os.environ["FIRKIN_BINARY_DIR"])

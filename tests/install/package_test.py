@@ -17,7 +17,8 @@ import tomllib
 import unittest
 import zipfile
 
-from commands import BUILD_DEADLINE_S, checked, environment, reserved_port, run
+from commands import BUILD_DEADLINE_S, checked, environment, run
+from ports import reserved_port
 
 SOURCE = pathlib.Path(os.environ["FIRKIN_SOURCE_DIR"])
 CMAKE = os.environ["CMAKE_COMMAND"]

@@ -6,9 +6,6 @@ import subprocess
 import sys
 
 HERE = pathlib.Path(__file__).resolve().parent
-sys.path.append(str(HERE.parent))
-from ports import reserved_port  # noqa: E402, F401: for the tests
-
 LAUNCH = HERE.parents[1] / "examples" / "launch"
 SCRIPTS = sorted(LAUNCH.glob("*.sh"))
 LAUNCHER_VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_", "MASTER_", "OMPI_", "PMIX_", "SLURM_", "TORCHELASTIC_")  # how their names start

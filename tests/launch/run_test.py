@@ -11,7 +11,8 @@ import subprocess
 import tempfile
 import unittest
 
-from launchers import ALLOCATION, launch, reserved_port
+from launchers import ALLOCATION, launch
+from ports import reserved_port
 
 FIRKIN = os.environ["FIRKIN"]
 

@@ -15,7 +15,7 @@ import torch.distributed as dist
 from firkin import _ddp
 from firkin._core import caps_of_counts
 from models import Layers, Shuffled, TestCase, WithUnused, inputs, refusals, step_of
-from ranks import reserved_port
+from ports import reserved_port
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel as DDP
 

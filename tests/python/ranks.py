@@ -12,15 +12,11 @@ import importlib
 import multiprocessing
 import multiprocessing.connection
 import os
-import pathlib
-import sys
 import traceback
 
 import torch
 import torch.distributed as dist
-
-sys.path.append(str(pathlib.Path(__file__).resolve().parents[1]))
-from ports import reserved_port  # noqa: E402
+from ports import reserved_port
 
 TIMEOUT_S = 600  # a busy machine takes minutes for what takes seconds
 PRELOADED = ["torch", "torch._dynamo", "torch.nn.parallel", "firkin"]  # torch._dynamo: an optimiser's first step imports it

@@ -21,7 +21,8 @@ import firkin
 import torch.distributed as dist
 from firkin import _tune
 from models import QUICK, TestCase, layers, plain, refusals, step_of
-from ranks import of_all, on_ranks, reserved_port
+from ports import reserved_port
+from ranks import of_all, on_ranks
 
 HERE = pathlib.Path(__file__).resolve().parent
 
