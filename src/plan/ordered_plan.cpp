@@ -170,7 +170,7 @@ std::vector<int64_t> plan_order(std::vector<int64_t> order) {
 std::vector<int64_t> launch_order_by_need(const TensorProfile& profile, const BucketPlan& plan, const CommCosts& costs,
                                           const PipelineOptions& options) {
   check_options(options);
-  Simulator run(profile, costs, options);
+  Simulator run(profile, costs, options, /*many_plans=*/false);
   run.set_buckets(plan.buckets);
   return plan_order(run.order_by_need());
 }
