@@ -1,3 +1,4 @@
+// Text that is read and written: CSV, JSON, sizes, times and rates.
 #include "firkin/base/csv.h"
 
 #include <gmock/gmock.h>
@@ -5,6 +6,8 @@
 #include <string>
 
 #include "firkin/base/error.h"
+#include "firkin/base/json_text.h"
+#include "firkin/base/units.h"
 #include "temporary_folder.h"
 
 namespace firkin {
@@ -12,6 +15,7 @@ namespace {
 
 using testing::HasSubstr;
 using testing::StartsWith;
+using testing::ThrowsMessage;
 
 const CsvColumns kNameAndBytes = {.required = {"name", "bytes"}};
 
@@ -127,6 +131,101 @@ TEST(CsvField, IsReadBackAsItWas) {
 
 TEST(CsvField, RejectsALineBreak) {
   EXPECT_THROW(csv_field("a\nb"), InputError);
+}
+
+std::string json_error(const std::string& text) {
+  try {
+    parse_json(text, "f.json", "an object");
+  } catch (const InputError& error) {
+    return error.what();
+  }
+  return "no error";
+}
+
+TEST(ParseJson, ReadsWhatIsJson) {
+  EXPECT_EQ(parse_json("{\"a\": [1, 2.5, null]}", "f.json", "an object").at("a").at(1), 2.5);
+}
+
+TEST(ParseJson, NamesTheLineThatIsNoJson) {
+  EXPECT_EQ(json_error(""), "f.json:1: not JSON; expected an object");
+  EXPECT_EQ(json_error("{\n \"a\": nan\n}"), "f.json:2: not JSON; expected an object");
+  EXPECT_EQ(json_error("{\n \"a\": 1\n"), "f.json:3: not JSON; expected an object");
+  EXPECT_EQ(json_error("{}\n\n{}"), "f.json:3: not JSON; expected an object");
+  EXPECT_EQ(json_error("\n\"\xff\""), "f.json:2: not JSON; expected an object");
+}
+
+TEST(ParseJson, RejectsAKeyThatIsThereTwiceAtAnyDepth) {
+  EXPECT_EQ(json_error("{\n\"a\": 1,\n\"a\": 2\n}"), "f.json: key 'a' appears twice; expected an object");
+  EXPECT_EQ(json_error("[{\"b\": {\"a\": 1,\n\"a\": 2}}]"), "f.json: key 'a' appears twice; expected an object");
+  EXPECT_EQ(json_error("[{\"a\": 1}, {\"a\": {\"a\": 1}}]"), "no error");
+}
+
+TEST(ParseJson, RejectsANumberThatDoesNotFit) {
+  EXPECT_EQ(json_error("[1,\n 1e999]"), "f.json: a number is too large; expected an object");
+}
+
+TEST(ParseJson, RejectsValuesThatAreNestedTooDeeply) {
+  EXPECT_EQ(json_error(std::string(kDeepestJson, '[') + std::string(kDeepestJson, ']')), "no error");
+  EXPECT_THAT(json_error("\n" + std::string(kDeepestJson + 1, '[')), HasSubstr("f.json: more than 64 values within each other"));
+}
+
+TEST(DumpJson, ReplacesBytesThatAreNotUtf8) {
+  const nlohmann::json json = {{"word",
+                                "a\xff"
+                                "b\xe2\x82"},
+                               {"\xc3", "\xc3\xa9"}};
+  EXPECT_THROW(json.dump(), nlohmann::json::exception);
+  const nlohmann::json read = parse_json(dump_json(json, 1), "f.json", "an object");
+  EXPECT_EQ(read.at("word"), "a\uFFFDb\uFFFD");
+  EXPECT_EQ(read.at("\uFFFD"), "\u00E9");
+}
+
+TEST(DumpJson, IsTheUsualTextOtherwise) {
+  const nlohmann::json json = {{"a", {1, 2.5}}, {"b", "\u00E9"}};
+  EXPECT_EQ(dump_json(json), json.dump());
+  EXPECT_EQ(dump_json(json, 2), json.dump(2));
+}
+
+TEST(ParseSize, TakesUnitsOfOneAndTheOtherKind) {
+  EXPECT_EQ(parse_size("25MiB", "--cap"), 25 * kMiB);
+  EXPECT_EQ(parse_size("25M", "--cap"), 25 * kMiB);
+  EXPECT_EQ(parse_size("25MB", "--cap"), 25'000'000);
+  EXPECT_EQ(parse_size("64KiB", "--cap"), 64 * kKiB);
+  EXPECT_EQ(parse_size("0.5GiB", "--cap"), kGiB / 2);
+  EXPECT_EQ(parse_size("4B", "--cap"), 4);
+  EXPECT_EQ(parse_size("0.3MiB", "--cap"), 314573);  // to the nearest byte
+  EXPECT_EQ(parse_size("4", "--begin", /*takes_bytes=*/true), 4);
+}
+
+TEST(ParseSize, RefusesWhatHasNoUnitOrIsNoSize) {
+  for (const char* text : {"", "25", "MiB", "-4MiB", "0MiB", "4 MiB", "4mib", "nanMiB", "99999999TiB", "0.1B"}) {
+    EXPECT_THAT([text] { parse_size(text, "--cap"); }, ThrowsMessage<InputError>(HasSubstr("expected a size with its unit"))) << text;
+  }
+}
+
+TEST(ParseSeconds, TakesUnitsAndSecondsWithoutOne) {
+  EXPECT_DOUBLE_EQ(parse_seconds("5m", "--timeout"), 300);
+  EXPECT_DOUBLE_EQ(parse_seconds("2h", "--timeout"), 7200);
+  EXPECT_DOUBLE_EQ(parse_seconds("500ms", "--timeout"), 0.5);
+  EXPECT_DOUBLE_EQ(parse_seconds("20us", "--overhead"), 20e-6);
+  EXPECT_DOUBLE_EQ(parse_seconds("90", "--timeout"), 90);
+  for (const char* text : {"", "s", "-1s", "1d", "nan", "1e10", "2000000000"}) {
+    EXPECT_THAT([text] { parse_seconds(text, "--timeout"); }, ThrowsMessage<InputError>(HasSubstr("expected a time"))) << text;
+  }
+}
+
+TEST(Units, MebibytesAreBinaryAndASizeIsAtLeastAByte) {
+  EXPECT_EQ(bytes_from_mib(25, "cap"), 26'214'400);
+  EXPECT_THROW(bytes_from_mib(0, "cap"), InputError);
+  EXPECT_THROW(bytes_from_mib(1e13, "cap"), InputError);
+  EXPECT_THROW(bytes_from_mib(1e-7, "cap"), InputError);
+}
+
+TEST(FormatBytes, CountsIn1024AndWritesThreeDigits) {
+  for (const auto& [bytes, text] : std::initializer_list<std::pair<int64_t, const char*>>{
+           {0, "0 B"}, {999, "999 B"}, {1000, "0.977 KiB"}, {1024, "1 KiB"}, {26'214'400, "25 MiB"}, {1'610'612'736, "1.5 GiB"}}) {
+    EXPECT_EQ(format_bytes(bytes), text);
+  }
 }
 
 }  // namespace
