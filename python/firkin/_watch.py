@@ -320,7 +320,7 @@ class Watch(contextlib.AbstractContextManager["Watch"]):
         last = [of_rank[self._summary["last_step"]] for of_rank in rows]
         end = max((sum(row["phases_s"]) + row["exposed_s"] for row in last), default=0.0)
         for rank, row in enumerate(last):
-            at = end - sum(row["phases_s"]) - row["exposed_s"]
+            at = end - (sum(row["phases_s"]) + row["exposed_s"])  # 0 for the rank that took longest, not a rounding error below it
             for name, length in zip(self._summary["phases"], row["phases_s"]):
                 found.append((rank, "compute", name, at, at + length))
                 at += length
