@@ -125,7 +125,7 @@ class Engine : private Mirror, public DataParallel {
   }
   // optimizer: a number that no other has, not even one that is made once it has gone.
   void note_optimizer_step(int64_t optimizer) { DataParallel::note_optimizer_step(&*optimizers_.insert(optimizer).first); }
-  // The names of each bucket's parameters, in order. A tensor that is split is in several buckets.
+  // The names of each bucket's parameters, in order.
   std::vector<std::vector<std::string>> bucket_names() const {
     const std::vector<std::string> names = stats().tensors;
     std::vector<std::vector<std::string>> result;

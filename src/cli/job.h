@@ -25,10 +25,9 @@ int local_ranks(const RankFlags& flags);
 // Whether this process writes the result: it is rank 0.
 bool writes_results();
 
-// Claims --out and runs `body` in every rank. If a launcher (torchrun, mpirun, srun, or --ranks
-// itself) started this process as a rank, it runs `body` here; otherwise it starts --ranks processes of this program,
-// which come here as ranks. Returns the exit code. Check all input first: then bad input is reported once, before any
-// rank starts.
+// Claims --out and runs `body` in every rank. If a launcher (torchrun, mpirun, srun, or --ranks itself) started this
+// process as a rank, it runs `body` here; otherwise it starts --ranks processes of this program, which come here as
+// ranks. Returns the exit code. Check all input first: then bad input is reported once, before any rank starts.
 int run_on_ranks(RunFlags& flags, const std::function<void(const ProcessGroup&)>& body);
 
 // Starts a result as start_run() does, and adds the machines of all ranks. Collective.
