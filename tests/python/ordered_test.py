@@ -116,7 +116,8 @@ class Ordered(TestCase):
                     model.drain()
                     reached.append([p.grad.clone() for p in module.parameters()])
                 bucket = model.stats().buckets[0]
-                self.assertTrue(same(*reached), (name, strategy))
+                # PyTorch's divides what is rounded already, which moves fp16's smallest numbers.
+                self.assertLess(max(float((a - b).abs().max()) for a, b in zip(*reached)), 1e-7, (name, strategy))
                 self.assertLess(bucket.bytes_on_wire, 0.6 * bucket.bytes)
         late, other = model, over_a_slow_link("ordered")
         with_one = over_a_slow_link("ordered")

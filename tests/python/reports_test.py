@@ -180,7 +180,8 @@ def loading_by_assignment(trainee, step):
         trainee.drain()
         trainee.module.load_state_dict({name: value.clone() for name, value in trainee.module.state_dict().items()}, assign=True)
         trainee.leaves = list(trainee.module.parameters())
-        trainee.optimizer = torch.optim.SGD(trainee.leaves, **SGD)
+        if trainee.strategy != "sharded":
+            trainee.optimizer = torch.optim.SGD(trainee.leaves, **SGD)
     trainee.plain(step)
 
 
