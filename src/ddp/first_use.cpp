@@ -229,13 +229,13 @@ void FirstUse::receive_in_forward(const std::vector<size_t>& parameters) {
 
 // The reader need not be the module that learn() saw awaiting them, and does not become it.
 void FirstUse::receive_parameters(const torch::nn::Module& part) {
-  if (!anything_late_) return;
   const auto held = synchronizer_.lock();
+  const std::vector<size_t> parameters = modules_->indices_in(part);
+  modules_->note_received(parameters);  // even if they have come with others
+  if (!anything_late_) return;
   synchronizer_.throw_if_lost();
   synchronizer_.transport().settled().follow();
-  const std::vector<size_t> parameters = modules_->indices_in(part);
   receive_in_forward(parameters);
-  modules_->note_received(parameters);
 }
 
 void FirstUse::drain() {

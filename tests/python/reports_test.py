@@ -167,6 +167,16 @@ def freezing_parts_by_turns(trainee, step):
             p.grad = None
 
 
+class TouchesAll(TwoHeads):
+    """One head on each rank, and both in its graph."""
+
+    def __init__(self):
+        super().__init__(lambda step, rank: ((step + rank) % 2,))
+
+    def forward(self, x):
+        return super().forward(x) + 0 * sum(p.sum() for p in self.parameters())
+
+
 def two_adapters():
     """Of a frozen body, one for each step by turns."""
     module = TwoHeads(lambda step, _rank: (step % 2,))
@@ -246,6 +256,7 @@ PROGRAMS = {
     "generator and critic": plays_two_parts_by_turns,  # horovod/horovod#796, Lightning-AI/pytorch-lightning#20328
     "parts frozen by turns": trains(TwoHeads, freezing_parts_by_turns),  # JDAI-CV/fast-reid#178, Lightning-AI/pytorch-lightning#20866
     "adapters by turns": trains(two_adapters, freezing_parts_by_turns),  # huggingface/peft#1571, facebookresearch/fairscale#368
+    "zero times all parameters": trains(TouchesAll),  # Denys88/rl_games#369
     "loads by assignment": trains(net, loading_by_assignment),  # pytorch/pytorch#12603, NVIDIA/Megatron-LM#6087
     "averages by itself": trains(net, averaging_by_itself),  # pytorch/functorch#445
     "steps in backward": steps_in_backward,  # pytorch/pytorch#124523
