@@ -288,7 +288,7 @@ RunHead start_run(const std::string& command, const CommonFlags& common) {
 }
 
 void set_aside(const CommonFlags& common, const std::vector<std::string>& names) {
-  if (!common.folder) return;
+  if (!common.folder || common.continues) return;
   const Words kept = common.folder->set_aside(names);
   if (!kept.empty()) fmt::print(stderr, "firkin: kept the earlier result in {} as {}\n", common.out, fmt::join(kept, ", "));
 }

@@ -109,6 +109,7 @@ struct CommonFlags {
   uint64_t seed = 0;                     // for whatever is random
   const CLI::App* app = nullptr;         // the command that they were added to
   std::shared_ptr<OutputFolder> folder;  // once it is claimed; null in processes that write nothing
+  bool continues = false;                // whether the run continues the result in it, which is then not set aside
 };
 // --json, --quiet and --out, whose default is firkin-out/COMMAND.
 void add_output_flags(CLI::App& app, CommonFlags& flags, const std::string& command);

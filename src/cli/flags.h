@@ -83,6 +83,7 @@ struct StepFlags : RunFlags {
   std::vector<std::string> strategies = {"none", "naive", "flat", "overlap", "bucketed", "torch"};
   std::vector<int64_t> caps = {kMiB, 10 * kMiB, 100 * kMiB, 1000 * kMiB};
   BlockFlags steps;
+  bool resume = false;
 };
 
 // The cells of the matrix, in the order in which they are measured; or the replay.

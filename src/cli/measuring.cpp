@@ -200,12 +200,14 @@ Run declare_bench_step(CLI::App& app) {
              "step. x torch: ratio to c10d::Reducer under the same cap, paired, 95 %\n"
              "interval.\n\n"
              "  firkin bench step --ranks 2 --batch 4 --sequence 128 --cap 1MiB,4MiB\n"
+             "  firkin bench step --ranks 2 --model small,medium --resume\n"
              "  firkin bench step --config matrix.toml   with [bench.step] and batch = [2, 4]\n");
   add_run_flags(app, *flags, "bench-step");
   add_matrix_flags(app, *flags);
   add_model_detail_flags(app, flags->job.model);
   add_training_flags(app, flags->job);
   add_replay_flags(app, flags->job);
+  app.add_flag("--resume", flags->resume, "continue an interrupted run in --out");
   add_rule_flags(app, flags->rule);
   add_block_flags(app, flags->steps, "blocks; each runs all settings once");
   return [flags] {

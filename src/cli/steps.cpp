@@ -2,13 +2,19 @@
 // the share of each layer in a step; trace: what ran when; tune.
 #include <c10/core/CachingDeviceAllocator.h>
 
+#include <tuple>
+
+#include "bench/environment.h"
 #include "bench/ready_profile.h"
 #include "bench/step_trace.h"
+#include "comm/across_ranks.h"
 #include "firkin/base/json_text.h"
 #include "firkin/base/progress.h"
 #include "job.h"
 #include "tune/measure.h"
 #include "workload/transformer.h"
+
+#include <torch/headeronly/version.h>
 
 namespace firkin::cli {
 namespace {
@@ -37,6 +43,46 @@ std::vector<Configuration> make_configurations(const StepFlags& flags) {
     configurations.push_back({job, describe_job(job)});
   }
   return configurations;
+}
+
+// What differs between an earlier run and one that these flags would start here: "batch 4, now 2", "host a, now b".
+// Empty if nothing does.
+std::string difference_from(const RunHead& earlier, const StepFlags& flags) {
+  const Host here = this_host();
+  const std::vector<Host>& hosts = earlier.environment.hosts;
+  std::vector<std::tuple<std::string, std::string, std::string>> facts = {
+      {"firkin", earlier.environment.firkin, FIRKIN_VERSION},
+      {"libtorch", earlier.environment.libtorch.value_or(""), TORCH_VERSION},
+      {"host", hosts.empty() ? "" : hosts[0].host, here.host},
+      {"cpu", earlier.environment.cpu.value_or(""), here.cpu},
+      {"world size", fmt::format("{}", earlier.environment.world_size.value_or(0)), fmt::format("{}", world_size(flags.ranks))}};
+  const RunHead now = start_run("", flags.common);
+  for (const auto& [name, value] : now.settings) {
+    if (name == "memory-limit") continue;  // the limit does not affect the times of what fits
+    const auto before = earlier.settings.find(name);
+    facts.emplace_back("--" + name, before == earlier.settings.end() ? "" : before->second, value);
+  }
+  for (const auto& [name, before, after] : facts) {
+    if (before != after)
+      return fmt::format("{} {}, now {}", name, before.empty() ? "(not given)" : before, after.empty() ? "(not given)" : after);
+  }
+  return "";
+}
+
+// The configurations that an earlier, interrupted run with the same settings left in --out; none if it has no
+// results.json. Throws InputError if that is no result of bench step, or was measured with other settings, on another
+// machine or by another version.
+std::vector<StepConfiguration> resumable_configurations(const StepFlags& flags) {
+  const std::filesystem::path file = std::filesystem::path(flags.common.out) / "results.json";
+  if (!flags.resume || !std::filesystem::exists(file)) return {};
+  Results found = read_results(file);
+  if (found.run.command != "bench-step") {
+    throw InputError(fmt::format("--resume: {} is a result of {}; expected one of firkin bench step", file.string(), found.run.command));
+  }
+  if (const std::string difference = difference_from(found.run, flags); !difference.empty()) {
+    throw InputError(fmt::format("--resume: {} was measured with {}; expected the same, or another --out", file.string(), difference));
+  }
+  return std::move(found.configurations);
 }
 
 // What one rank needs to measure configuration after configuration.
@@ -77,29 +123,49 @@ StepConfiguration measure_configuration(MatrixRun& run, const Configuration& con
   return measured_configuration(configuration.description, run.settings, steps, memory, run.group.size);
 }
 
+// What an earlier run measured of each configuration; none if it is yet to be measured. Rank 0 decides, and only it has
+// the figures: other machines may not have the file.
+std::vector<std::optional<StepConfiguration>> measured_before(const StepFlags& flags, const ProcessGroup& group,
+                                                              const std::vector<Configuration>& configurations) {
+  const std::vector<StepConfiguration> earlier = resumable_configurations(flags);
+  std::vector<std::optional<StepConfiguration>> before;
+  for (const Configuration& configuration : configurations) {
+    const auto found = std::ranges::find(earlier, configuration.description, &StepConfiguration::model);
+    // A configuration that did not fit is tried again: the limit may have changed, or the machine may have more free
+    // memory.
+    const bool is_here = found != earlier.end() && !found->strategies.empty();
+    before.emplace_back();
+    if (of_rank_0(group, is_here ? 1 : 0) == 1) before.back() = is_here ? *found : StepConfiguration();
+  }
+  return before;
+}
+
 void run_rank(const StepFlags& flags, const ProcessGroup& group) {
   Results results = begin_run("bench-step", flags.common, group);
   const std::vector<Configuration> configurations = make_configurations(flags);
+  const std::vector<std::optional<StepConfiguration>> before = measured_before(flags, group, configurations);
   const std::vector<StepSetting> settings = settings_of(flags);
-  MatrixRun run{
-      .flags = flags,
-      .group = group,
-      .settings = settings,
-      .memory_limit = memory_limit_of(flags, group.device),
-      .progress = {"measuring steps", static_cast<int>(configurations.size() * settings.size()) * flags.steps.blocks, group.rank == 0}};
-  for (const Configuration& one : configurations) {
-    StepConfiguration configuration = measure_configuration(run, one);
+  const int to_measure = static_cast<int>(std::ranges::count_if(before, [](const auto& one) { return !one; }) * std::ssize(settings));
+  MatrixRun run{.flags = flags,
+                .group = group,
+                .settings = settings,
+                .memory_limit = memory_limit_of(flags, group.device),
+                .progress = {"measuring steps", to_measure * flags.steps.blocks, group.rank == 0}};
+  for (size_t i = 0; i < configurations.size(); ++i) {
+    StepConfiguration configuration = before[i] ? *before[i] : measure_configuration(run, configurations[i]);
     if (group.rank != 0) continue;
     if (!flags.common.json && !flags.common.quiet) {
       run.progress.finish();
-      fmt::print("{}{}", results.configurations.empty() ? "" : "\n", configuration_in_text(configuration));
+      fmt::print("{}{}{}", i > 0 ? "\n" : "", before[i] ? "measured before: " : "", configuration_in_text(configuration));
       std::fflush(stdout);
     }
     results.configurations.push_back(std::move(configuration));
-    results.complete = results.configurations.size() == configurations.size();
-    if (!results.complete) write_run_files(flags.common, results);
+    results.complete = i + 1 == configurations.size();
+    if (results.complete) break;
+    write_run_files(flags.common, results);
   }
-  if (group.rank == 0) finish_run(flags.common, results, {}, "\n" + answer_in_text(results));
+  if (group.rank != 0) return;
+  finish_run(flags.common, results, {}, "\n" + answer_in_text(results));
 }
 
 // ---- firkin bench layers: forward and backward time of every layer, and when each gradient is ready.
@@ -201,6 +267,8 @@ void run_rank(const TuneFlags& flags, TuneOptions options, const ProcessGroup& g
 int run(StepFlags& flags) {
   settings_of(flags);
   make_configurations(flags);
+  resumable_configurations(flags);
+  flags.common.continues = flags.resume;
   return run_on_ranks(flags, [&](const ProcessGroup& group) { run_rank(flags, group); });
 }
 

@@ -62,7 +62,7 @@ class Matrix(Steps):
         status = {(c["model"]["batch_size"], c["model"]["sequence_length"]): c["status"] for c in self.results()["configurations"]}
         self.assertEqual(status, {(16, 16): "measured", (16, 1024): "out of memory"})
 
-    def test_an_interrupted_matrix_is_a_valid_file(self):
+    def test_an_interrupted_matrix_is_a_valid_file_and_resumes(self):
         shape = ["--batch", "1", "--sequence", "16,24,32,40,48,56", "--strategies", "flat", "--out", str(self.out)]
         process = subprocess.Popen(
             [FIRKIN, "bench", "step", "--ranks", "2", *TINY, "--blocks", "30", *shape],
@@ -79,6 +79,19 @@ class Matrix(Steps):
         if partial["complete"]:
             self.skipTest("the machine was too fast to be interrupted")
         self.assertGreaterEqual(len(partial["configurations"]), 1)
+
+        result = bench_step(*shape, "--resume", blocks=30)
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertIn("measured before: ", result.stdout)
+        resumed = self.results()
+        self.assertTrue(resumed["complete"])
+        self.assertEqual(len(resumed["configurations"]), 6)
+        measured_before = len(partial["configurations"])
+        self.assertEqual(resumed["configurations"][:measured_before], partial["configurations"])
+
+        result = bench_step(*shape, "--resume", blocks=31)
+        self.assertEqual(result.returncode, 2)
+        self.assertIn("--blocks 30, now 31", result.stderr)
 
     def test_bad_input_is_one_line_before_any_rank_starts(self):
         short = self.folder / "short.txt"
@@ -128,3 +141,34 @@ class MatrixFull(Steps):
             self.assertEqual(result.returncode, 0, result.stderr)
             bytes_of[dtype] = self.results()["configurations"][0]["model"]["gradient_bytes"]
         self.assertEqual(bytes_of["fp32"], 2 * bytes_of["bf16"])
+
+    def test_what_did_not_fit_is_tried_again_with_another_limit(self):
+        shape = ["--batch", "1", "--sequence", "16", "--strategies", "flat", "--out", str(self.out)]
+        self.assertEqual(bench_step(*shape, "--memory-limit", "0.1GiB").returncode, 0)
+        self.assertEqual([c["status"] for c in self.results()["configurations"]], ["out of memory"])
+        result = bench_step(*shape, "--memory-limit", "4GiB", "--resume")
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertEqual([c["status"] for c in self.results()["configurations"]], ["measured"])
+
+    def test_a_resume_on_another_machine_or_version_is_refused_and_says_which(self):
+        shape = ["--batch", "1", "--sequence", "16", "--strategies", "flat", "--out", str(self.out)]
+        self.assertEqual(bench_step(*shape).returncode, 0)
+        file = self.out / "results.json"
+        for path, value, mentions in [
+            (["environment", "firkin"], "0.0.1", "firkin 0.0.1, now"),
+            (["environment", "libtorch"], "1.0", "libtorch 1.0, now"),
+            (["environment", "hosts", 0, "host"], "elsewhere", "host elsewhere, now"),
+            (["settings", "warmup"], "7", "--warmup 7, now 1"),
+            (["settings", "warmup"], 7, "settings.warmup"),
+        ]:
+            with self.subTest(mentions=mentions):
+                changed = self.results()
+                place = changed
+                for step in path[:-1]:
+                    place = place[step]
+                kept, place[path[-1]] = file.read_text(), value
+                file.write_text(json.dumps(changed))
+                result = bench_step(*shape, "--resume")
+                self.assertEqual(result.returncode, 2)
+                self.assertIn(mentions, result.stderr)
+                file.write_text(kept)
