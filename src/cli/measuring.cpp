@@ -120,6 +120,15 @@ void check_sizes(const SizeFlags& flags) {
     throw InputError(fmt::format("--begin {}: expected at most --end {}", format_bytes(flags.begin), format_bytes(flags.end)));
 }
 
+// Throws InputError for a value that is given twice: it would run twice, under one name.
+template <class T>
+void check_distinct(const char* flag, const std::vector<T>& values) {
+  for (auto value = values.begin(); value != values.end(); ++value) {
+    if (std::find(values.begin(), value, *value) != value)
+      throw InputError(fmt::format("{}: {} is given twice; expected each value once", flag, *value));
+  }
+}
+
 void check_model(const JobFlags& flags) {
   if (!flags.replay.empty()) return;
   const int64_t longest = model_config(flags.model).context_length;
@@ -211,6 +220,10 @@ Run declare_bench_step(CLI::App& app) {
   add_rule_flags(app, flags->rule);
   add_block_flags(app, flags->steps, "blocks; each runs all settings once");
   return [flags] {
+    check_distinct("--model", flags->models);
+    check_distinct("--batch", flags->batch_sizes);
+    check_distinct("--sequence", flags->sequence_lengths);
+    check_distinct("--strategies", flags->strategies);
     for (const JobFlags& job : jobs_of(*flags)) check_model(job);
     return measure(flags.get());
   };
@@ -317,6 +330,7 @@ Run declare_trace(CLI::App& app) {
   add_value(app, "--warmup", flags->warmup_steps, "steps before the recorded ones", measuring)->check(CLI::Range(1, 100000));
   add_value(app, "--steps", flags->steps, "recorded steps")->check(CLI::Range(1, 1000));
   return [flags] {
+    check_distinct("--strategies", flags->strategies);
     check_model(flags->job);
     return measure(flags.get());
   };

@@ -68,6 +68,7 @@ class Trace(Traced):
             (["--strategies", "planned"], "planned"),
             (["--cap", "0MiB"], "--cap"),
             (["--steps", "0"], "--steps"),
+            (["--strategies", "none,none"], "--strategies: none is given twice"),
             (["--replay", "no.csv"], "no.csv"),
             (["--scale-time", "2"], "--replay"),
             (["--sequence", "0"], "--sequence: Value 0"),
