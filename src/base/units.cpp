@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cctype>
 #include <charconv>
 #include <cmath>
 #include <initializer_list>
@@ -55,7 +56,8 @@ int64_t parse_size(const std::string& text, const std::string& what, bool takes_
                                        {"GiB", 0x1p30},
                                        {"GB", 1e9},
                                        {"TiB", 0x1p40}});
-  if (!(bytes >= 0.5 && bytes < 0x1p53)) {
+  const bool counts_bytes = !text.empty() && std::isdigit(static_cast<unsigned char>(text.back())) != 0;
+  if (!(bytes >= 0.5 && bytes < 0x1p53) || (counts_bytes && bytes != std::floor(bytes))) {
     throw InputError(fmt::format("{} {}: expected a size {}, such as {}, 25MiB or 1GiB", what, text,
                                  takes_bytes ? "in bytes or with its unit" : "with its unit", takes_bytes ? "4, 64K" : "64KiB"));
   }

@@ -47,6 +47,11 @@ std::vector<int64_t> sizes_of(const CollectivesFlags& flags) {
   const std::vector<int64_t> sizes = sizes_in(flags.sizes);
   const int64_t ranks = world_size(flags.ranks);
   if (ranks < 2) throw InputError(fmt::format("--ranks {}: expected 2 or more, because one has nothing to scatter or gather", ranks));
+  const int64_t most = available_memory({}, flags.ranks) / local_ranks(flags.ranks) / kBuffersOfACollective;
+  if (sizes.back() > most) {
+    throw InputError(
+        fmt::format("--end {}: expected at most {}, a third of the memory of a rank", format_bytes(sizes.back()), format_bytes(most)));
+  }
   return sliced_sizes(sizes, ranks);
 }
 

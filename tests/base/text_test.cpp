@@ -201,6 +201,7 @@ TEST(ParseSize, RefusesWhatHasNoUnitOrIsNoSize) {
   for (const char* text : {"", "25", "MiB", "-4MiB", "0MiB", "4 MiB", "4mib", "nanMiB", "99999999TiB", "0.1B"}) {
     EXPECT_THAT([text] { parse_size(text, "--cap"); }, ThrowsMessage<InputError>(HasSubstr("expected a size with its unit"))) << text;
   }
+  EXPECT_THROW(parse_size("1.5", "--begin", /*takes_bytes=*/true), InputError);
 }
 
 TEST(ParseSeconds, TakesUnitsAndSecondsWithoutOne) {

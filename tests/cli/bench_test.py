@@ -115,6 +115,9 @@ class Collectives(Bench):
         self.assertEqual(json.loads((self.out / "results.json").read_text()), answer)
         self.assertIn("reduce_scatter", (self.out / "report.html").read_text())
 
+    def test_a_size_beyond_the_memory_is_refused(self):
+        self.assert_refused("bench", "collectives", "--end", "4TiB", mentions="a third of the memory of a rank")
+
     def test_sizes_are_whole_slices(self):
         text = self.bench("collectives", "--ranks", "3", "-b", "1K", "-e", "32K", "-f", "32", "--time", "1s").stdout
         rows = json.loads((self.out / "results.json").read_text())["collectives"]
