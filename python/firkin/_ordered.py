@@ -132,8 +132,7 @@ class Arrivals:
         parts = [part for part in names if not is_scripted(part) and next(part.parameters(), None) is not None]
         if is_scripted(module):
             self.await_root = self._waiter(self.engine.add_awaiting(names[module]))
-        trained = [p for p in self._parameters if p.requires_grad]
-        handles: list[Any] = [p.register_post_accumulate_grad_hook(self._gradient) for p in trained]  # type: ignore[no-untyped-call]
+        handles: list[Any] = [_hook(p, self._gradient) for p in self._parameters if p.requires_grad or _can_be_thawed(p)]
         for part in parts:
             with_scripted = names[part] + [name for child in part.children() if is_scripted(child) for name in names[child]]
             index = self.engine.add_awaiting(with_scripted)
@@ -217,6 +216,20 @@ class Arrivals:
         return any(id(p) in self._ids for group in optimizer.param_groups for p in group["params"])
 
 
+def _can_be_thawed(p: torch.Tensor) -> bool:
+    return (p.is_floating_point() or p.is_complex()) and not p.is_inference()
+
+
+def _hook(p: torch.Tensor, hook: Callable[[torch.Tensor], None]) -> Any:
+    """Registers a hook that is called once the parameter has a gradient, though it may be frozen so far."""
+    is_trained = p.requires_grad
+    p.requires_grad_(True)  # else PyTorch takes no hook
+    try:
+        return p.register_post_accumulate_grad_hook(hook)  # type: ignore[no-untyped-call]
+    finally:
+        p.requires_grad_(is_trained)
+
+
 def _is_stepped_by_engine(optimizer: Any) -> bool:
     """Whether an engine makes the step that PyTorch's hooks now tell of, and so knows of it."""
     return bool(getattr(_engine_steps, "now", False)) or isinstance(optimizer, OverlappedOptimizer)
@@ -254,11 +267,12 @@ def engine_step(optimizer: torch.optim.Optimizer) -> Callable[[], None]:
     """The optimiser's step(), for the engine to call."""
 
     def step() -> None:
+        outer = getattr(_engine_steps, "now", False)
         _engine_steps.now = True
         try:
             optimizer.step()
         finally:
-            _engine_steps.now = False
+            _engine_steps.now = outer
 
     return torch.compiler.disable(step)  # type: ignore[no-any-return, no-untyped-call]
 

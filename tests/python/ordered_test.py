@@ -79,6 +79,21 @@ class Ordered(TestCase):
         self.assertTrue(same(parameters_of(model), parameters_of(plain)))
 
     @on_ranks(2)
+    def test_without_an_overlapped_optimizer_gradients_of_what_was_thawed_are_there_after_backward(self):
+        module = seeded(Layers, [WIDTH] * 5)
+        early, late = (list(part.parameters()) for part in (module.layers[:2], module.layers[2:]))
+        module.layers[2:].requires_grad_(False)
+        model = over_a_slow_link("ordered", module)
+        for step in range(2 * STEPS):
+            if step == STEPS:
+                for p in (*early, *late):
+                    p.requires_grad_(not p.requires_grad)
+                    p.grad = None
+            module.zero_grad()
+            loss_of(model, step).backward()
+            self.assertTrue(all((p.grad is not None) == p.requires_grad for p in (*early, *late)), step)
+
+    @on_ranks(2)
     def test_copies_and_pickles(self):
         """Each trains on as the original does, and the original as if nothing had been."""
         for name, make in {
