@@ -123,8 +123,13 @@ class Engine : private Mirror, public DataParallel {
   void watch(py::object look, const py::list& structure, const py::list& buffers, bool always_asks) {
     root->watch(std::move(look), structure, buffers, always_asks);
   }
-  // optimizer: a number that no other has, not even one that is made once it has gone.
-  void note_optimizer_step(int64_t optimizer) { DataParallel::note_optimizer_step(&*optimizers_.insert(optimizer).first); }
+  // optimizer: a number that no other has, not even one that is made once it has gone. Several threads may call this at
+  // once, so the GIL is held until the number is in.
+  void note_optimizer_step(int64_t optimizer) {
+    const void* const which = &*optimizers_.insert(optimizer).first;
+    const py::gil_scoped_release released;
+    DataParallel::note_optimizer_step(which);
+  }
   // The names of each bucket's parameters, in order.
   std::vector<std::vector<std::string>> bucket_names() const {
     const std::vector<std::string> names = stats().tensors;
@@ -251,7 +256,7 @@ void bind_engine(py::module_& module) {
       .def("hold_buffers", &Engine::hold_buffers)
       .def("watch", &Engine::watch)
       .def("unwatch", [](Engine& engine) { engine.watch(py::none(), py::list(), py::list(), false); })
-      .def("note_optimizer_step", &Engine::note_optimizer_step, Released())
+      .def("note_optimizer_step", &Engine::note_optimizer_step)
       .def("parameters_changed", &Engine::parameters_changed, Released())
       .def("audit", &Engine::audit, Released())
       .def("audit_tensors", &audit_tensors)

@@ -44,11 +44,11 @@ class DistributedDataParallel(torch.nn.Module):
             loss(model(x), y).backward()    # all-reduces overlap backward; on return gradients are averaged
             optimizer.step()
 
-    Parameters have PyTorch's names and order. Gradients are views into the buckets; your own gradient hooks see the
-    gradient of this rank. If a parameter gets no gradient, an error names it, unless find_unused_parameters is set. If
-    backward() raises on one rank, every other rank raises a StepError with that rank and its reason, and no rank has a
-    gradient. If a collective fails, a GroupError names the missing ranks. A copy (copy.deepcopy, torch.save) connects
-    at its first forward with gradients, which is collective.
+    Parameters have PyTorch's names and order. Gradients are views into the buckets, unless the program holds some that
+    backward adds to; your own gradient hooks see the gradient of this rank. If a parameter gets no gradient, an error
+    names it, unless find_unused_parameters is set. If backward() raises on one rank, every other rank raises a
+    StepError with that rank and its reason, and no rank has a gradient. If a collective fails, a GroupError names the
+    missing ranks. A copy (copy.deepcopy, torch.save) connects at its first forward with gradients, which is collective.
 
     device_ids: the module's one GPU, to which inputs are moved, or None.
 
