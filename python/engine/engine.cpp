@@ -97,10 +97,18 @@ class Engine : private Mirror, public DataParallel {
     awaiting_.clear();
     root->hold(parameters);
     parts = root->named_modules();  // the old modules would keep dropped parameters in memory
-    note_other_parameters();
+    note_other_parameters(parameters_in(*root));
   }
-  // Has the Python module looked at: it may hold none of the parameters whose gradients tell of a step.
-  void look() { root->look(); }
+  // Whether the Python module holds other modules or parameters than when it was looked at last. In a forward that may be
+  // so for that forward alone (functional_call with parameters of another module).
+  bool is_changed() const { return root->is_changed(); }
+  // Lets a backward that comes to these parameters begin a step, since the module may hold none of those that tell of one.
+  void expect(const NamedTensors& parameters) {
+    std::vector<NamedTensor> all;
+    for (const auto& [name, tensor] : parameters) all.push_back({name, tensor});
+    const py::gil_scoped_release released;
+    note_other_parameters(all);
+  }
 
   // Adds a Python module, under all of its names, that is to wait for its parameters. Returns its index for
   // await_module().
@@ -252,7 +260,8 @@ void bind_engine(py::module_& module) {
           },
           Released())
       .def("follow", &Engine::follow, Released())
-      .def("look", &Engine::look)
+      .def("is_changed", &Engine::is_changed)
+      .def("expect", &Engine::expect)
       .def("hold_buffers", &Engine::hold_buffers)
       .def("watch", &Engine::watch)
       .def("unwatch", [](Engine& engine) { engine.watch(py::none(), py::list(), py::list(), false); })

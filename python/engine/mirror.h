@@ -150,6 +150,8 @@ class MirroredModule final : public MirrorModule {
     if (!is_as_then || have_values_changed) python->look(!is_as_then);
   }
   const std::vector<NamedTensor>& buffers_there() const override { return buffers_; }
+  // The GIL is held.
+  bool is_changed() const { return python_ != nullptr && !python_->structure.are_as_then(is_no_parameter); }
 
  private:
   struct DeleteWithGil {

@@ -161,6 +161,7 @@ class DistributedDataParallel(torch.nn.Module):
             self._leave = weakref.finalize(self, running.install(self.module))
         self._running = running
         self._parameters_then = parameters
+        self._was_changed = False  # in the last forward
         self._watch(engine)
 
     def _watch(self, engine: Any) -> None:
@@ -203,7 +204,7 @@ class DistributedDataParallel(torch.nn.Module):
         if self._group not in (None, dist.group.WORLD):
             raise InputError("DataParallel: cannot copy with another process group; expected the default one, as in PyTorch, or a copy of .module")
         self.drain()
-        ours = ("_group", "_leave", "_parameters_then", "_ranks", "_running")
+        ours = ("_group", "_leave", "_parameters_then", "_ranks", "_running", "_was_changed")
         kept = {name: value for name, value in self.__dict__.items() if name not in ours}
         return kept | {"_settings": self._settings | {"comm_hook": None}}  # PyTorch's copies have no hook either
 
@@ -218,8 +219,10 @@ class DistributedDataParallel(torch.nn.Module):
         if running is None:
             return self.module(*args, **kwargs)
         if torch.is_grad_enabled() and not torch.compiler.is_compiling():
-            running.engine.look()
-            running = self._arrivals  # may be others now
+            is_changed = running.engine.is_changed()
+            if is_changed or self._was_changed:
+                running.engine.expect(_named_parameters(self.module))
+            self._was_changed = is_changed
         running.in_forward = True
         try:
             running.await_root()

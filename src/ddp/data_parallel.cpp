@@ -312,8 +312,8 @@ void DataParallel::note_optimizer_step(const void* optimizer) {
   if (parts_->synchronizer) parts_->synchronizer->note_optimizer_step(optimizer);
 }
 
-void DataParallel::note_other_parameters() {
-  if (parts_->synchronizer) parts_->synchronizer->hook_newcomers();
+void DataParallel::note_other_parameters(const std::vector<NamedTensor>& parameters) {
+  if (parts_->synchronizer) parts_->synchronizer->hook_newcomers(parameters);
 }
 
 void DataParallel::drain() {

@@ -140,10 +140,11 @@ TensorBroadcast::Together TensorBroadcast::gather(const std::vector<at::Tensor>&
   return together;
 }
 
-NewcomerHooks::NewcomerHooks(const torch::nn::Module& module, const std::vector<NamedTensor>& known, const std::function<void()>& call) {
+NewcomerHooks::NewcomerHooks(const std::vector<NamedTensor>& all, const std::vector<NamedTensor>& known,
+                             const std::function<void()>& call) {
   std::unordered_set<const void*> hooked;
   for (const NamedTensor& parameter : known) hooked.insert(parameter.tensor.unsafeGetTensorImpl());
-  for (const auto& [name, tensor] : parameters_in(module)) {
+  for (const auto& [name, tensor] : all) {
     if (tensor.is_inference() || !hooked.insert(tensor.unsafeGetTensorImpl()).second) continue;
     const Parameter weak(tensor.getIntrusivePtr());
     auto hook = std::make_unique<NewcomerHook>([weak, call] {

@@ -60,8 +60,9 @@ class ParameterWatch {
 // itself by them. Those that another wrapped module trains are left to it.
 class NewcomerHooks {
  public:
-  // call: before such a gradient is accumulated, on the thread that runs backward.
-  NewcomerHooks(const torch::nn::Module& module, const std::vector<NamedTensor>& known, const std::function<void()>& call);
+  // all: what the module holds now, known ones too. call: before such a gradient is accumulated, on the thread that runs
+  // backward.
+  NewcomerHooks(const std::vector<NamedTensor>& all, const std::vector<NamedTensor>& known, const std::function<void()>& call);
   ~NewcomerHooks();
   NewcomerHooks(const NewcomerHooks&) = delete;
   NewcomerHooks& operator=(const NewcomerHooks&) = delete;

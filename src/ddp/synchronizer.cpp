@@ -51,13 +51,13 @@ Synchronizer::~Synchronizer() {
 
 void Synchronizer::install_hooks() {
   hooks_ = std::make_unique<ParameterHooks>(setup_.parameters, [this](size_t parameter) { translated([&] { on_gradient(parameter); }); });
-  hook_newcomers();
+  hook_newcomers(parameters_in(*setup_.module));
 }
 
-void Synchronizer::hook_newcomers() {
+void Synchronizer::hook_newcomers(const std::vector<NamedTensor>& all) {
   const std::lock_guard held(mutex_);
   newcomers_.reset();
-  newcomers_.emplace(*setup_.module, setup_.parameters, [this] { translated([this] { on_newcomers_gradient(); }); });
+  newcomers_.emplace(all, setup_.parameters, [this] { translated([this] { on_newcomers_gradient(); }); });
 }
 
 void Synchronizer::remove_hooks() {

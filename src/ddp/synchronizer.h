@@ -181,8 +181,9 @@ class Synchronizer {
   // Call both before the first step. The extension must outlive this object.
   void add(StepExtension& extension) { extensions_.push_back(&extension); }
   void install_hooks();
-  // The module holds other parameters than before. The next step looks at them; until then this hooks those that are new.
-  void hook_newcomers();
+  // Lets a backward that comes to these parameters begin a step, where the module holds others than before. The step
+  // looks at the module itself.
+  void hook_newcomers(const std::vector<NamedTensor>& all);
   // Call it before an extension goes: from then on nothing is reported.
   void remove_hooks();
 

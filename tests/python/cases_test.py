@@ -249,6 +249,14 @@ def adapting(trainee, step):
     trainee.backward(torch.func.functional_call(trainee.model, adapted, (batch(step, 1),)).square().mean())
 
 
+def beside_a_teacher(trainee, step):
+    """Which is the module itself, with parameters that a call puts in the places of its own."""
+    trainee.drain()
+    teacher = {name: nn.Parameter(0.9 * p.detach()) for name, p in trainee.model.named_parameters()}
+    taught = torch.func.functional_call(trainee.model, teacher, (batch(step),)).detach()
+    trainee.backward((trainee.model(batch(step)) - taught).square().mean())
+
+
 class Contrast(nn.Module):
     """A key encoder follows the query encoder, which forward reads before it calls it."""
 
@@ -297,6 +305,7 @@ PROGRAMS = {
     "old weight norm": trains(lambda: normalised(torch.nn.utils.weight_norm)),
     "weight norm": trains(lambda: normalised(torch.nn.utils.parametrizations.weight_norm)),
     "functional_call with adapted weights": trains(net, adapting),
+    "functional_call with a teacher's parameters": trains(net, beside_a_teacher),
     **{f"momentum contrast by {name}": trains(lambda read=read: Contrast(read)) for name, read in READS.items()},
     **NEEDS_GRADIENTS,
 }  # fmt: skip

@@ -237,8 +237,8 @@ class DataParallel {
  protected:
   // An optimiser that is neither an OverlappedOptimizer nor a ShardedOptimizer has stepped parameters of the module.
   void note_optimizer_step(const void* optimizer);
-  // The module holds other parameters than before, between steps; the next step looks at them.
-  void note_other_parameters();
+  // The module seems to hold these parameters, between steps: a backward that comes to them begins a step, which looks.
+  void note_other_parameters(const std::vector<NamedTensor>& parameters);
 
  private:
   friend class OverlappedOptimizer;
