@@ -81,7 +81,7 @@ std::map<std::string, std::string> settings_of(const CLI::App& app) {
   std::map<std::string, std::string> settings;
   for (const CLI::Option* option : app.get_options()) {
     const std::string name = option->get_single_name();
-    constexpr std::array kNotOfTheRun = {"help", "help-all", "json", "quiet", "out", "config"};
+    constexpr std::array kNotOfTheRun = {"help", "help-all", "json", "quiet", "out", "resume", "config"};
     if (option->get_group().empty() || std::ranges::find(kNotOfTheRun, name) != kNotOfTheRun.end()) continue;
     const Words values = option->count() > 0 ? option->results() : Words{option->get_default_str()};
     settings[name] = fmt::format("{}", fmt::join(values, ","));
