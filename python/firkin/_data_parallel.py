@@ -116,7 +116,7 @@ class DistributedDataParallel(torch.nn.Module):
             if tried:
                 raise InputError(f"DataParallel: experiment '{min(tried)}'; expected 'strategy' or 'link'")
             if not gradient_as_bucket_view:
-                raise InputError("DataParallel: gradient_as_bucket_view=False; gradients are always views into the buckets: expected True")
+                raise InputError("DataParallel: gradient_as_bucket_view=False; gradients are views into the buckets: expected True")
             if cap_mib is not None and bucket_cap_mb is not None:
                 raise InputError("DataParallel: both cap_mib and bucket_cap_mb; expected one, since they mean the same")
             if buckets not in (None, "automatic"):

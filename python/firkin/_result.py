@@ -115,7 +115,7 @@ class TuneResult:
     def check(self, model: torch.nn.Module) -> str:
         """Checks that `model`, a DistributedDataParallel, has the chosen buckets, as Plan.check() does.
 
-        Returns a line with their sizes.
+        Returns a line with their sizes. Raises InputError if it has others.
         """
         self.plan.check(model)
         sizes = ", ".join(f"{size / _ddp.MIB:.3g}" for size in self.plan.bucket_bytes)
