@@ -78,8 +78,8 @@ struct Prediction {
   PredictedPlan best_plan;
   std::vector<PredictedBaseline> baselines;
   std::vector<SensitivityPoint> sensitivity;  // if asked for
-  std::optional<PredictedOrdered> ordered;  // only for a profile that knows its forward pass
-  std::optional<PredictedSharded> sharded;  // if asked for
+  std::optional<PredictedOrdered> ordered;    // only for a profile that knows its forward pass
+  std::optional<PredictedSharded> sharded;    // if asked for
   // What the table and the profile cannot say, or may have in another unit, one line each.
   std::vector<std::string> notes;
 };
