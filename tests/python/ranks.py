@@ -12,11 +12,15 @@ import importlib
 import multiprocessing
 import multiprocessing.connection
 import os
+import pathlib
+import sys
 import traceback
 
 import torch
 import torch.distributed as dist
-from ports import reserved_port
+
+sys.path.append(str(pathlib.Path(__file__).resolve().parents[1]))  # for scripts that tests start
+from ports import reserved_port  # noqa: E402
 
 TIMEOUT_S = 600  # a busy machine takes minutes for what takes seconds
 PRELOADED = ["torch", "torch._dynamo", "torch.nn.parallel", "firkin"]  # torch._dynamo: an optimiser's first step imports it
