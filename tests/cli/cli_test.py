@@ -10,6 +10,7 @@ import signal
 import subprocess
 import time
 
+from processes import is_running
 from program import DEADLINE_S, FIRKIN, TINY_MODEL, InFolder, firkin
 
 # As few measurements as the statistics allow.
@@ -319,13 +320,6 @@ class TuneFull(Tuning):
 
 def children_of(pid):
     return [int(child) for child in pathlib.Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
-
-
-def is_running(pid):
-    try:
-        return pathlib.Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
-    except OSError:
-        return False
 
 
 def wait_for_ranks(launcher, count):
