@@ -76,7 +76,7 @@ CommunicationPlan plan_communication(const std::vector<NamedTensor>& parameters,
                                      const DataParallelOptions& options);
 
 // Throws InputError unless the plan, which has passed check_plan, over the parameters in this order (indices into
-// `parameters`) mixes no kinds in one bucket, and cuts no tensor into more parts than it has elements.
+// `parameters`) mixes no kinds in one bucket.
 void check_communication(const std::vector<NamedTensor>& parameters, const std::vector<int64_t>& order, const BucketPlan& plan);
 
 }  // namespace firkin
