@@ -84,100 +84,15 @@ LinkTime time_in(const CommCosts& costs, int64_t bytes) {
   return {costs.isolated(static_cast<double>(bytes)), costs.gap(static_cast<double>(bytes))};
 }
 
-class LinkedBackend final : public c10d::Backend {
- public:
-  LinkedBackend(c10::intrusive_ptr<c10d::Backend> inner, ModelledLink link)
-      : c10d::Backend(inner->getRank(), inner->getSize()),
-        link_(std::move(link)),
-        queue_(std::make_shared<LinkQueue>()),
-        inner_(std::move(inner)) {}
-
-  const std::string getBackendName() const override { return inner_->getBackendName(); }  // NOLINT(readability-const-return-type)
-  c10::intrusive_ptr<Options> getBackendOptions() override { return inner_->getBackendOptions(); }
-  void setTimeout(std::chrono::milliseconds timeout) override { inner_->setTimeout(timeout); }
-  void setSequenceNumberForGroup() override { inner_->setSequenceNumberForGroup(); }
-  uint64_t getSequenceNumberForGroup() override { return inner_->getSequenceNumberForGroup(); }
-
-  Work allreduce(std::vector<at::Tensor>& tensors, const c10d::AllreduceOptions& options) override {
-    return start(c10d::OpType::ALLREDUCE, "gloo:all_reduce", tensors, all_reduce_time(link_, bytes_of(tensors)), options.timeout,
-                 [&] { return inner_->allreduce(tensors, options); });
-  }
-
-  Work broadcast(std::vector<at::Tensor>& tensors, const c10d::BroadcastOptions& options) override {
-    return start(c10d::OpType::BROADCAST, "gloo:broadcast", tensors, broadcast_time(link_, bytes_of(tensors)), options.timeout,
-                 [&] { return inner_->broadcast(tensors, options); });
-  }
-
-  Work alltoall_base(at::Tensor& output, at::Tensor& input, std::vector<int64_t>& output_split, std::vector<int64_t>& input_split,
-                     const c10d::AllToAllOptions& options) override {
-    return start(c10d::OpType::ALLTOALL_BASE, "gloo:all_to_all", {output, input}, share_time(link_, bytes_of({output})), options.timeout,
-                 [&] { return inner_->alltoall_base(output, input, output_split, input_split, options); });
-  }
-
-  Work _allgather_base(at::Tensor& output, at::Tensor& input, const c10d::AllgatherOptions& options) override {
-    return start(c10d::OpType::_ALLGATHER_BASE, "gloo:all_gather", {output, input}, share_time(link_, bytes_of({output})), options.timeout,
-                 [&] { return inner_->_allgather_base(output, input, options); });
-  }
-
-  Work allgather(std::vector<std::vector<at::Tensor>>& outputs, std::vector<at::Tensor>& inputs,
-                 const c10d::AllgatherOptions& options) override {
-    return start(c10d::OpType::ALLGATHER, "gloo:all_gather", outputs.at(0), share_time(link_, bytes_of(outputs[0])), options.timeout,
-                 [&] { return inner_->allgather(outputs, inputs, options); });
-  }
-
-  Work barrier(const c10d::BarrierOptions& options) override { return inner_->barrier(options); }
-
-  // Not timed here: start_or() knows how long its messages are, and waits for the link itself.
-  Work send(std::vector<at::Tensor>& tensors, int rank, int tag) override { return inner_->send(tensors, rank, tag); }
-  Work recv(std::vector<at::Tensor>& tensors, int rank, int tag) override { return inner_->recv(tensors, rank, tag); }
-
- private:
-  template <typename Launch>
-  Work start(c10d::OpType type, const char* name, const std::vector<at::Tensor>& tensors, const LinkTime& time,
-             std::chrono::milliseconds timeout, Launch launch) {
-    const auto work = c10::make_intrusive<OwnWork>(rank_, type, name, tensors);
-    auto transfer = std::make_shared<LinkTransfer>(
-        LinkTransfer{.time = time, .complete = [work](std::exception_ptr error) { work->complete(std::move(error)); }});
-    // The trace shows the link's times, not those of the data's own move.
-    const at::DisableRecordFunctionGuard unrecorded;
-    std::vector<at::Tensor> roll_call{at::zeros({1})};
-    c10d::AllreduceOptions options;
-    options.timeout = timeout;
-    const Work joining = inner_->allreduce(roll_call, options);
-    const Work moving = launch();
-    queue_->add(transfer);
-    on_end(joining, transfer, &LinkQueue::note_arrival);
-    on_end(moving, transfer, &LinkQueue::note_data);
-    return work;
-  }
-
-  void on_end(const Work& inner, const std::shared_ptr<LinkTransfer>& transfer, void (LinkQueue::*next)(LinkTransfer&)) {
-    inner->getFuture()->addCallback(
-        [queue = queue_, transfer, next](c10::ivalue::Future& future) {
-          if (future.hasError()) {
-            queue->fail(transfer, future.exception_ptr());
-          } else {
-            ((*queue).*next)(*transfer);
-          }
-        },
-        /*uses_future=*/false);
-  }
-
-  ModelledLink link_;
-  std::shared_ptr<LinkQueue> queue_;
-  c10::intrusive_ptr<c10d::Backend> inner_;  // destroyed first: it ends what is in flight, so that the queue can end
-};
-
 }  // namespace
 
 struct LinkQueue::Line {
   void run();
-  Clock::time_point end_of(const LinkTransfer& transfer) const;
 
   std::mutex mutex;
   std::condition_variable changed;
   std::deque<std::shared_ptr<LinkTransfer>> transfers;
-  Clock::time_point last_end = Clock::time_point::min();  // the modelled end of the previous transfer
+  Clock::time_point last_end = {};  // the modelled end of the previous transfer; at first long ago
   bool closing = false;
 };
 
@@ -201,20 +116,9 @@ void LinkQueue::add(const std::shared_ptr<LinkTransfer>& transfer) {
   line_->transfers.push_back(transfer);
 }
 
-void LinkQueue::note_arrival(LinkTransfer& transfer) {
-  const auto now = Clock::now();
-  {
-    const std::lock_guard lock(line_->mutex);
-    transfer.all_arrived_at = now;
-  }
-  line_->changed.notify_one();
-}
-
-void LinkQueue::note_data(LinkTransfer& transfer) {
-  {
-    const std::lock_guard lock(line_->mutex);
-    transfer.data_ready = true;
-  }
+void LinkQueue::note(LinkTransfer::Moment& moment) {
+  const std::lock_guard lock(line_->mutex);
+  moment = Clock::now();
   line_->changed.notify_one();
 }
 
@@ -229,22 +133,17 @@ void LinkQueue::fail(const std::shared_ptr<LinkTransfer>& transfer, const std::e
   transfer->complete(error);
 }
 
-LinkQueue::Clock::time_point LinkQueue::Line::end_of(const LinkTransfer& transfer) const {
-  const auto alone = *transfer.all_arrived_at + ticks(transfer.time.alone_s);
-  if (last_end == Clock::time_point::min()) return alone;
-  return std::max(alone, last_end + ticks(transfer.time.gap_s));
-}
-
 void LinkQueue::Line::run() {
   prctl(PR_SET_TIMERSLACK, 1UL);  // nanoseconds: the default, 50 us, is the time of a small collective
   std::unique_lock lock(mutex);
   for (;;) {
     if (transfers.empty() && closing) return;
-    if (transfers.empty() || !transfers.front()->all_arrived_at || !transfers.front()->data_ready) {
+    if (transfers.empty() || !transfers.front()->all_arrived_at || !transfers.front()->data_ready_at) {
       changed.wait(lock);
       continue;
     }
-    const auto end = end_of(*transfers.front());
+    const LinkTransfer& first = *transfers.front();
+    const auto end = std::max(*first.all_arrived_at + ticks(first.time.alone_s), last_end + ticks(first.time.gap_s));
     if (Clock::now() < end) {
       changed.wait_until(lock, end);  // the queue may be another afterwards: a transfer may have failed
       continue;
@@ -259,15 +158,111 @@ void LinkQueue::Line::run() {
   }
 }
 
-c10::intrusive_ptr<c10d::Backend> make_linked_backend(c10::intrusive_ptr<c10d::Backend> inner, const ModelledLink& link) {
-  return c10::make_intrusive<LinkedBackend>(std::move(inner), link);
-}
-
-// ---- The same for tensors on a device.
+// ---- Collectives on CPUs, and on one device.
 
 namespace {
 
 using c10::impl::VirtualGuardImpl;
+
+// The collectives that a link carries. Others are refused.
+class LinkedCollectives : public c10d::Backend {
+ public:
+  Work allreduce(std::vector<at::Tensor>& tensors, const c10d::AllreduceOptions& options) override {
+    return start({c10d::OpType::ALLREDUCE, "gloo:all_reduce", tensors, all_reduce_time(link_, bytes_of(tensors)), options.timeout},
+                 [&](c10d::Backend& inner) { return inner.allreduce(tensors, options); });
+  }
+
+  Work broadcast(std::vector<at::Tensor>& tensors, const c10d::BroadcastOptions& options) override {
+    return start({c10d::OpType::BROADCAST, "gloo:broadcast", tensors, broadcast_time(link_, bytes_of(tensors)), options.timeout},
+                 [&](c10d::Backend& inner) { return inner.broadcast(tensors, options); });
+  }
+
+  Work alltoall_base(at::Tensor& output, at::Tensor& input, std::vector<int64_t>& output_split, std::vector<int64_t>& input_split,
+                     const c10d::AllToAllOptions& options) override {
+    return start({c10d::OpType::ALLTOALL_BASE, "gloo:all_to_all", {output}, share_time(link_, bytes_of({output})), options.timeout, input},
+                 [&](c10d::Backend& inner) { return inner.alltoall_base(output, input, output_split, input_split, options); });
+  }
+
+  Work _allgather_base(at::Tensor& output, at::Tensor& input, const c10d::AllgatherOptions& options) override {
+    return start(
+        {c10d::OpType::_ALLGATHER_BASE, "gloo:all_gather", {output}, share_time(link_, bytes_of({output})), options.timeout, input},
+        [&](c10d::Backend& inner) { return inner._allgather_base(output, input, options); });
+  }
+
+  Work allgather(std::vector<std::vector<at::Tensor>>& outputs, std::vector<at::Tensor>& inputs,
+                 const c10d::AllgatherOptions& options) override {
+    return start(
+        {c10d::OpType::ALLGATHER, "gloo:all_gather", outputs.at(0), share_time(link_, bytes_of(outputs[0])), options.timeout, inputs.at(0)},
+        [&](c10d::Backend& inner) { return inner.allgather(outputs, inputs, options); });
+  }
+
+ protected:
+  struct Collective {
+    c10d::OpType type;
+    const char* name;
+    std::vector<at::Tensor> tensors;  // where the result goes
+    LinkTime time;
+    std::chrono::milliseconds timeout;
+    at::Tensor input = {};  // undefined: the tensors themselves
+  };
+
+  LinkedCollectives(int rank, int size, ModelledLink link) : c10d::Backend(rank, size), link_(std::move(link)) {}
+
+  // move: has a backend move the data.
+  virtual Work start(const Collective& collective, c10::function_ref<Work(c10d::Backend& inner)> move) = 0;
+
+  const ModelledLink link_;
+};
+
+class LinkedBackend final : public LinkedCollectives {
+ public:
+  LinkedBackend(c10::intrusive_ptr<c10d::Backend> inner, ModelledLink link)
+      : LinkedCollectives(inner->getRank(), inner->getSize(), std::move(link)),
+        queue_(std::make_shared<LinkQueue>()),
+        inner_(std::move(inner)) {}
+
+  const std::string getBackendName() const override { return inner_->getBackendName(); }  // NOLINT(readability-const-return-type)
+  c10::intrusive_ptr<Options> getBackendOptions() override { return inner_->getBackendOptions(); }
+
+  Work barrier(const c10d::BarrierOptions& options) override { return inner_->barrier(options); }
+
+  // Not timed here: start_or() knows how long its messages are, and waits for the link itself.
+  Work send(std::vector<at::Tensor>& tensors, int rank, int tag) override { return inner_->send(tensors, rank, tag); }
+  Work recv(std::vector<at::Tensor>& tensors, int rank, int tag) override { return inner_->recv(tensors, rank, tag); }
+
+ private:
+  Work start(const Collective& collective, c10::function_ref<Work(c10d::Backend& inner)> move) override {
+    const auto work = c10::make_intrusive<OwnWork>(rank_, collective.type, collective.name, collective.tensors);
+    auto transfer = std::make_shared<LinkTransfer>(
+        LinkTransfer{.time = collective.time, .complete = [work](std::exception_ptr error) { work->complete(std::move(error)); }});
+    // The trace shows the link's times, not those of the data's own move.
+    const at::DisableRecordFunctionGuard unrecorded;
+    std::vector<at::Tensor> roll_call{at::zeros({1})};
+    c10d::AllreduceOptions options;
+    options.timeout = collective.timeout;
+    const Work joining = inner_->allreduce(roll_call, options);
+    const Work moving = move(*inner_);
+    queue_->add(transfer);
+    on_end(joining, transfer, &LinkTransfer::all_arrived_at);
+    on_end(moving, transfer, &LinkTransfer::data_ready_at);
+    return work;
+  }
+
+  void on_end(const Work& inner, const std::shared_ptr<LinkTransfer>& transfer, LinkTransfer::Moment LinkTransfer::*moment) {
+    inner->getFuture()->addCallback(
+        [queue = queue_, transfer, moment](c10::ivalue::Future& future) {
+          if (future.hasError()) {
+            queue->fail(transfer, future.exception_ptr());
+          } else {
+            queue->note((*transfer).*moment);
+          }
+        },
+        /*uses_future=*/false);
+  }
+
+  std::shared_ptr<LinkQueue> queue_;
+  c10::intrusive_ptr<c10d::Backend> inner_;  // destroyed first: it ends what is in flight, so that the queue can end
+};
 
 // Complete for the CPU at once, and for a stream when that has waited for it.
 class LinkedDeviceWork final : public c10d::Work {
@@ -283,7 +278,6 @@ class LinkedDeviceWork final : public c10d::Work {
   }
 
   bool isCompleted() override { return end_.query(); }
-  bool isSuccess() const override { return true; }
   std::vector<at::Tensor> result() override { return tensors_; }
   c10::intrusive_ptr<c10::ivalue::Future> getFuture() override { return future_; }
   void synchronize() override { future_->wait(); }
@@ -298,11 +292,10 @@ class LinkedDeviceWork final : public c10d::Work {
   c10::Event end_;
 };
 
-class LinkedDevice final : public c10d::Backend {
+class LinkedDevice final : public LinkedCollectives {
  public:
   LinkedDevice(ModelledLink link, c10::Device device, std::unique_ptr<DeviceTimer> timer)
-      : c10d::Backend(0, 1),
-        link_(std::move(link)),
+      : LinkedCollectives(0, 1, std::move(link)),
         device_(device),
         timer_(std::move(timer)),
         joining_(VirtualGuardImpl(device.type()).getStreamFromGlobalPool(device, /*isHighPriority=*/true)),
@@ -311,30 +304,9 @@ class LinkedDevice final : public c10d::Backend {
 
   const std::string getBackendName() const override { return "modelled link"; }  // NOLINT(readability-const-return-type)
 
-  Work allreduce(std::vector<at::Tensor>& tensors, const c10d::AllreduceOptions& /*options*/) override {
-    return start(c10d::OpType::ALLREDUCE, tensors, all_reduce_time(link_, bytes_of(tensors)));
-  }
-
-  Work broadcast(std::vector<at::Tensor>& tensors, const c10d::BroadcastOptions& /*options*/) override {
-    return start(c10d::OpType::BROADCAST, tensors, broadcast_time(link_, bytes_of(tensors)));
-  }
-
-  Work alltoall_base(at::Tensor& output, at::Tensor& input, std::vector<int64_t>& /*output_split*/, std::vector<int64_t>& /*input_split*/,
-                     const c10d::AllToAllOptions& /*options*/) override {
-    return start(c10d::OpType::ALLTOALL_BASE, {output}, share_time(link_, bytes_of({input})), input);
-  }
-
-  Work _reduce_scatter_base(at::Tensor& output, at::Tensor& input, const c10d::ReduceScatterOptions& /*options*/) override {
-    return start(c10d::OpType::_REDUCE_SCATTER_BASE, {output}, share_time(link_, bytes_of({input})), input);
-  }
-
-  Work _allgather_base(at::Tensor& output, at::Tensor& input, const c10d::AllgatherOptions& /*options*/) override {
-    return start(c10d::OpType::_ALLGATHER_BASE, {output}, share_time(link_, bytes_of({output})), input);
-  }
-
-  Work allgather(std::vector<std::vector<at::Tensor>>& outputs, std::vector<at::Tensor>& inputs,
-                 const c10d::AllgatherOptions& /*options*/) override {
-    return start(c10d::OpType::ALLGATHER, outputs.at(0), share_time(link_, bytes_of(outputs[0])), inputs.at(0));
+  // Over Gloo it is an all-reduce underneath, so that Firkin uses it on devices alone.
+  Work _reduce_scatter_base(at::Tensor& output, at::Tensor& input, const c10d::ReduceScatterOptions& options) override {
+    return start({c10d::OpType::_REDUCE_SCATTER_BASE, "", {output}, share_time(link_, bytes_of({input})), options.timeout, input}, {});
   }
 
  private:
@@ -343,8 +315,9 @@ class LinkedDevice final : public c10d::Backend {
     order_.block(later);
   }
 
-  // input: copied into the only tensor, unless it is undefined or has the same memory.
-  Work start(c10d::OpType type, const std::vector<at::Tensor>& tensors, const LinkTime& time, const at::Tensor& input = {}) {
+  // What would move between ranks is here already.
+  Work start(const Collective& collective, c10::function_ref<Work(c10d::Backend& inner)> /*move*/) override {
+    const auto& [type, name, tensors, time, timeout, input] = collective;
     const std::lock_guard lock(mutex_);
     const c10::DeviceGuard device(device_);
     const at::NoGradGuard no_grad;
@@ -367,7 +340,6 @@ class LinkedDevice final : public c10d::Backend {
     return c10::make_intrusive<LinkedDeviceWork>(type, tensors, carrying_);
   }
 
-  ModelledLink link_;
   c10::Device device_;
   std::mutex mutex_;  // guards what follows
   std::unique_ptr<DeviceTimer> timer_;
@@ -377,6 +349,10 @@ class LinkedDevice final : public c10d::Backend {
 };
 
 }  // namespace
+
+c10::intrusive_ptr<c10d::Backend> make_linked_backend(c10::intrusive_ptr<c10d::Backend> inner, const ModelledLink& link) {
+  return c10::make_intrusive<LinkedBackend>(std::move(inner), link);
+}
 
 c10::intrusive_ptr<c10d::Backend> make_linked_device(const ModelledLink& link, c10::Device device, std::unique_ptr<DeviceTimer> timer) {
   return c10::make_intrusive<LinkedDevice>(link, device, std::move(timer));
@@ -412,12 +388,8 @@ LinkTime all_reduce_time(const ModelledLink& link, int64_t bytes) {
 }
 
 LinkTime share_time(const ModelledLink& link, int64_t bytes) {
-  if (link.table) {
-    const LinkTime whole = time_in(*link.table, bytes);
-    return {whole.alone_s / 2, whole.gap_s / 2};
-  }
-  const auto n = static_cast<double>(link.world);
-  return time_over(link, n - 1, (n - 1) / n * static_cast<double>(bytes));
+  const LinkTime both = all_reduce_time(link, bytes);
+  return {both.alone_s / 2, both.gap_s / 2};
 }
 
 LinkTime broadcast_time(const ModelledLink& link, int64_t bytes) {

@@ -27,8 +27,9 @@ struct LinkTransfer {
   LinkTime time;
   // Called once, and must not throw; nullptr: the data are there and the link would have carried them.
   std::function<void(std::exception_ptr)> complete;
-  std::optional<std::chrono::steady_clock::time_point> all_arrived_at = std::nullopt;  // when the last rank came
-  bool data_ready = false;
+  using Moment = std::optional<std::chrono::steady_clock::time_point>;
+  Moment all_arrived_at = std::nullopt;  // when the last rank came
+  Moment data_ready_at = std::nullopt;
 };
 
 // A link's transfers, first in, first out. Thread-safe. A timer thread sleeps until the next completion and calls
@@ -44,11 +45,11 @@ class LinkQueue {
   LinkQueue(const LinkQueue&) = delete;
   LinkQueue& operator=(const LinkQueue&) = delete;
 
-  // Puts a transfer behind those before it. From then on the functions below may be called, once each; after fail()
-  // they do nothing.
+  // Puts a transfer behind those before it. From then on the functions below may be called; after fail() they do
+  // nothing.
   void add(const std::shared_ptr<LinkTransfer>& transfer);
-  void note_arrival(LinkTransfer& transfer);  // the last rank has arrived
-  void note_data(LinkTransfer& transfer);
+  // moment: one of a transfer's, which is now.
+  void note(LinkTransfer::Moment& moment);
   // Completes at once, wherever in the queue.
   void fail(const std::shared_ptr<LinkTransfer>& transfer, const std::exception_ptr& error);
 

@@ -211,8 +211,8 @@ TEST(LinkQueue, AFailureDoesNotWaitForThoseBeforeIt) {
   queue.fail(second, std::make_exception_ptr(RuntimeError("broken")));
   queue.fail(second, std::make_exception_ptr(RuntimeError("broken again")));
   EXPECT_THAT(order, ElementsAre("failure"));
-  queue.note_arrival(*first);
-  queue.note_data(*first);
+  queue.note(first->all_arrived_at);
+  queue.note(first->data_ready_at);
   completed.wait();
   EXPECT_THAT(order, ElementsAre("failure", "first"));
 }

@@ -61,9 +61,8 @@ LinkTime all_reduce_time(const ModelledLink& link, int64_t bytes);
 // all-reduce, an upper bound.
 LinkTime broadcast_time(const ModelledLink& link, int64_t bytes);
 
-// The time of an all-to-all or an all-gather with `bytes` in all on every rank. With rate and latency: n-1 steps of x /
-// n bytes and one latency each. With a table: half the time of an all-reduce, which consists of the two; the planner
-// assumes the same.
+// The time of an all-to-all or an all-gather with `bytes` in all on every rank: half the time of an all-reduce, which
+// consists of the two. The planner assumes the same.
 LinkTime share_time(const ModelledLink& link, int64_t bytes);
 
 // Seconds for an agreement of all ranks (start_or()): ceil(log2 n) hops of all bytes and one latency each; with a
