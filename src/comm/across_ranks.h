@@ -13,7 +13,6 @@
 #include <vector>
 
 #include "firkin/comm/process_group.h"
-#include "firkin/plan/bucket_plan.h"
 
 namespace firkin {
 
@@ -56,19 +55,14 @@ inline std::vector<std::vector<uint64_t>> gather_hashes(const ProcessGroup& grou
   return gather_rows(group, hashes, at::kLong);
 }
 
-// The text of rank `root`, which has `length` bytes, on every rank. Collective.
-inline std::string broadcast_text(const ProcessGroup& group, const std::string& text, double length, int root) {
-  if (length == 0) return "";
-  at::Tensor bytes = at::empty({static_cast<int64_t>(length)}, at::kByte);
+// The text of rank `root`, on every rank. Collective.
+inline std::string text_of_rank(const ProcessGroup& group, const std::string& text, int root) {
+  const auto lengths = all_gather(group, {static_cast<double>(text.size())});
+  at::Tensor bytes = at::empty({static_cast<int64_t>(lengths[static_cast<size_t>(root)][0])}, at::kByte);
+  if (bytes.numel() == 0) return "";
   if (group.rank == root) std::memcpy(bytes.mutable_data_ptr(), text.data(), text.size());
   broadcast(group, {bytes}, root);
   return {static_cast<const char*>(bytes.const_data_ptr()), bytes.nbytes()};
-}
-
-// The same if only the root knows the length. Collective.
-inline std::string text_of_rank(const ProcessGroup& group, const std::string& text, int root) {
-  const auto lengths = all_gather(group, {static_cast<double>(text.size())});
-  return broadcast_text(group, text, lengths[static_cast<size_t>(root)][0], root);
 }
 
 // The values of rank `root`, on every rank. Other ranks may give other values, and more or fewer. Collective.
@@ -79,11 +73,6 @@ std::vector<Value> list_of_rank(const ProcessGroup& group, const std::vector<Val
   std::vector<Value> list(bytes.size() / sizeof(Value));
   std::memcpy(list.data(), bytes.data(), bytes.size());
   return list;
-}
-
-// Rank 0's plan, on every rank: one whose library rounds differently must not choose another. Collective.
-inline BucketPlan plan_of_rank_0(const ProcessGroup& group, const BucketPlan& plan) {
-  return {list_of_rank(group, plan.buckets, 0), list_of_rank(group, plan.launch_order, 0)};
 }
 
 struct RankProblem {
@@ -102,11 +91,8 @@ inline std::optional<RankProblem> first_problem(const ProcessGroup& group, const
 
 // Every rank's text, by rank, on every rank. Collective.
 inline std::vector<std::string> gather_texts(const ProcessGroup& group, const std::string& text) {
-  const auto lengths = all_gather(group, {static_cast<double>(text.size())});
   std::vector<std::string> texts;
-  for (int rank = 0; rank < group.size; ++rank) {
-    texts.push_back(broadcast_text(group, text, lengths[static_cast<size_t>(rank)][0], rank));
-  }
+  for (int rank = 0; rank < group.size; ++rank) texts.push_back(text_of_rank(group, text, rank));
   return texts;
 }
 

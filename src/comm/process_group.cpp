@@ -24,8 +24,7 @@ using std::chrono::milliseconds;
 // seen a failure. The rank that hosts the store stays longer, because the others get no answer without it.
 constexpr double kLooksOfASurvey = 2;
 constexpr double kLooksOfTheHostsSurvey = 2.8;
-constexpr milliseconds kPatience{500};        // for one more question
-constexpr milliseconds kStorePatience{2000};  // for the answer to such a look
+constexpr milliseconds kStorePatience{2000};  // for the answer to one question
 constexpr milliseconds kTimeoutGrace{1000};   // lets the backend's own timeout come first, because it says more
 
 constexpr const char* kCrossed = "crossed";
@@ -96,11 +95,6 @@ struct LookOptions {
   int64_t turn = 0;                             // how many looks this wait has taken before
 };
 
-struct Look {
-  bool failed = false;  // a rank has given up
-  std::string crossed;  // the message about crossed waits; empty if there are none
-};
-
 std::string find_crossed(c10d::Store& store, const LookOptions& options) {
   const int64_t most = std::min<int64_t>(kRanksPerLook, options.size);
   for (int64_t i = 0; i <= most; ++i) {
@@ -112,24 +106,22 @@ std::string find_crossed(c10d::Store& store, const LookOptions& options) {
   return "";
 }
 
-std::string told_crossed(c10d::Store& store) {
-  return store.check({kCrossed}) ? store.get_to_str(kCrossed) : "";
+// Whether a rank has given up, or this one waits crosswise with another. Leaves this rank's note in the first turn. Each
+// turn looks at a few of many ranks.
+bool is_in_vain(c10d::Store& store, const LookOptions& options) {
+  if (options.note && options.turn == 0) store.set(note_key(options.rank), to_text(*options.note));
+  if (someone_failed(store)) return true;
+  const std::string crossed = options.note ? find_crossed(store, options) : "";
+  if (!crossed.empty()) store.set(kCrossed, crossed);  // before the marks, so that whoever sees these finds it
+  return !crossed.empty();
 }
 
-// Leaves this rank's note in the first turn. Each turn looks at a few of many ranks.
-Look look(c10d::Store& store, const LookOptions& options) {
-  if (options.note && options.turn == 0) store.set(note_key(options.rank), to_text(*options.note));
-  if (someone_failed(store)) {
-    const std::string told = told_crossed(store);
-    if (!told.empty()) set_mark(store, options.rank, told);  // this rank gives up as well, and is not missing
-    return {true, told};
-  }
-  if (!options.note) return {};
-  const std::string crossed = find_crossed(store, options);
-  if (crossed.empty()) return {};
-  store.set(kCrossed, crossed);  // before the marks, so that whoever sees these finds it
-  set_mark(store, options.rank, crossed);
-  return {true, crossed};
+// What a rank that found crossed waits has said of them; empty if none has. This rank then gives up as well, and is not
+// missing.
+std::string told_crossed(c10d::Store& store, int rank) {
+  const std::string told = store.check({kCrossed}) ? store.get_to_str(kCrossed) : "";
+  if (!told.empty()) set_mark(store, rank, told);
+  return told;
 }
 
 // A collective of this rank has failed at `what` ("an all-reduce"). Finds out which ranks are missing, within the time
@@ -139,11 +131,11 @@ Look look(c10d::Store& store, const LookOptions& options) {
                              const char* backend = "Gloo") {
   throw_if_lost(group);  // a failure after the first is its consequence
   GroupState& state = *group.state;
+  const auto crossed = state.store.ask(kStorePatience, [rank = group.rank](c10d::Store& asked) { return told_crossed(asked, rank); });
+  if (crossed && !crossed->empty()) lose_group_as(group, *crossed);
   const double looks = state.store_host == StoreHost::kThisRank ? kLooksOfTheHostsSurvey : kLooksOfASurvey;
   const auto window = std::chrono::duration_cast<milliseconds>(looks * state.options.look_every);
   const auto survey = survey_ranks(state.store, {.rank = group.rank, .size = group.size, .where = what, .window = window});
-  // Ranks that found crossed waits are gone, and their connections with them: the message is theirs.
-  if (const auto crossed = state.store.ask(kPatience, told_crossed); crossed && !crossed->empty()) lose_group_as(group, *crossed);
   std::string message = describe(group, survey, what);
   if (!backend_text.empty()) message += fmt::format(" [{}: {}]", backend, shorten_backend_text(backend_text));
   lose_group_as(group, message);
@@ -326,10 +318,8 @@ void wait(const ProcessGroup& group, const Work& work, c10::function_ref<std::st
     waited += slice;
     throw_if_lost(group);
     const LookOptions options{.rank = group.rank, .size = group.size, .note = wait_note(group), .turn = looks++};
-    const Look seen =
-        group.state->store.ask(kStorePatience, [options](c10d::Store& asked) { return look(asked, options); }).value_or(Look{});
-    if (!seen.crossed.empty()) lose_group_as(group, seen.crossed);
-    if (seen.failed) lose_group(group, what(), "");
+    const auto in_vain = group.state->store.ask(kStorePatience, [options](c10d::Store& asked) { return is_in_vain(asked, options); });
+    if (in_vain.value_or(false)) lose_group(group, what(), "");
     if (!group.place) continue;  // a rank may have ended after its part in something else
     // Within a step every rank is needed to the end. What a rank sent before it ended has arrived one slice later.
     const std::set<int> ended_before = std::exchange(ended, ended_nearby(group));

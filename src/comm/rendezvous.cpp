@@ -143,9 +143,8 @@ std::string find_reason(const std::optional<Survey>& survey) {
   fail_to_form(meeting, have_not_arrived(gathering.absent));
 }
 
-// A Gloo for this rank, connected to those of the other ranks, over the meeting's link if it has one. Null when a rank
-// of the roster was started again meanwhile. Throws RuntimeError that names the ranks that have not arrived, or have
-// arrived and not connected.
+// A Gloo for this rank, connected to those of the other ranks. Null when a rank of the roster was started again
+// meanwhile. Throws RuntimeError that names the ranks that have not arrived, or have arrived and not connected.
 c10::intrusive_ptr<c10d::Backend> connect_gloo(const Meeting& meeting, const c10::intrusive_ptr<c10d::Store>& group_store) {
   auto connecting = start_detached([store = group_store, rank = meeting.rank, size = meeting.size, address = meeting.address,
                                     timeout = meeting.options.timeout] { return make_gloo_backend(store, rank, size, address, timeout); });
@@ -162,15 +161,12 @@ c10::intrusive_ptr<c10d::Backend> connect_gloo(const Meeting& meeting, const c10
     if (meanwhile == Meanwhile::kStartedAgain) return nullptr;
     if (meanwhile == Meanwhile::kFailure || Meeting::Clock::now() >= until) fail_to_form(meeting, *listener, "");
   }
-  std::string error;
   try {
-    auto gloo = connecting.get();
-    return meeting.options.link ? make_linked_backend(std::move(gloo), *meeting.options.link) : gloo;
-  } catch (const std::exception& thrown) {
-    error = thrown.what();
+    return connecting.get();
+  } catch (const std::exception& error) {
+    BoundedStore store(group_store);
+    fail_to_form(meeting, store, error.what());
   }
-  BoundedStore store(group_store);
-  fail_to_form(meeting, store, error);
 }
 
 bool has_gloo(c10d::ProcessGroup& group) {
@@ -181,11 +177,12 @@ bool has_gloo(c10d::ProcessGroup& group) {
   }
 }
 
-// The Gloo that carries CPU tensors: the adopted group's, or a new one. Null if the group has to be gathered again.
+// The Gloo that carries CPU tensors, over the meeting's link if it has one: the adopted group's, or a new one, as
+// connect_gloo() returns it.
 c10::intrusive_ptr<c10d::Backend> find_gloo(const Meeting& meeting, const Store& group_store) {
-  if (!meeting.connected || !has_gloo(*meeting.connected)) return connect_gloo(meeting, group_store);
-  auto gloo = meeting.connected->getBackend(c10::kCPU);
-  return meeting.options.link ? make_linked_backend(std::move(gloo), *meeting.options.link) : gloo;
+  const bool is_adopted = meeting.connected && has_gloo(*meeting.connected);
+  auto gloo = is_adopted ? meeting.connected->getBackend(c10::kCPU) : connect_gloo(meeting, group_store);
+  return gloo && meeting.options.link ? make_linked_backend(std::move(gloo), *meeting.options.link) : gloo;
 }
 
 // The group with `gloo` and with what carries a GPU's tensors, which may be `gloo` as well.
@@ -237,7 +234,7 @@ ProcessGroup form_group(const Meeting& meeting, const Store& store) {
     if (!gathering.complete) fail_to_form(meeting, gathering);
     const DeviceBackend backend = agree_on_backend(meeting, gathering);
     const auto gloo = find_gloo(meeting, gathering.store);
-    if (!gloo) continue;  // a rank was started again
+    if (!gloo) continue;  // a rank was started again: gathers anew
     const auto state =
         std::make_shared<GroupState>(gathering.store, store_name(store), meeting.store_host, meeting.address, meeting.options, backend);
     const std::optional<ModelledLink>& link = meeting.options.link;
@@ -363,7 +360,7 @@ c10::intrusive_ptr<LosableGroup> connect_again(const ProcessGroup& group, const 
       },
       "the store");
   auto set = c10::make_intrusive<LosableGroup>(store, group.rank, group.size, group.state);
-  set->set_backends(connect_gloo(meeting, store), *group.c10d);
+  set->set_backends(find_gloo(meeting, store), *group.c10d);
   return set;
 }
 

@@ -73,12 +73,6 @@ void StreamMark::follow(c10::Device device) {
   }
 }
 
-BucketFlight::~BucketFlight() {
-  // A step that failed may be forgotten before the backend is done with it; the few bytes that the backend will still
-  // write to are then left to it. (On a device it writes nothing.)
-  if (device_.is_cpu() && ended_at_ != nullptr && is_pending()) static_cast<void>(ended_at_.release());
-}
-
 void BucketFlight::expect(State state) const {
   if (state_ != state) throw std::logic_error("a gradient bucket is used out of order");
 }
@@ -116,7 +110,7 @@ void BucketFlight::launch(c10::Device device, c10::function_ref<BucketReduction(
     return;
   }
   reduction_.work->getFuture()->addCallback(
-      [ended_at = ended_at_.get()](c10::ivalue::Future& future) {
+      [ended_at = ended_at_](c10::ivalue::Future& future) {
         if (!future.hasError()) *ended_at = Clock::now().time_since_epoch().count();
       },
       /*uses_future=*/false);

@@ -88,15 +88,12 @@ struct BucketTimes {
 //   filling --launch()--> in flight --wait()--> reduced --consume()--> filling, in the next step
 //
 // Lives as long as its bucket; allocates nothing from step to step. A call out of order is a bug in Firkin and throws
-// std::logic_error. Not thread-safe, except for the backend's thread, which notes the end.
+// std::logic_error. Not thread-safe.
 class BucketFlight {
  public:
   using Clock = std::chrono::steady_clock;
 
-  explicit BucketFlight(int64_t tensors) : tensors_(tensors), missing_(tensors), ended_at_(std::make_unique<std::atomic<Clock::rep>>(0)) {}
-  BucketFlight(BucketFlight&&) = default;
-  BucketFlight& operator=(BucketFlight&&) = delete;
-  ~BucketFlight();
+  explicit BucketFlight(int64_t tensors) : tensors_(tensors), missing_(tensors) {}
 
   bool is_full() const { return missing_ == 0; }
   bool is_consumed() const { return state_ == State::kConsumed; }
@@ -139,7 +136,8 @@ class BucketFlight {
   BucketReduction reduction_;  // in flight
   c10::Device device_ = c10::kCPU;
   std::optional<c10::Event> event_;  // on a device: after the first wait()
-  std::unique_ptr<std::atomic<Clock::rep>> ended_at_;
+  // Also the backend's, which may write to it when the step has failed and is forgotten.
+  std::shared_ptr<std::atomic<Clock::rep>> ended_at_ = std::make_shared<std::atomic<Clock::rep>>(0);
 };
 
 }  // namespace firkin

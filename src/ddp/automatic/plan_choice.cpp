@@ -134,7 +134,9 @@ std::string describe_buckets(const std::vector<NamedTensor>& parameters, const C
 
 std::optional<CommunicationPlan> plan_of_rank_0(const ProcessGroup& group, const std::optional<CommunicationPlan>& ours) {
   const CommunicationPlan plan = ours.value_or(CommunicationPlan{});
-  CommunicationPlan of_rank_0{.order = list_of_rank(group, plan.order, 0), .plan = plan_of_rank_0(group, plan.plan)};
+  CommunicationPlan of_rank_0;
+  of_rank_0.order = list_of_rank(group, plan.order, 0);
+  of_rank_0.plan = {list_of_rank(group, plan.plan.buckets, 0), list_of_rank(group, plan.plan.launch_order, 0)};
   return of_rank_0.order.empty() ? std::nullopt : std::optional(std::move(of_rank_0));
 }
 
