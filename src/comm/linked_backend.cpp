@@ -7,162 +7,113 @@
 #include <c10/core/Event.h>
 #include <c10/core/StreamGuard.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
-#include <fmt/format.h>
 #include <sys/prctl.h>
 
 #include <algorithm>
-#include <array>
-#include <bit>
-#include <charconv>
-#include <cmath>
 #include <condition_variable>
 #include <deque>
 #include <mutex>
-#include <string_view>
+#include <optional>
+#include <thread>
 #include <utility>
 
-#include "firkin/base/error.h"
-#include "firkin/base/units.h"
-#include "firkin/plan/measurements.h"
-
 namespace firkin {
-
 namespace {
 
-LinkQueue::Clock::duration ticks(double seconds) {
-  return std::chrono::duration_cast<LinkQueue::Clock::duration>(std::chrono::duration<double>(seconds));
+using Clock = std::chrono::steady_clock;
+
+Clock::duration ticks(double seconds) {
+  return std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
 }
 
-using Units = std::array<std::pair<std::string_view, double>, 5>;
+// ---- What is on the link.
 
-constexpr Units kRateUnits = {{{"bit", 1}, {"kbit", 1e3}, {"mbit", 1e6}, {"gbit", 1e9}, {"tbit", 1e12}}};
-constexpr Units kTimeUnits = {{{"us", 1e-6}, {"ms", 1e-3}, {"s", 1}}};
-constexpr double kSlowestRate = 1e3;    // bit/s
-constexpr double kLongestLatency = 60;  // seconds
+// One collective. Its fields belong to the queue that it is in.
+struct LinkTransfer {
+  using Moment = std::optional<Clock::time_point>;
 
-constexpr double kPayload = 1448.0 / 1514;  // see all_reduce_time()
-
-// "200mbit" -> 2e8. None unless the text is a number followed by one of the units.
-std::optional<double> parse_with_unit(std::string_view text, const Units& units) {
-  double number = 0;
-  const char* const begin = text.data();
-  const char* const end = begin + text.size();
-  const auto [rest, error] = std::from_chars(begin, end, number, std::chars_format::fixed);
-  if (error != std::errc{} || !std::isfinite(number) || number < 0) return std::nullopt;
-  for (const auto& [name, factor] : units) {
-    if (!name.empty() && name == std::string_view(rest, static_cast<size_t>(end - rest))) return number * factor;
-  }
-  return std::nullopt;
-}
-
-std::string format_rate(double bits_per_s) {
-  static constexpr std::array kNames = {"bit/s", "kbit/s", "Mbit/s", "Gbit/s", "Tbit/s"};
-  size_t unit = 0;
-  while (bits_per_s >= 999.5 && unit + 1 < kNames.size()) {
-    bits_per_s /= 1000;
-    ++unit;
-  }
-  return fmt::format("{:.4g} {}", bits_per_s, kNames[unit]);
-}
-
-ModelledLink link_of_table(const std::string& file, int64_t world) {
-  const AllReduceTable table = read_allreduce_csv(file);
-  try {
-    return {.world = world, .table = comm_costs(table, world), .file = file};
-  } catch (const InputError& error) {
-    throw InputError(fmt::format("--link {}: {}", file, error.what()));
-  }
-}
-
-LinkTime time_over(const ModelledLink& link, double steps, double bytes_on_wire) {
-  const double wire_s = bytes_on_wire * 8 / (kPayload * link.bits_per_s);
-  const double alone_s = wire_s + steps * link.latency_s;
-  return {alone_s, std::max(wire_s, alone_s / 2)};
-}
-
-LinkTime time_in(const CommCosts& costs, int64_t bytes) {
-  return {costs.isolated(static_cast<double>(bytes)), costs.gap(static_cast<double>(bytes))};
-}
-
-}  // namespace
-
-struct LinkQueue::Line {
-  void run();
-
-  std::mutex mutex;
-  std::condition_variable changed;
-  std::deque<std::shared_ptr<LinkTransfer>> transfers;
-  Clock::time_point last_end = {};  // the modelled end of the previous transfer; at first long ago
-  bool closing = false;
+  LinkTime time;
+  c10::intrusive_ptr<OwnWork> work;      // complete when the data are there and the link would have carried them
+  Moment all_arrived_at = std::nullopt;  // when the last rank came
+  Moment data_ready_at = std::nullopt;
 };
 
-LinkQueue::LinkQueue() : line_(std::make_shared<Line>()), timer_([line = line_] { line->run(); }) {}
-
-LinkQueue::~LinkQueue() {
-  {
-    const std::lock_guard lock(line_->mutex);
-    line_->closing = true;
+// A link's transfers, first in, first out. Thread-safe.
+class LinkQueue {
+ public:
+  // Puts a transfer behind those before it.
+  void add(const std::shared_ptr<LinkTransfer>& transfer) {
+    const std::lock_guard lock(mutex_);
+    transfers_.push_back(transfer);
   }
-  line_->changed.notify_one();
-  if (timer_.get_id() == std::this_thread::get_id()) {
-    timer_.detach();  // the timer itself runs this destructor: waiting here would take for ever
-  } else {
-    timer_.join();
+
+  // moment: one of a transfer's, which is now.
+  void note(LinkTransfer::Moment& moment) {
+    const std::lock_guard lock(mutex_);
+    moment = Clock::now();
+    changed_.notify_one();
   }
-}
 
-void LinkQueue::add(const std::shared_ptr<LinkTransfer>& transfer) {
-  const std::lock_guard lock(line_->mutex);
-  line_->transfers.push_back(transfer);
-}
-
-void LinkQueue::note(LinkTransfer::Moment& moment) {
-  const std::lock_guard lock(line_->mutex);
-  moment = Clock::now();
-  line_->changed.notify_one();
-}
-
-void LinkQueue::fail(const std::shared_ptr<LinkTransfer>& transfer, const std::exception_ptr& error) {
-  {
-    const std::lock_guard lock(line_->mutex);
-    const auto place = std::ranges::find(line_->transfers, transfer);
-    if (place == line_->transfers.end()) return;  // it has failed already
-    line_->transfers.erase(place);
-  }
-  line_->changed.notify_one();
-  transfer->complete(error);
-}
-
-void LinkQueue::Line::run() {
-  prctl(PR_SET_TIMERSLACK, 1UL);  // nanoseconds: the default, 50 us, is the time of a small collective
-  std::unique_lock lock(mutex);
-  for (;;) {
-    if (transfers.empty() && closing) return;
-    if (transfers.empty() || !transfers.front()->all_arrived_at || !transfers.front()->data_ready_at) {
-      changed.wait(lock);
-      continue;
+  // Completes a transfer at once, wherever in the queue, unless it has failed already.
+  void fail(const std::shared_ptr<LinkTransfer>& transfer, const std::exception_ptr& error) {
+    {
+      const std::lock_guard lock(mutex_);
+      if (std::erase(transfers_, transfer) == 0) return;
+      changed_.notify_one();
     }
-    const LinkTransfer& first = *transfers.front();
-    const auto end = std::max(*first.all_arrived_at + ticks(first.time.alone_s), last_end + ticks(first.time.gap_s));
-    if (Clock::now() < end) {
-      changed.wait_until(lock, end);  // the queue may be another afterwards: a transfer may have failed
-      continue;
-    }
-    std::shared_ptr<LinkTransfer> transfer = std::move(transfers.front());
-    transfers.pop_front();
-    last_end = end;
-    lock.unlock();
-    transfer->complete(nullptr);
-    transfer = nullptr;  // frees what it holds, without the lock
-    lock.lock();
+    transfer->work->complete(error);
   }
-}
+
+  // From then on run() returns when the queue is empty.
+  void close() {
+    const std::lock_guard lock(mutex_);
+    is_closing_ = true;
+    changed_.notify_one();
+  }
+
+  // Sleeps until the next transfer's end, and completes it.
+  void run() {
+    prctl(PR_SET_TIMERSLACK, 1UL);  // nanoseconds: the default, 50 us, is the time of a small collective
+    std::unique_lock lock(mutex_);
+    for (;;) {
+      if (transfers_.empty() && is_closing_) return;
+      if (transfers_.empty() || !transfers_.front()->all_arrived_at || !transfers_.front()->data_ready_at) {
+        changed_.wait(lock);
+        continue;
+      }
+      const LinkTransfer& first = *transfers_.front();
+      const auto end = std::max(*first.all_arrived_at + ticks(first.time.alone_s), last_end_ + ticks(first.time.gap_s));
+      if (Clock::now() < end) {
+        changed_.wait_until(lock, end);  // the queue may be another afterwards: a transfer may have failed
+        continue;
+      }
+      std::shared_ptr<LinkTransfer> transfer = std::move(transfers_.front());
+      transfers_.pop_front();
+      last_end_ = end;
+      lock.unlock();
+      transfer->work->complete(nullptr);
+      transfer = nullptr;  // frees what it holds, without the lock
+      lock.lock();
+    }
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<std::shared_ptr<LinkTransfer>> transfers_;
+  Clock::time_point last_end_ = {};  // the modelled end of the previous transfer; at first long ago
+  bool is_closing_ = false;
+};
 
 // ---- Collectives on CPUs, and on one device.
 
-namespace {
-
 using c10::impl::VirtualGuardImpl;
+
+int64_t bytes_of(const std::vector<at::Tensor>& tensors) {
+  int64_t bytes = 0;
+  for (const at::Tensor& tensor : tensors) bytes += static_cast<int64_t>(tensor.nbytes());
+  return bytes;
+}
 
 // The collectives that a link carries. Others are refused.
 class LinkedCollectives : public c10d::Backend {
@@ -217,9 +168,17 @@ class LinkedCollectives : public c10d::Backend {
 class LinkedBackend final : public LinkedCollectives {
  public:
   LinkedBackend(c10::intrusive_ptr<c10d::Backend> inner, ModelledLink link)
-      : LinkedCollectives(inner->getRank(), inner->getSize(), std::move(link)),
-        queue_(std::make_shared<LinkQueue>()),
-        inner_(std::move(inner)) {}
+      : LinkedCollectives(inner->getRank(), inner->getSize(), std::move(link)), inner_(std::move(inner)) {}
+
+  ~LinkedBackend() override {
+    inner_ = nullptr;  // ends what is in flight, so that the queue can end
+    queue_->close();
+    if (timer_.get_id() == std::this_thread::get_id()) {
+      timer_.detach();  // waiting here would take for ever
+    } else {
+      timer_.join();
+    }
+  }
 
   const std::string getBackendName() const override { return inner_->getBackendName(); }  // NOLINT(readability-const-return-type)
   c10::intrusive_ptr<Options> getBackendOptions() override { return inner_->getBackendOptions(); }
@@ -233,8 +192,7 @@ class LinkedBackend final : public LinkedCollectives {
  private:
   Work start(const Collective& collective, c10::function_ref<Work(c10d::Backend& inner)> move) override {
     const auto work = c10::make_intrusive<OwnWork>(rank_, collective.type, collective.name, collective.tensors);
-    auto transfer = std::make_shared<LinkTransfer>(
-        LinkTransfer{.time = collective.time, .complete = [work](std::exception_ptr error) { work->complete(std::move(error)); }});
+    const auto transfer = std::make_shared<LinkTransfer>(LinkTransfer{.time = collective.time, .work = work});
     // The trace shows the link's times, not those of the data's own move.
     const at::DisableRecordFunctionGuard unrecorded;
     std::vector<at::Tensor> roll_call{at::zeros({1})};
@@ -260,8 +218,9 @@ class LinkedBackend final : public LinkedCollectives {
         /*uses_future=*/false);
   }
 
-  std::shared_ptr<LinkQueue> queue_;
-  c10::intrusive_ptr<c10d::Backend> inner_;  // destroyed first: it ends what is in flight, so that the queue can end
+  const std::shared_ptr<LinkQueue> queue_ = std::make_shared<LinkQueue>();  // also the timer's, and of what is in flight
+  std::thread timer_{[queue = queue_] { queue->run(); }};
+  c10::intrusive_ptr<c10d::Backend> inner_;
 };
 
 // Complete for the CPU at once, and for a stream when that has waited for it.
@@ -356,50 +315,6 @@ c10::intrusive_ptr<c10d::Backend> make_linked_backend(c10::intrusive_ptr<c10d::B
 
 c10::intrusive_ptr<c10d::Backend> make_linked_device(const ModelledLink& link, c10::Device device, std::unique_ptr<DeviceTimer> timer) {
   return c10::make_intrusive<LinkedDevice>(link, device, std::move(timer));
-}
-
-// ---- How long a collective takes.
-
-ModelledLink parse_link(const std::string& text, int64_t world) {
-  if (world < 1) throw InputError(fmt::format("--link {}: timed for {} ranks; expected at least 1", text, world));
-  if (text.ends_with(".csv")) return link_of_table(text, world);
-  const size_t comma = text.find(',');
-  const auto rate = parse_with_unit(std::string_view(text).substr(0, comma), kRateUnits);
-  const auto latency = comma == std::string::npos ? std::optional(kDefaultLinkLatency)
-                                                  : parse_with_unit(std::string_view(text).substr(comma + 1), kTimeUnits);
-  if (!rate || !latency) {
-    throw InputError(fmt::format("--link {}: expected RATE[,LATENCY] such as 1gbit or 200mbit,1ms, or an allreduce.csv", text));
-  }
-  if (!(*rate >= kSlowestRate && *rate <= 1e15)) throw InputError(fmt::format("--link {}: expected a rate from 1kbit to 1000tbit", text));
-  if (*latency > kLongestLatency) throw InputError(fmt::format("--link {}: expected a latency of at most 60s", text));
-  return {.world = world, .bits_per_s = *rate, .latency_s = *latency};
-}
-
-std::string describe(const ModelledLink& link) {
-  const std::string ranks = fmt::format("{} {}", link.world, link.world == 1 ? "rank" : "ranks");
-  if (link.table) return fmt::format("{}, {}", link.file, ranks);
-  return fmt::format("{}, {}, {}", format_rate(link.bits_per_s), format_seconds(link.latency_s), ranks);
-}
-
-LinkTime all_reduce_time(const ModelledLink& link, int64_t bytes) {
-  if (link.table) return time_in(*link.table, bytes);
-  const auto n = static_cast<double>(link.world);
-  return time_over(link, 2 * (n - 1), 2 * (n - 1) / n * static_cast<double>(bytes));
-}
-
-LinkTime share_time(const ModelledLink& link, int64_t bytes) {
-  const LinkTime both = all_reduce_time(link, bytes);
-  return {both.alone_s / 2, both.gap_s / 2};
-}
-
-LinkTime broadcast_time(const ModelledLink& link, int64_t bytes) {
-  if (link.table) return time_in(*link.table, bytes);
-  const double steps = std::bit_width(static_cast<uint64_t>(link.world - 1));
-  return time_over(link, steps, steps * static_cast<double>(bytes));
-}
-
-double agreement_time(const ModelledLink& link, int64_t bytes) {
-  return broadcast_time(link, bytes).alone_s;  // it has as many steps of as many bytes
 }
 
 }  // namespace firkin

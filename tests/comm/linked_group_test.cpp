@@ -196,25 +196,30 @@ TEST(LinkedGroup, RefusesALinkForFewerRanksThanThereAre) {
   EXPECT_THROW(make_process_group(c10::make_intrusive<c10d::HashStore>(), 0, 2, {.link = slow_link(1)}), InputError);
 }
 
-TEST(LinkQueue, AFailureDoesNotWaitForThoseBeforeIt) {
-  LinkQueue queue;
-  std::vector<std::string> order;
-  std::latch completed(1);
-  const auto first = std::make_shared<LinkTransfer>(LinkTransfer{.time = {0.05, 0}, .complete = [&](const std::exception_ptr&) {
-                                                                   order.emplace_back("first");
-                                                                   completed.count_down();
-                                                                 }});
-  const auto second = std::make_shared<LinkTransfer>(
-      LinkTransfer{.time = {0, 0}, .complete = [&](const std::exception_ptr& error) { order.emplace_back(error ? "failure" : "second"); }});
-  queue.add(first);
-  queue.add(second);
-  queue.fail(second, std::make_exception_ptr(RuntimeError("broken")));
-  queue.fail(second, std::make_exception_ptr(RuntimeError("broken again")));
-  EXPECT_THAT(order, ElementsAre("failure"));
-  queue.note(first->all_arrived_at);
-  queue.note(first->data_ready_at);
-  completed.wait();
-  EXPECT_THAT(order, ElementsAre("failure", "first"));
+// A backend whose all-reduces end when a test says so.
+struct HandBackend final : c10d::Backend {
+  HandBackend() : c10d::Backend(0, 1) {}
+  const std::string getBackendName() const override { return "hand"; }  // NOLINT(readability-const-return-type)
+  Work allreduce(std::vector<at::Tensor>& tensors, const c10d::AllreduceOptions& /*options*/) override {
+    return calls.emplace_back(c10::make_intrusive<OwnWork>(0, c10d::OpType::ALLREDUCE, nullptr, tensors));
+  }
+  std::vector<c10::intrusive_ptr<OwnWork>> calls;
+};
+
+TEST(LinkedBackend, AFailureDoesNotWaitForThoseBeforeIt) {
+  const auto inner = c10::make_intrusive<HandBackend>();
+  const auto linked = make_linked_backend(inner, slow_link(2));
+  std::vector<at::Tensor> tensors{bytes(1)};
+  const Work first = linked->allreduce(tensors, {});
+  const Work second = linked->allreduce(tensors, {});
+  ASSERT_EQ(inner->calls.size(), 4u);  // each is two: the data, and the arrival of all ranks
+  inner->calls[2]->complete(std::make_exception_ptr(RuntimeError("broken")));
+  inner->calls[3]->complete(std::make_exception_ptr(RuntimeError("broken again")));
+  EXPECT_EQ(message_of<RuntimeError>([&] { second->wait(); }), "broken");
+  EXPECT_FALSE(first->isCompleted());
+  inner->calls[0]->complete(nullptr);
+  inner->calls[1]->complete(nullptr);
+  EXPECT_TRUE(first->wait());
 }
 
 constexpr double kPayloadOfGbit = 1e9 / 8 * 1448 / 1514;  // bytes per second

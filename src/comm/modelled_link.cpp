@@ -1,0 +1,115 @@
+#include "firkin/comm/modelled_link.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <charconv>
+#include <cmath>
+#include <string_view>
+#include <utility>
+
+#include "firkin/base/error.h"
+#include "firkin/base/units.h"
+#include "firkin/plan/measurements.h"
+
+namespace firkin {
+namespace {
+
+using Units = std::array<std::pair<std::string_view, double>, 5>;
+
+constexpr Units kRateUnits = {{{"bit", 1}, {"kbit", 1e3}, {"mbit", 1e6}, {"gbit", 1e9}, {"tbit", 1e12}}};
+constexpr Units kTimeUnits = {{{"us", 1e-6}, {"ms", 1e-3}, {"s", 1}}};
+constexpr double kSlowestRate = 1e3;    // bit/s
+constexpr double kLongestLatency = 60;  // seconds
+
+constexpr double kPayload = 1448.0 / 1514;  // see all_reduce_time()
+
+// "200mbit" -> 2e8. None unless the text is a number followed by one of the units.
+std::optional<double> parse_with_unit(std::string_view text, const Units& units) {
+  double number = 0;
+  const char* const begin = text.data();
+  const char* const end = begin + text.size();
+  const auto [rest, error] = std::from_chars(begin, end, number, std::chars_format::fixed);
+  if (error != std::errc{} || !std::isfinite(number) || number < 0) return std::nullopt;
+  for (const auto& [name, factor] : units) {
+    if (!name.empty() && name == std::string_view(rest, static_cast<size_t>(end - rest))) return number * factor;
+  }
+  return std::nullopt;
+}
+
+std::string format_rate(double bits_per_s) {
+  static constexpr std::array kNames = {"bit/s", "kbit/s", "Mbit/s", "Gbit/s", "Tbit/s"};
+  size_t unit = 0;
+  while (bits_per_s >= 999.5 && unit + 1 < kNames.size()) {
+    bits_per_s /= 1000;
+    ++unit;
+  }
+  return fmt::format("{:.4g} {}", bits_per_s, kNames[unit]);
+}
+
+ModelledLink link_of_table(const std::string& file, int64_t world) {
+  const AllReduceTable table = read_allreduce_csv(file);
+  try {
+    return {.world = world, .table = comm_costs(table, world), .file = file};
+  } catch (const InputError& error) {
+    throw InputError(fmt::format("--link {}: {}", file, error.what()));
+  }
+}
+
+LinkTime time_over(const ModelledLink& link, double steps, double bytes_on_wire) {
+  const double wire_s = bytes_on_wire * 8 / (kPayload * link.bits_per_s);
+  const double alone_s = wire_s + steps * link.latency_s;
+  return {alone_s, std::max(wire_s, alone_s / 2)};
+}
+
+LinkTime time_in(const CommCosts& costs, int64_t bytes) {
+  return {costs.isolated(static_cast<double>(bytes)), costs.gap(static_cast<double>(bytes))};
+}
+
+}  // namespace
+
+ModelledLink parse_link(const std::string& text, int64_t world) {
+  if (world < 1) throw InputError(fmt::format("--link {}: timed for {} ranks; expected at least 1", text, world));
+  if (text.ends_with(".csv")) return link_of_table(text, world);
+  const size_t comma = text.find(',');
+  const auto rate = parse_with_unit(std::string_view(text).substr(0, comma), kRateUnits);
+  const auto latency = comma == std::string::npos ? std::optional(kDefaultLinkLatency)
+                                                  : parse_with_unit(std::string_view(text).substr(comma + 1), kTimeUnits);
+  if (!rate || !latency) {
+    throw InputError(fmt::format("--link {}: expected RATE[,LATENCY] such as 1gbit or 200mbit,1ms, or an allreduce.csv", text));
+  }
+  if (!(*rate >= kSlowestRate && *rate <= 1e15)) throw InputError(fmt::format("--link {}: expected a rate from 1kbit to 1000tbit", text));
+  if (*latency > kLongestLatency) throw InputError(fmt::format("--link {}: expected a latency of at most 60s", text));
+  return {.world = world, .bits_per_s = *rate, .latency_s = *latency};
+}
+
+std::string describe(const ModelledLink& link) {
+  const std::string ranks = fmt::format("{} {}", link.world, link.world == 1 ? "rank" : "ranks");
+  if (link.table) return fmt::format("{}, {}", link.file, ranks);
+  return fmt::format("{}, {}, {}", format_rate(link.bits_per_s), format_seconds(link.latency_s), ranks);
+}
+
+LinkTime all_reduce_time(const ModelledLink& link, int64_t bytes) {
+  if (link.table) return time_in(*link.table, bytes);
+  const auto n = static_cast<double>(link.world);
+  return time_over(link, 2 * (n - 1), 2 * (n - 1) / n * static_cast<double>(bytes));
+}
+
+LinkTime share_time(const ModelledLink& link, int64_t bytes) {
+  const LinkTime both = all_reduce_time(link, bytes);
+  return {both.alone_s / 2, both.gap_s / 2};
+}
+
+LinkTime broadcast_time(const ModelledLink& link, int64_t bytes) {
+  if (link.table) return time_in(*link.table, bytes);
+  const double steps = std::bit_width(static_cast<uint64_t>(link.world - 1));
+  return time_over(link, steps, steps * static_cast<double>(bytes));
+}
+
+double agreement_time(const ModelledLink& link, int64_t bytes) {
+  return broadcast_time(link, bytes).alone_s;  // it has as many steps of as many bytes
+}
+
+}  // namespace firkin
