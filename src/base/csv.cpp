@@ -4,12 +4,12 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 #include <optional>
 
 #include "firkin/base/error.h"
 #include "firkin/base/file.h"
+#include "firkin/base/units.h"
 
 namespace firkin {
 namespace {
@@ -88,16 +88,6 @@ void check_header(const std::vector<std::string>& header, const CsvColumns& colu
   }
 }
 
-template <typename Number>
-std::optional<Number> parsed(const std::string& text) {
-  Number value{};
-  const char* first = text.data();
-  const char* last = first + text.size();
-  const auto [end, error] = std::from_chars(first, last, value);
-  if (error != std::errc{} || end != last) return std::nullopt;
-  return value;
-}
-
 }  // namespace
 
 bool CsvTable::has(std::string_view column) const {
@@ -116,14 +106,14 @@ const std::string& CsvTable::text(size_t row, std::string_view column) const {
 
 int64_t CsvTable::integer(size_t row, std::string_view column) const {
   const std::string& field = text(row, column);
-  const auto value = parsed<int64_t>(field);
+  const auto value = parse_number<int64_t>(field);
   if (!value) fail(row, fmt::format("{} is '{}'; expected a whole number", column, shown(field)));
   return *value;
 }
 
 double CsvTable::number(size_t row, std::string_view column) const {
   const std::string& field = text(row, column);
-  const auto value = parsed<double>(field);
+  const auto value = parse_number<double>(field);
   if (!value || !std::isfinite(*value)) fail(row, fmt::format("{} is '{}'; expected a number", column, shown(field)));
   return *value;
 }

@@ -5,32 +5,19 @@
 #include <algorithm>
 #include <array>
 #include <cctype>
-#include <charconv>
 #include <cmath>
-#include <initializer_list>
-#include <string_view>
 
 #include "firkin/base/error.h"
 
 namespace firkin {
 
-namespace {
-
-struct Unit {
-  std::string_view name;
-  double factor;
-};
-
-// Parses a number that is directly followed by one of `units`, multiplied by the unit's factor; NaN if the text is
-// anything else.
-double in_units(std::string_view text, std::initializer_list<Unit> units) {
+double parse_in_units(std::string_view text, std::initializer_list<std::pair<std::string_view, double>> units) {
   double number = 0;
   const auto [rest, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-  const auto unit = std::ranges::find(units, text.substr(static_cast<size_t>(rest - text.data())), &Unit::name);
-  return error == std::errc{} && unit != units.end() ? number * unit->factor : std::nan("");
+  const auto unit =
+      std::ranges::find(units, text.substr(static_cast<size_t>(rest - text.data())), &std::pair<std::string_view, double>::first);
+  return error == std::errc{} && unit != units.end() ? number * unit->second : std::nan("");
 }
-
-}  // namespace
 
 int64_t bytes_from_mib(double mib, const std::string& what) {
   constexpr auto kBytes = static_cast<double>(kMiB);
@@ -44,18 +31,18 @@ int64_t bytes_from_mib(double mib, const std::string& what) {
 }
 
 int64_t parse_size(const std::string& text, const std::string& what, bool takes_bytes) {
-  const double bytes = in_units(text, {{"", takes_bytes ? 1 : std::nan("")},
-                                       {"B", 1},
-                                       {"K", 0x1p10},
-                                       {"KiB", 0x1p10},
-                                       {"KB", 1e3},
-                                       {"M", 0x1p20},
-                                       {"MiB", 0x1p20},
-                                       {"MB", 1e6},
-                                       {"G", 0x1p30},
-                                       {"GiB", 0x1p30},
-                                       {"GB", 1e9},
-                                       {"TiB", 0x1p40}});
+  const double bytes = parse_in_units(text, {{"", takes_bytes ? 1 : std::nan("")},
+                                             {"B", 1},
+                                             {"K", 0x1p10},
+                                             {"KiB", 0x1p10},
+                                             {"KB", 1e3},
+                                             {"M", 0x1p20},
+                                             {"MiB", 0x1p20},
+                                             {"MB", 1e6},
+                                             {"G", 0x1p30},
+                                             {"GiB", 0x1p30},
+                                             {"GB", 1e9},
+                                             {"TiB", 0x1p40}});
   const bool counts_bytes = !text.empty() && std::isdigit(static_cast<unsigned char>(text.back())) != 0;
   if (!(bytes >= 0.5 && bytes < 0x1p53) || (counts_bytes && bytes != std::floor(bytes))) {
     throw InputError(fmt::format("{} {}: expected a size {}, such as {}, 25MiB or 1GiB", what, text,
@@ -66,7 +53,7 @@ int64_t parse_size(const std::string& text, const std::string& what, bool takes_
 
 double parse_seconds(const std::string& text, const std::string& what) {
   constexpr double kLongest = 1e9;
-  const double seconds = in_units(text, {{"", 1}, {"s", 1}, {"us", 1e-6}, {"ms", 1e-3}, {"m", 60}, {"min", 60}, {"h", 3600}});
+  const double seconds = parse_in_units(text, {{"", 1}, {"s", 1}, {"us", 1e-6}, {"ms", 1e-3}, {"m", 60}, {"min", 60}, {"h", 3600}});
   if (!(seconds >= 0 && seconds <= kLongest)) throw InputError(fmt::format("{} {}: expected a time, such as 500ms, 90s or 5m", what, text));
   return seconds;
 }

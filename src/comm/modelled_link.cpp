@@ -5,9 +5,6 @@
 #include <algorithm>
 #include <array>
 #include <bit>
-#include <charconv>
-#include <cmath>
-#include <string_view>
 #include <utility>
 
 #include "firkin/base/error.h"
@@ -17,27 +14,7 @@
 namespace firkin {
 namespace {
 
-using Units = std::array<std::pair<std::string_view, double>, 5>;
-
-constexpr Units kRateUnits = {{{"bit", 1}, {"kbit", 1e3}, {"mbit", 1e6}, {"gbit", 1e9}, {"tbit", 1e12}}};
-constexpr Units kTimeUnits = {{{"us", 1e-6}, {"ms", 1e-3}, {"s", 1}}};
-constexpr double kSlowestRate = 1e3;    // bit/s
-constexpr double kLongestLatency = 60;  // seconds
-
 constexpr double kPayload = 1448.0 / 1514;  // see all_reduce_time()
-
-// "200mbit" -> 2e8. None unless the text is a number followed by one of the units.
-std::optional<double> parse_with_unit(std::string_view text, const Units& units) {
-  double number = 0;
-  const char* const begin = text.data();
-  const char* const end = begin + text.size();
-  const auto [rest, error] = std::from_chars(begin, end, number, std::chars_format::fixed);
-  if (error != std::errc{} || !std::isfinite(number) || number < 0) return std::nullopt;
-  for (const auto& [name, factor] : units) {
-    if (!name.empty() && name == std::string_view(rest, static_cast<size_t>(end - rest))) return number * factor;
-  }
-  return std::nullopt;
-}
 
 std::string format_rate(double bits_per_s) {
   static constexpr std::array kNames = {"bit/s", "kbit/s", "Mbit/s", "Gbit/s", "Tbit/s"};
@@ -74,15 +51,15 @@ ModelledLink parse_link(const std::string& text, int64_t world) {
   if (world < 1) throw InputError(fmt::format("--link {}: timed for {} ranks; expected at least 1", text, world));
   if (text.ends_with(".csv")) return link_of_table(text, world);
   const size_t comma = text.find(',');
-  const auto rate = parse_with_unit(std::string_view(text).substr(0, comma), kRateUnits);
-  const auto latency = comma == std::string::npos ? std::optional(kDefaultLinkLatency)
-                                                  : parse_with_unit(std::string_view(text).substr(comma + 1), kTimeUnits);
-  if (!rate || !latency) {
+  const double rate = parse_in_units(text.substr(0, comma), {{"bit", 1}, {"kbit", 1e3}, {"mbit", 1e6}, {"gbit", 1e9}, {"tbit", 1e12}});
+  double latency = kDefaultLinkLatency;
+  if (comma != std::string::npos) latency = parse_in_units(text.substr(comma + 1), {{"us", 1e-6}, {"ms", 1e-3}, {"s", 1}});
+  if (!(rate >= 0 && latency >= 0)) {
     throw InputError(fmt::format("--link {}: expected RATE[,LATENCY] such as 1gbit or 200mbit,1ms, or an allreduce.csv", text));
   }
-  if (!(*rate >= kSlowestRate && *rate <= 1e15)) throw InputError(fmt::format("--link {}: expected a rate from 1kbit to 1000tbit", text));
-  if (*latency > kLongestLatency) throw InputError(fmt::format("--link {}: expected a latency of at most 60s", text));
-  return {.world = world, .bits_per_s = *rate, .latency_s = *latency};
+  if (rate < 1e3 || rate > 1e15) throw InputError(fmt::format("--link {}: expected a rate from 1kbit to 1000tbit", text));
+  if (latency > 60) throw InputError(fmt::format("--link {}: expected a latency of at most 60s", text));
+  return {.world = world, .bits_per_s = rate, .latency_s = latency};
 }
 
 std::string describe(const ModelledLink& link) {

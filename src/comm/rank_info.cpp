@@ -4,10 +4,10 @@
 
 #include <algorithm>
 #include <array>
-#include <charconv>
 #include <cstdlib>
 
 #include "firkin/base/error.h"
+#include "firkin/base/units.h"
 
 namespace firkin {
 namespace {
@@ -47,13 +47,9 @@ std::optional<std::string> variable(const char* name) {
 int number(const char* name) {
   const auto text = variable(name);
   if (!text) throw InputError(fmt::format("{} is not set, though other variables of the same launcher are", name));
-  int value = 0;
-  const char* const end = text->data() + text->size();
-  const auto parsed = std::from_chars(text->data(), end, value);
-  if (parsed.ec != std::errc() || parsed.ptr != end || value < 0) {
-    throw InputError(fmt::format("{}={}: expected a number, 0 or more", name, *text));
-  }
-  return value;
+  const auto value = parse_number<int>(*text);
+  if (!value || *value < 0) throw InputError(fmt::format("{}={}: expected a number, 0 or more", name, *text));
+  return *value;
 }
 
 int number_or(const char* name, int fallback) {

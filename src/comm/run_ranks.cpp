@@ -16,7 +16,6 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
-#include <charconv>
 #include <chrono>
 #include <csignal>
 #include <cstdlib>
@@ -31,6 +30,7 @@
 #include "firkin/base/error.h"
 #include "firkin/base/file.h"
 #include "firkin/base/machine.h"
+#include "firkin/base/units.h"
 #include "firkin/comm/rank_info.h"
 
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
@@ -270,21 +270,13 @@ struct LocalLaunch {
 
 // ---- This process as a rank.
 
-std::optional<int> parse_number(const std::string& text) {
-  int value = 0;
-  const char* end = text.data() + text.size();
-  const auto parsed = std::from_chars(text.data(), end, value);
-  if (parsed.ec != std::errc() || parsed.ptr != end) return std::nullopt;
-  return value;
-}
-
 struct RankArguments {
   std::optional<int> ranks;         // from --ranks
   std::vector<std::string> others;  // in their order
 };
 
 int parse_ranks(const std::string& text) {
-  const auto ranks = parse_number(text);
+  const auto ranks = parse_number<int>(text);
   if (!ranks || *ranks < 1 || *ranks > kMostLocalRanks) {
     throw InputError(fmt::format("--ranks {}: expected 1 to {}", text, kMostLocalRanks));
   }

@@ -2,10 +2,8 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 #include <iterator>
-#include <system_error>
 
 #include "benchmark_rows.h"
 #include "firkin/base/csv.h"
@@ -14,14 +12,6 @@
 
 namespace firkin {
 namespace {
-
-template <typename Number>
-std::optional<Number> whole_word(std::string_view word) {
-  Number value{};
-  const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), value);
-  if (error != std::errc{} || end != word.data() + word.size()) return std::nullopt;
-  return value;
-}
 
 // Keeps the rows whose `member` is one value: `asked`, else the first of `preferred` that occurs, else the only one.
 void keep_one(BenchmarkRows& found, std::string BenchmarkRow::*member, const char* what, const std::string& asked,
@@ -140,7 +130,7 @@ std::vector<std::string_view> words_of(std::string_view line, std::string_view b
 }
 
 std::optional<double> number_in(std::string_view word) {
-  return whole_word<double>(word);
+  return parse_number<double>(word);
 }
 
 std::string_view untagged(std::string_view word) {
@@ -152,7 +142,7 @@ std::string_view untagged(std::string_view word) {
 }
 
 std::optional<int64_t> tagged_integer(std::string_view word) {
-  return whole_word<int64_t>(untagged(word));
+  return parse_number<int64_t>(untagged(word));
 }
 
 // ---- osu_allreduce of the OSU micro-benchmarks: "# OSU MPI Allreduce Latency Test v7.3", "# Size  Avg Latency(us) ...", a

@@ -1,9 +1,15 @@
 // Bytes and seconds: constants, parsing, and human-readable formatting.
 #pragma once
 
+#include <charconv>
 #include <chrono>
 #include <cstdint>
+#include <initializer_list>
+#include <optional>
 #include <string>
+#include <string_view>
+#include <system_error>
+#include <utility>
 
 namespace firkin {
 
@@ -19,6 +25,18 @@ inline double mib(double bytes) {
 inline double mib(int64_t bytes) {
   return mib(static_cast<double>(bytes));
 }
+
+// The number that is the whole text; none if it is anything else.
+template <typename Number>
+std::optional<Number> parse_number(std::string_view text) {
+  Number value{};
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  return error == std::errc{} && end == text.data() + text.size() ? std::optional(value) : std::nullopt;
+}
+
+// A number that is directly followed by one of `units`, multiplied by the unit's factor; NaN if the text is anything
+// else.
+double parse_in_units(std::string_view text, std::initializer_list<std::pair<std::string_view, double>> units);
 
 // Bytes in a size given in MiB, rounded to the nearest byte. Throws InputError unless mib is finite, positive and below
 // 2^43 (8 EiB). `what` names the value in the message ("cap_mib").
