@@ -91,7 +91,7 @@ void BucketFlight::tensor_placed(c10::Device device) {
   if (--missing_ == 0) full_at_ = now();
 }
 
-void BucketFlight::launch(c10::Device device, c10::function_ref<BucketReduction()> start) {
+void BucketFlight::launch(c10::Device device, c10::function_ref<Work()> start) {
   expect(State::kFilling);
   launched_at_ = now();
   reduction_ = start();
@@ -99,17 +99,17 @@ void BucketFlight::launch(c10::Device device, c10::function_ref<BucketReduction(
   if (event_ && device_.type() != event_->device_type()) event_.reset();
   *ended_at_ = 0;
   state_ = State::kInFlight;
-  if (reduction_.work == nullptr) return;
+  if (reduction_ == nullptr) return;
   if (!device_.is_cpu()) {
     if (!timing_) return;
-    const auto sum = reduction_.work->getFuture();
+    const auto sum = reduction_->getFuture();
     if (!sum->completed()) return;  // over Gloo, where the CPU would have to wait
     const c10::StreamGuard guard(*timing_);
     sum->wait();  // only the stream does
     arrived_at_ = now();
     return;
   }
-  reduction_.work->getFuture()->addCallback(
+  reduction_->getFuture()->addCallback(
       [ended_at = ended_at_](c10::ivalue::Future& future) {
         if (!future.hasError()) *ended_at = Clock::now().time_since_epoch().count();
       },
@@ -117,8 +117,8 @@ void BucketFlight::launch(c10::Device device, c10::function_ref<BucketReduction(
 }
 
 bool BucketFlight::is_pending() const {
-  if (state_ != State::kInFlight || reduction_.work == nullptr) return false;
-  return device_.is_cpu() ? *ended_at_ == 0 : !reduction_.work->isCompleted();
+  if (state_ != State::kInFlight || reduction_ == nullptr) return false;
+  return device_.is_cpu() ? *ended_at_ == 0 : !reduction_->isCompleted();
 }
 
 bool BucketFlight::wait(const ProcessGroup& group, c10::function_ref<std::string()> what) {
@@ -127,8 +127,7 @@ bool BucketFlight::wait(const ProcessGroup& group, c10::function_ref<std::string
     return false;
   }
   expect(State::kInFlight);
-  if (reduction_.finish) reduction_.finish();
-  if (reduction_.work != nullptr) firkin::wait(group, reduction_.work, what);
+  if (reduction_ != nullptr) firkin::wait(group, reduction_, what);
   if (!device_.is_cpu()) {
     if (!event_) event_.emplace(device_.type());
     event_->record(current_stream(device_));
@@ -136,7 +135,7 @@ bool BucketFlight::wait(const ProcessGroup& group, c10::function_ref<std::string
   }
   Clock::rep unset = 0;  // the backend did not say when
   ended_at_->compare_exchange_strong(unset, Clock::now().time_since_epoch().count());
-  reduction_ = {};
+  reduction_ = nullptr;
   state_ = State::kReduced;
   return true;
 }

@@ -10,7 +10,6 @@
 #include <atomic>
 #include <chrono>
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -71,13 +70,6 @@ class StreamMark {
   std::vector<Place> places_;
 };
 
-// A reduction of one bucket in progress. `finish` blocks until the bucket holds the result; it runs on the thread that
-// completes the step.
-struct BucketReduction {
-  Work work;                     // for completion times; may be null
-  std::function<void()> finish;  // called before waiting for `work`; may be empty
-};
-
 // A bucket's way through a step.
 struct BucketTimes {
   DeviceTime ready;  // the last of its gradients was in it; `launched` if backward has not filled it
@@ -108,12 +100,11 @@ class BucketFlight {
   // Call it before launch(): on a device, makes what is queued on the current stream from now on come after all writing
   // into the bucket.
   void join_writers(c10::Device device) { writers_.join(device); }
-  // start: sends the bucket, which is on this device.
-  void launch(c10::Device device, c10::function_ref<BucketReduction()> start);
+  // start: sends the bucket, which is on this device. Null: nothing has to be waited for.
+  void launch(c10::Device device, c10::function_ref<Work()> start);
 
   // On a CPU, blocks until the sum is there. On a device, makes the current stream wait for it; call it again for
-  // another stream. Throws what firkin::wait() and the reduction's `finish` throw. Returns whether it was the first
-  // call.
+  // another stream. Throws what firkin::wait() throws. Returns whether it was the first call.
   bool wait(const ProcessGroup& group, c10::function_ref<std::string()> what);
   void consume();
 
@@ -133,7 +124,7 @@ class BucketFlight {
   DeviceTime full_at_, launched_at_;
   DeviceTime arrived_at_;  // in a step that is timed by events
   BucketWriters writers_;
-  BucketReduction reduction_;  // in flight
+  Work reduction_;  // in flight
   c10::Device device_ = c10::kCPU;
   std::optional<c10::Event> event_;  // on a device: after the first wait()
   // Also the backend's, which may write to it when the step has failed and is forgotten.

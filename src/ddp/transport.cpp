@@ -17,8 +17,8 @@ using c10::ivalue::Future;
 
 class AllReduceOfBuckets final : public BucketCollective {
  public:
-  BucketReduction launch(const ProcessGroup& group, const GradientBuckets& buckets, int64_t bucket) override {
-    return {start_all_reduce(group, buckets.wire(bucket)), {}};
+  Work launch(const ProcessGroup& group, const GradientBuckets& buckets, int64_t bucket) override {
+    return start_all_reduce(group, buckets.wire(bucket));
   }
 };
 
@@ -46,8 +46,8 @@ void CommHookCalls::begin(const GradientBuckets& buckets) {
   error_ = nullptr;
 }
 
-BucketReduction CommHookCalls::launch(const ProcessGroup& /*group*/, const GradientBuckets& buckets, int64_t bucket) {
-  if (error_) return {};
+Work CommHookCalls::launch(const ProcessGroup& /*group*/, const GradientBuckets& buckets, int64_t bucket) {
+  if (error_) return nullptr;
   std::vector<size_t> offsets, lengths;
   std::vector<c10::IntArrayRef> sizes;
   std::vector<at::Tensor> parameters;
@@ -66,14 +66,14 @@ BucketReduction CommHookCalls::launch(const ProcessGroup& /*group*/, const Gradi
     future = hook_->runHook(seen);
   } catch (const std::exception&) {
     error_ = std::current_exception();
-    return {};
+    return nullptr;
   }
   ++count_;
   // Unlike c10d's own wrapper of a future, this can be waited for with a timeout, so that firkin::wait() can look out for
   // ranks that have died. An error of the future is for finish().
   const auto work = c10::make_intrusive<OwnWork>(0, c10d::OpType::ALLREDUCE, nullptr, std::vector<at::Tensor>{});
   future->addCallback([work](Future& /*future*/) { work->complete(nullptr); }, /*uses_future=*/false);
-  return {.work = work, .finish = {}};
+  return work;
 }
 
 void CommHookCalls::finish(const ProcessGroup& /*group*/, const GradientBuckets& buckets, int64_t bucket) {
@@ -275,7 +275,7 @@ void BucketTransport::drop(What what) {
     flight(bucket).wait(setup_.group, what);
     consume(bucket);
   }
-  collective_->drop();
+  collective_->drop(setup_.group);
   own_.clear();
   settled_.set();
 }

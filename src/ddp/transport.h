@@ -31,12 +31,12 @@ class BucketCollective {
   virtual ~BucketCollective() = default;
 
   virtual void begin(const GradientBuckets& /*buckets*/) {}  // a step begins
-  // Starts the reduction of buckets.wire(bucket), as it is on the current stream.
-  virtual BucketReduction launch(const ProcessGroup& group, const GradientBuckets& buckets, int64_t bucket) = 0;
+  // Starts the reduction of buckets.wire(bucket), as it is on the current stream. Null: nothing is to be waited for.
+  virtual Work launch(const ProcessGroup& group, const GradientBuckets& buckets, int64_t bucket) = 0;
   // Once the reduction has arrived: makes its result the bucket's content.
   virtual void finish(const ProcessGroup& /*group*/, const GradientBuckets& /*buckets*/, int64_t /*bucket*/) {}
   // Instead of finish(), if the step has failed: for all launched reductions, once they have arrived.
-  virtual void drop() {}
+  virtual void drop(const ProcessGroup& /*group*/) {}
 };
 
 // Calls a communication hook of PyTorch's own kind for buckets. A hook can fail when it is called, and later in what it
@@ -48,7 +48,7 @@ class CommHookCalls final : public BucketCollective {
 
   void begin(const GradientBuckets& buckets) override;
   // Never throws: see error().
-  BucketReduction launch(const ProcessGroup& group, const GradientBuckets& buckets, int64_t bucket) override;
+  Work launch(const ProcessGroup& group, const GradientBuckets& buckets, int64_t bucket) override;
   // Throws the error of the call's future, and InputError for a result of another size.
   void finish(const ProcessGroup& group, const GradientBuckets& buckets, int64_t bucket) override;
 

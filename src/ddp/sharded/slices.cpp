@@ -62,33 +62,35 @@ at::Tensor SlicedBucket::own(const ProcessGroup& group, const at::Tensor& bucket
   return bucket.narrow(0, range.begin, range.count);
 }
 
-BucketReduction SlicedBucket::launch(const ProcessGroup& group, const at::Tensor& bucket) {
-  if (group.is_alone() || bucket.numel() == 0) return {};
+Work SlicedBucket::launch(const ProcessGroup& group, const at::Tensor& bucket) {
+  if (group.is_alone() || bucket.numel() == 0) return nullptr;
   const at::NoGradGuard no_grad;
   // If one rank's slice is large, an all-reduce, of twice the bucket's bytes, is less to receive, and needs no memory.
   const bool is_lopsided = !lengths_.empty() && std::ranges::max(lengths_) * group.size > 2 * bucket.numel();
-  if (is_lopsided) return {start_all_reduce(group, bucket), {}};
+  if (is_lopsided) return start_all_reduce(group, bucket);
   // Not with Gloo, whose reduce-scatter is an all-reduce underneath.
   if (lengths_.empty() && !carries_by_gloo(group, bucket.device().type())) {
-    return {start_reduce_scatter(group, own(group, bucket), bucket), {}};
+    return start_reduce_scatter(group, own(group, bucket), bucket);
   }
   const int64_t slice = own_range(group, bucket.numel()).count;
   received_ = at::empty({group.size * slice}, bucket.options());
   const std::vector<SliceRange> runs = runs_of(group, bucket, lengths_, slice);
-  if (runs.size() == 1) return {start_all_to_all(group, received_, bucket, SliceLengths(lengths_.size(), slice), lengths_), {}};
+  if (runs.size() == 1) return start_all_to_all(group, received_, bucket, SliceLengths(lengths_.size(), slice), lengths_);
   for (const SliceRange& run : runs) in_pieces(group, received_, run).copy_(in_slices(group, bucket, run));
-  std::vector<Work> calls;
   for (const SliceRange& run : runs) {
-    calls.push_back(start_all_to_all(group, in_pieces(group, bucket, run).view(-1), in_pieces(group, received_, run).view(-1)));
+    pieces_.push_back(start_all_to_all(group, in_pieces(group, bucket, run).view(-1), in_pieces(group, received_, run).view(-1)));
   }
-  const Work last = calls.back();
-  calls.pop_back();
-  return {last, [group, calls = std::move(calls)] {
-            for (const Work& call : calls) wait(group, call, "a piece of a bucket");
-          }};
+  const Work last = pieces_.back();
+  pieces_.pop_back();
+  return last;
+}
+
+void SlicedBucket::wait_for_pieces(const ProcessGroup& group) {
+  for (const Work& piece : std::exchange(pieces_, {})) wait(group, piece, "a piece of a bucket");
 }
 
 void SlicedBucket::finish(const ProcessGroup& group, const at::Tensor& bucket) {
+  wait_for_pieces(group);
   const at::Tensor received = std::exchange(received_, {});
   if (!received.defined()) return;
   const at::NoGradGuard no_grad;
@@ -101,7 +103,8 @@ void SlicedBucket::finish(const ProcessGroup& group, const at::Tensor& bucket) {
   sum.copy_(whole);
 }
 
-void SlicedBucket::drop() {
+void SlicedBucket::drop(const ProcessGroup& group) {
+  wait_for_pieces(group);
   if (received_.defined()) keep_for_current_stream(received_);
   received_.reset();
 }
@@ -133,7 +136,7 @@ bool SlicedBuckets::is_any_gathering() const {
   return std::ranges::any_of(buckets_, &SlicedBucket::is_gathering);
 }
 
-BucketReduction SlicedBuckets::launch(const ProcessGroup& group, const GradientBuckets& buckets, int64_t bucket) {
+Work SlicedBuckets::launch(const ProcessGroup& group, const GradientBuckets& buckets, int64_t bucket) {
   return (*this)[bucket].launch(group, buckets.wire(bucket));
 }
 
@@ -141,8 +144,8 @@ void SlicedBuckets::finish(const ProcessGroup& group, const GradientBuckets& buc
   (*this)[bucket].finish(group, buckets.wire(bucket));
 }
 
-void SlicedBuckets::drop() {
-  for (SlicedBucket& bucket : buckets_) bucket.drop();
+void SlicedBuckets::drop(const ProcessGroup& group) {
+  for (SlicedBucket& bucket : buckets_) bucket.drop(group);
 }
 
 }  // namespace firkin

@@ -35,12 +35,12 @@ class SlicedBucket {
 
   // Sends every rank its slice, in half the bytes of an all-reduce. NCCL does so by a reduce-scatter, which sums on the
   // way. With Gloo, and if the bucket is not divided evenly, it is an all-to-all, and what arrives is kept here.
-  BucketReduction launch(const ProcessGroup& group, const at::Tensor& bucket);
+  Work launch(const ProcessGroup& group, const at::Tensor& bucket);
   // Once that has arrived: sums this rank's slice in the order of ranks. With two ranks, it equals an all-reduce's to
   // the last bit.
   void finish(const ProcessGroup& group, const at::Tensor& bucket);
   // Instead of finish(), if the sum is not needed.
-  void drop();
+  void drop(const ProcessGroup& group);
 
   // After the step: starts an all-gather of the slices.
   void gather(const ProcessGroup& group, const at::Tensor& bucket);
@@ -49,7 +49,10 @@ class SlicedBucket {
   void wait_for_gather(const ProcessGroup& group, c10::function_ref<std::string()> what);
 
  private:
+  void wait_for_pieces(const ProcessGroup& group);
+
   SliceLengths lengths_;
+  std::vector<Work> pieces_;  // all but the last that launch() has started
   // What the ranks have sent for this rank's slice, in their order. For a bucket that travels in pieces it is free
   // memory, and what they have sent is in the bucket's own. Undefined if nothing is to be summed.
   at::Tensor received_;
@@ -65,9 +68,9 @@ class SlicedBuckets final : public BucketCollective {
   const SlicedBucket& operator[](int64_t bucket) const { return buckets_[static_cast<size_t>(bucket)]; }
   bool is_any_gathering() const;
 
-  BucketReduction launch(const ProcessGroup& group, const GradientBuckets& buckets, int64_t bucket) override;
+  Work launch(const ProcessGroup& group, const GradientBuckets& buckets, int64_t bucket) override;
   void finish(const ProcessGroup& group, const GradientBuckets& buckets, int64_t bucket) override;
-  void drop() override;
+  void drop(const ProcessGroup& group) override;
 
  private:
   std::vector<SlicedBucket> buckets_;
