@@ -70,17 +70,9 @@ class Sharded final : public FirstUse {
   ~Sharded() override;
 
   std::vector<NamedTensor> parts() const;
-  void set_options(const ShardedOptions& options);  // before attach()
-  void attach(torch::optim::Optimizer& optimizer);
-  void detach();
-
-  // See ShardedOptimizer and DataParallel.
+  // See ShardedOptimizer.
   void step();
   double clip_gradients(double max_norm);
-  void gather_into(torch::optim::Optimizer& whole, std::optional<int> to);
-  void load_from(const torch::optim::Optimizer& whole);
-  std::vector<NamedTensor> gather_masters(std::optional<int> to);
-  void load_masters(const std::vector<NamedTensor>& masters);
 
   // Call it before the parameters change: afterwards this rank owes the others no gather.
   void settle();
@@ -94,6 +86,7 @@ class Sharded final : public FirstUse {
   void renewed() override;
 
  private:
+  friend class ShardedOptimizer;  // attaches the optimiser, and reads and writes its state
   using State = std::unique_ptr<torch::optim::OptimizerParamState>;
 
   void divide();

@@ -108,45 +108,6 @@ std::vector<NamedTensor> group_options_of(const torch::optim::Optimizer& optimiz
 
 }  // namespace
 
-void Sharded::attach(Optimizer& optimizer) {
-  const auto held = synchronizer_.enter();
-  if (optimizer_ != nullptr) throw InputError("ShardedOptimizer: this DataParallel already has one; expected one");
-  const bool is_foreign = dynamic_cast<const ForeignOptimizer*>(&optimizer) != nullptr;
-  for (const OptimizerParamGroup& group : optimizer.param_groups()) {
-    if (!is_foreign && make_state(group.options()) == nullptr) {
-      throw InputError("ShardedOptimizer: expected LibTorch's SGD, Adam, AdamW, RMSprop or Adagrad, which work element by element");
-    }
-    for (const at::Tensor& tensor : group.params()) {
-      if (has_run(parts_, tensor)) continue;
-      throw InputError("ShardedOptimizer: the optimiser has a tensor that is not one of the parts; expected only parts");
-    }
-  }
-  optimizer_ = &optimizer;
-  if (is_foreign) return;
-  // Ranks step different parts, so different options would not make their parameters differ: options are audited
-  // themselves.
-  synchronizer_.audit_also(&optimizer, [&optimizer] { return group_options_of(optimizer); });
-}
-
-void Sharded::set_options(const ShardedOptions& options) {
-  const auto held = synchronizer_.enter();
-  if (optimizer_ != nullptr) return;  // attach() refuses a second one
-  const Synchronizer::Call call(synchronizer_, "ShardedOptimizer()");
-  const std::string difference = difference_between_ranks(
-      synchronizer_.setup().control,
-      {fmt::format("master_weights {}", options.master_weights), fmt::format("whole_parameters {}", options.whole_parameters)});
-  if (!difference.empty()) throw InputError(difference);
-  if (!options.master_weights && !options.whole_parameters) return;  // buckets are divided so already
-  options_ = options;
-  divide();
-}
-
-void Sharded::detach() {
-  if (optimizer_ != nullptr) synchronizer_.forget_audited(optimizer_);
-  const auto held = synchronizer_.lock();
-  optimizer_ = nullptr;
-}
-
 // Calls take(part, state) for every part of which some rank has a state, with all of it, its tensors flat. Only one
 // state at a time is in memory whole. Collective.
 void Sharded::gather_states(c10::function_ref<void(size_t part, State whole)> take) {
@@ -239,84 +200,40 @@ void Sharded::regroup(const std::vector<ParameterPart>& parts) {
   }
 }
 
-void Sharded::gather_into(Optimizer& whole, std::optional<int> to) {
-  const auto held = synchronizer_.enter();
-  settled().follow();
-  const at::NoGradGuard no_grad;
-  const int rank = synchronizer_.setup().group.rank;
-  const Synchronizer::Call call(synchronizer_, "gather_into()");
-  for_each_pair(*optimizer_, whole, parts_, [&](size_t p, OptimizerParamGroup& here, OptimizerParamGroup& there) {
-    assign(there.options(), here.options());
-    whole.state().erase(parts_[p].parameter.unsafeGetTensorImpl());
-  });
-  synchronizer_.or_lose_group([&] {
-    gather_states([&](size_t p, State state) {
-      if (to.value_or(rank) != rank) return;
-      const at::Tensor& parameter = parts_[p].parameter;
-      for (const auto& [name, tensor] : fields_of(*state).tensors) {
-        if (tensor->defined()) *tensor = tensor->as_strided(parameter.sizes(), parameter.strides()).variable_data();
-      }
-      whole.state()[parameter.unsafeGetTensorImpl()] = std::move(state);
-    });
-  });
-}
-
-void Sharded::load_from(const Optimizer& whole) {
-  const auto held = synchronizer_.enter();
-  settled().follow();
-  const at::NoGradGuard no_grad;
-  States states;
-  for_each_pair(*optimizer_, whole, parts_, [&](size_t p, OptimizerParamGroup& here, const OptimizerParamGroup& there) {
-    const ParameterPart& part = parts_[p];
-    assign(here.options(), there.options());
-    const auto known = whole.state().find(part.parameter.unsafeGetTensorImpl());
-    if (known == whole.state().end()) return;
-    State state = known->second->clone();
-    for (const auto& [name, tensor] : fields_of(*state).tensors) {
-      if (tensor->defined()) *tensor = cut(*tensor, part);
-    }
-    states[part.run.tensor.unsafeGetTensorImpl()] = std::move(state);
-  });
-  optimizer_->state() = std::move(states);
-  settled().set();
-}
-
-std::vector<NamedTensor> Sharded::gather_masters(std::optional<int> to) {
-  const auto held = synchronizer_.enter();
-  settled().follow();
-  const Synchronizer::Call call(synchronizer_, "gather_masters()");
-  const at::NoGradGuard no_grad;
-  std::vector<NamedTensor> masters;
-  synchronizer_.or_lose_group([&] {
-    for (const ParameterPart& part : parts_) {
-      if (!part.has_master()) continue;
-      const ProcessGroup& group = synchronizer_.setup().group;
-      const at::Tensor whole = gather_runs(group, part.count > 0 ? part.run.tensor : at::Tensor(), part);
-      if (to.value_or(group.rank) != group.rank) continue;
-      masters.push_back({part.run.name, whole.as_strided(part.parameter.sizes(), part.parameter.strides()).variable_data()});
-    }
-  });
-  return masters;
-}
-
-void Sharded::load_masters(const std::vector<NamedTensor>& masters) {
-  const auto held = synchronizer_.enter();
-  settled().follow();
-  const at::NoGradGuard no_grad;
-  for (const auto& [name, master] : masters) {
-    const auto part = std::ranges::find_if(parts_, [&](const ParameterPart& each) { return each.run.name == name && each.has_master(); });
-    if (part == parts_.end()) throw InputError(fmt::format("ShardedOptimizer: '{}' has no master weights here", name));
-    part->run.tensor.copy_(cut(master, *part));
-  }
-  settled().set();
-}
+// ---- The optimiser as the program sees it.
 
 ShardedOptimizer::ShardedOptimizer(DataParallel& ddp, const MakeOptimizer& make_optimizer, const ShardedOptions& options)
     : sharded_(&ddp.sharded()) {
-  sharded_->set_options(options);
+  if (sharded_->optimizer_ != nullptr) throw InputError("ShardedOptimizer: this DataParallel already has one; expected one");
+  Synchronizer& synchronizer = sharded_->synchronizer_;
+  {
+    const auto held = synchronizer.enter();
+    const Synchronizer::Call call(synchronizer, "ShardedOptimizer()");
+    const std::string difference = difference_between_ranks(
+        synchronizer.setup().control,
+        {fmt::format("master_weights {}", options.master_weights), fmt::format("whole_parameters {}", options.whole_parameters)});
+    if (!difference.empty()) throw InputError(difference);
+    if (options.master_weights || options.whole_parameters) {  // otherwise buckets are divided so already
+      sharded_->options_ = options;
+      sharded_->divide();
+    }
+  }
   optimizer_ = make_optimizer(sharded_->parts());
   if (optimizer_ == nullptr) throw InputError("ShardedOptimizer: make_optimizer returned nothing; expected an optimiser over the parts");
-  sharded_->attach(*optimizer_);
+  const bool is_foreign = dynamic_cast<const ForeignOptimizer*>(optimizer_.get()) != nullptr;
+  for (const OptimizerParamGroup& group : optimizer_->param_groups()) {
+    if (!is_foreign && make_state(group.options()) == nullptr) {
+      throw InputError("ShardedOptimizer: expected LibTorch's SGD, Adam, AdamW, RMSprop or Adagrad, which work element by element");
+    }
+    if (std::ranges::all_of(group.params(), [&](const at::Tensor& tensor) { return has_run(sharded_->parts_, tensor); })) continue;
+    throw InputError("ShardedOptimizer: the optimiser has a tensor that is not one of the parts; expected only parts");
+  }
+  const auto held = synchronizer.enter();
+  sharded_->optimizer_ = optimizer_.get();
+  if (is_foreign) return;
+  // Ranks step different parts, so different options would not make their parameters differ: options are audited
+  // themselves.
+  synchronizer.audit_also(optimizer_.get(), [optimizer = optimizer_.get()] { return group_options_of(*optimizer); });
 }
 
 ShardedOptimizer::~ShardedOptimizer() {
@@ -325,7 +242,9 @@ ShardedOptimizer::~ShardedOptimizer() {
   } catch (const std::exception& error) {
     TORCH_WARN("ShardedOptimizer: cannot complete the parameters of the last step: ", error.what());
   }
-  sharded_->detach();
+  sharded_->synchronizer_.forget_audited(optimizer_.get());
+  const auto held = sharded_->synchronizer_.lock();
+  sharded_->optimizer_ = nullptr;
 }
 
 void ShardedOptimizer::step() {
@@ -337,19 +256,76 @@ double ShardedOptimizer::clip_gradients(double max_norm) {
 }
 
 void ShardedOptimizer::gather_into(Optimizer& whole, std::optional<int> to) {
-  sharded_->gather_into(whole, to);
+  const auto held = sharded_->synchronizer_.enter();
+  sharded_->settled().follow();
+  const at::NoGradGuard no_grad;
+  const int rank = sharded_->synchronizer_.setup().group.rank;
+  const Synchronizer::Call call(sharded_->synchronizer_, "gather_into()");
+  for_each_pair(*optimizer_, whole, sharded_->parts_, [&](size_t p, OptimizerParamGroup& here, OptimizerParamGroup& there) {
+    assign(there.options(), here.options());
+    whole.state().erase(sharded_->parts_[p].parameter.unsafeGetTensorImpl());
+  });
+  sharded_->synchronizer_.or_lose_group([&] {
+    sharded_->gather_states([&](size_t p, Sharded::State state) {
+      if (to.value_or(rank) != rank) return;
+      const at::Tensor& parameter = sharded_->parts_[p].parameter;
+      for (const auto& [name, tensor] : fields_of(*state).tensors) {
+        if (tensor->defined()) *tensor = tensor->as_strided(parameter.sizes(), parameter.strides()).variable_data();
+      }
+      whole.state()[parameter.unsafeGetTensorImpl()] = std::move(state);
+    });
+  });
 }
 
 void ShardedOptimizer::load_from(const Optimizer& whole) {
-  sharded_->load_from(whole);
+  const auto held = sharded_->synchronizer_.enter();
+  sharded_->settled().follow();
+  const at::NoGradGuard no_grad;
+  States states;
+  for_each_pair(*optimizer_, whole, sharded_->parts_, [&](size_t p, OptimizerParamGroup& here, const OptimizerParamGroup& there) {
+    const ParameterPart& part = sharded_->parts_[p];
+    assign(here.options(), there.options());
+    const auto known = whole.state().find(part.parameter.unsafeGetTensorImpl());
+    if (known == whole.state().end()) return;
+    Sharded::State state = known->second->clone();
+    for (const auto& [name, tensor] : fields_of(*state).tensors) {
+      if (tensor->defined()) *tensor = cut(*tensor, part);
+    }
+    states[part.run.tensor.unsafeGetTensorImpl()] = std::move(state);
+  });
+  optimizer_->state() = std::move(states);
+  sharded_->settled().set();
 }
 
 std::vector<NamedTensor> ShardedOptimizer::gather_masters(std::optional<int> to) {
-  return sharded_->gather_masters(to);
+  const auto held = sharded_->synchronizer_.enter();
+  sharded_->settled().follow();
+  const Synchronizer::Call call(sharded_->synchronizer_, "gather_masters()");
+  const at::NoGradGuard no_grad;
+  std::vector<NamedTensor> masters;
+  sharded_->synchronizer_.or_lose_group([&] {
+    for (const ParameterPart& part : sharded_->parts_) {
+      if (!part.has_master()) continue;
+      const ProcessGroup& group = sharded_->synchronizer_.setup().group;
+      const at::Tensor whole = gather_runs(group, part.count > 0 ? part.run.tensor : at::Tensor(), part);
+      if (to.value_or(group.rank) != group.rank) continue;
+      masters.push_back({part.run.name, whole.as_strided(part.parameter.sizes(), part.parameter.strides()).variable_data()});
+    }
+  });
+  return masters;
 }
 
 void ShardedOptimizer::load_masters(const std::vector<NamedTensor>& masters) {
-  sharded_->load_masters(masters);
+  const auto held = sharded_->synchronizer_.enter();
+  sharded_->settled().follow();
+  const at::NoGradGuard no_grad;
+  for (const auto& [name, master] : masters) {
+    const auto part =
+        std::ranges::find_if(sharded_->parts_, [&](const ParameterPart& each) { return each.run.name == name && each.has_master(); });
+    if (part == sharded_->parts_.end()) throw InputError(fmt::format("ShardedOptimizer: '{}' has no master weights here", name));
+    part->run.tensor.copy_(cut(master, *part));
+  }
+  sharded_->settled().set();
 }
 
 }  // namespace firkin
