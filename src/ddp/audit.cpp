@@ -113,12 +113,9 @@ void Audit::renew() {
   note_end();
 }
 
-bool Audit::is_regular(int64_t step) const {
-  return setup_.options.audit_every > 0 && step % setup_.options.audit_every == 0;
-}
-
 bool Audit::is_due(int64_t step) const {
-  return is_regular(step) || (suspect_ && step >= compare_at_);
+  const int64_t every = setup_.options.audit_every;
+  return (every > 0 && step % every == 0) || (suspect_ && step >= compare_at_);
 }
 
 void Audit::note_local_gradient(size_t parameter) {
@@ -159,7 +156,7 @@ std::string Audit::difference(const StepAgreement& agreement, int64_t step) {
       suspicion_ = fmt::format("parameters had differed from other ranks' in the backward of step {}", step);
       compare_at_ += patience_;
     } else {
-      note_equal(step);
+      equal_at_ = step;
     }
   }
   buffers_.clear();
@@ -214,7 +211,7 @@ std::string Audit::compare(int64_t step, const std::vector<NamedTensor>& untouch
   forget_buffers_that_moved();
   const auto ranks = gather_hashes(setup_.control, {checksum()});
   if (std::ranges::any_of(ranks, [&](const auto& rank) { return rank != ranks[0]; })) return explain(step);
-  note_equal(step);
+  equal_at_ = step;
   return "";
 }
 

@@ -88,19 +88,17 @@ class Audit {
   std::string suspicion(const char* ranks) const;
 
  private:
-  bool is_regular(int64_t step) const;
   std::vector<NamedTensor> tensors() const;
   uint64_t checksum() const;
   std::string explain(int64_t step) const;
   bool were_equal_when_stepped() const;
   void forget_buffers_that_moved();
-  void note_equal(int64_t step) { equal_at_ = step; }
 
   const StepSetup& setup_;
   std::vector<NamedTensor> parameters_;  // the module's, including frozen ones
   std::vector<NamedTensor> buffers_;     // checksums of the untouched buffers, as tensors
   std::vector<std::pair<const void*, Tensors>> others_;
-  std::optional<int64_t> equal_at_;
+  std::optional<int64_t> equal_at_;  // the last step before which all ranks were
 
   std::map<size_t, Trace> local_;             // the parameters that have a gradient of this rank alone
   std::optional<uint64_t> checksum_;          // at the first gradient

@@ -118,20 +118,21 @@ CommunicationPlan plan_communication(const std::vector<NamedTensor>& parameters,
     return {ready_order, *options.plan};
   }
 
-  std::map<Kind, std::vector<int64_t>> positions_by_kind;
+  struct OneKind {
+    std::vector<int64_t> positions, sizes;
+  };
+  std::map<Kind, OneKind> kinds;
   for (size_t position = 0; position < ready_order.size(); ++position) {
-    const auto& tensor = parameters[static_cast<size_t>(ready_order[position])].tensor;
-    positions_by_kind[kind_of(tensor)].push_back(static_cast<int64_t>(position));
+    const at::Tensor& tensor = parameters[static_cast<size_t>(ready_order[position])].tensor;
+    OneKind& kind = kinds[kind_of(tensor)];
+    kind.positions.push_back(static_cast<int64_t>(position));
+    kind.sizes.push_back(static_cast<int64_t>(tensor.nbytes()));
   }
   std::vector<std::vector<int64_t>> buckets;  // each a list of ascending positions
-  for (const auto& [kind, positions] : positions_by_kind) {
-    std::vector<int64_t> sizes;
-    for (const int64_t position : positions) {
-      const auto& tensor = parameters[static_cast<size_t>(ready_order[static_cast<size_t>(position)])].tensor;
-      sizes.push_back(static_cast<int64_t>(tensor.nbytes()));
-    }
-    for (const Bucket& bucket : group_one_kind(sizes, options).buckets) {
-      buckets.emplace_back(positions.begin() + bucket.first, positions.begin() + bucket.first + bucket.count);
+  for (const auto& [name, kind] : kinds) {
+    for (const Bucket& bucket : group_one_kind(kind.sizes, options).buckets) {
+      const auto first = kind.positions.begin() + bucket.first;
+      buckets.emplace_back(first, first + bucket.count);
     }
   }
   std::ranges::sort(buckets, {}, [](const auto& bucket) { return bucket.back(); });

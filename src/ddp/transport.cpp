@@ -195,12 +195,6 @@ void BucketTransport::place(size_t parameter) {
   for (StepExtension* extension : extensions_) extension->launched(launched_ - launched_before);
 }
 
-void BucketTransport::place_bucket(int64_t bucket) {
-  for (const int64_t parameter : parameters_in(bucket)) {
-    if (!is_placed(static_cast<size_t>(parameter))) put(static_cast<size_t>(parameter));
-  }
-}
-
 void BucketTransport::put(size_t parameter) {
   if (is_programs_own(parameter)) own_.insert_or_assign(parameter, setup_.parameters[parameter].tensor.grad());
   buckets_->place(position_of(parameter));
@@ -246,7 +240,9 @@ std::exception_ptr BucketTransport::send(RankState state, What what) {
     const int64_t bucket = bucket_at(launched_);
     if (state == RankState::kWithData && !error) {
       try {
-        place_bucket(bucket);
+        for (const int64_t parameter : parameters_in(bucket)) {
+          if (!is_placed(static_cast<size_t>(parameter))) put(static_cast<size_t>(parameter));
+        }
       } catch (const std::exception&) {
         error = std::current_exception();
       }

@@ -197,7 +197,6 @@ class BucketTransport {
   void place(size_t parameter);
   void put(size_t parameter);
   bool is_programs_own(size_t parameter) const;
-  void place_bucket(int64_t bucket);
   void launch_next();
   void consume(int64_t bucket);
 
