@@ -116,10 +116,7 @@ class BackwardClock {
 class ForwardRecorder {
  public:
   ForwardRecorder(torch::nn::Module& module, const std::vector<NamedTensor>& parameters, c10::Device device)
-      : modules_(module, parameters),
-        parameter_count_(parameters.size()),
-        device_(device),
-        listening_(module, [this](const torch::nn::Module& awaiting) {
+      : parameter_count_(parameters.size()), device_(device), modules_(module, parameters, [this](const torch::nn::Module& awaiting) {
           if (modules_.note(awaiting, std::ssize(times_))) times_.push_back(device_now(device_));
         }) {}
 
@@ -139,11 +136,10 @@ class ForwardRecorder {
   }
 
  private:
-  AwaitingModules modules_;
   size_t parameter_count_;
   c10::Device device_;
   std::vector<DeviceTime> times_;  // when forward began, and when modules awaited for the first time
-  ForwardListening listening_;     // last, so that nobody is told of a module when the rest is gone
+  AwaitingModules modules_;        // last, so that nobody is told of a module when the rest is gone
 };
 
 // ---- Steps

@@ -9,6 +9,7 @@
 #include <map>
 #include <sstream>
 
+#include "audit.h"
 #include "comm/across_ranks.h"
 #include "firkin/base/error.h"
 #include "module_state.h"
@@ -42,12 +43,6 @@ std::string first_difference(const std::string& of_rank_0, const std::string& th
 }
 
 }  // namespace
-
-uint64_t hash_of(std::string_view text) {
-  uint64_t hash = 0xcbf29ce484222325;
-  for (const char c : text) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3;
-  return hash;
-}
 
 std::string describe_tensor(const char* kind, const std::string& name, const at::Tensor& tensor) {
   return fmt::format("{} {} [{}] {} strides [{}] on {}", kind, name, fmt::join(tensor.sizes(), ", "), c10::toString(tensor.scalar_type()),

@@ -16,9 +16,6 @@
 
 namespace firkin {
 
-// FNV-1a, 64 bit: http://www.isthe.com/chongo/tech/comp/fnv/
-uint64_t hash_of(std::string_view text);
-
 // One line for each thing that ranks must agree on: options (all but the timeout and the log), then
 // every parameter and buffer of the module.
 std::vector<std::string> describe(const DataParallelOptions& options, const torch::nn::Module& module);

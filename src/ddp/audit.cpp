@@ -25,21 +25,6 @@ constexpr const char* kSteppedLocally =
     "{} changed under gradients that this rank had accumulated under no_sync() and not synchronised, and ranks {}: if the optimiser "
     "stepped it, expected a synchronising backward before every step of the optimiser";
 
-// Four independent chains of multiplications are as fast as memory.
-uint64_t hash_bytes(const uint8_t* bytes, size_t count) {
-  std::array<uint64_t, 4> lanes = {1, 2, 3, 4};
-  size_t at = 0;
-  for (; at + sizeof lanes <= count; at += sizeof lanes) {
-    std::array<uint64_t, 4> words;
-    std::memcpy(words.data(), bytes + at, sizeof words);
-    for (size_t i = 0; i < lanes.size(); ++i) lanes[i] = (lanes[i] ^ words[i]) * kPrime;
-  }
-  for (; at < count; ++at) lanes[0] = (lanes[0] ^ bytes[at]) * kPrime;
-  uint64_t hash = count;
-  for (const uint64_t lane : lanes) hash = (hash ^ (lane >> 29) ^ lane) * kPrime;
-  return hash;
-}
-
 // Computed where the tensor is, as one number there. Every element is mixed with its position; the sum, modulo 2^64,
 // does not depend on the order.
 at::Tensor checksum_on_device(const at::Tensor& tensor) {
@@ -61,6 +46,21 @@ at::Tensor checksum_on_device(const at::Tensor& tensor) {
 
 }  // namespace
 
+// Four independent chains of multiplications are as fast as memory.
+uint64_t hash_of(std::string_view bytes) {
+  std::array<uint64_t, 4> lanes = {1, 2, 3, 4};
+  size_t at = 0;
+  for (; at + sizeof lanes <= bytes.size(); at += sizeof lanes) {
+    std::array<uint64_t, 4> words;
+    std::memcpy(words.data(), bytes.data() + at, sizeof words);
+    for (size_t i = 0; i < lanes.size(); ++i) lanes[i] = (lanes[i] ^ words[i]) * kPrime;
+  }
+  for (; at < bytes.size(); ++at) lanes[0] = (lanes[0] ^ static_cast<uint8_t>(bytes[at])) * kPrime;
+  uint64_t hash = bytes.size();
+  for (const uint64_t lane : lanes) hash = (hash ^ (lane >> 29) ^ lane) * kPrime;
+  return hash;
+}
+
 std::vector<uint64_t> checksums_of(const std::vector<NamedTensor>& tensors) {
   const at::NoGradGuard no_grad;
   std::vector<uint64_t> result(tensors.size(), 0);
@@ -74,7 +74,7 @@ std::vector<uint64_t> checksums_of(const std::vector<NamedTensor>& tensors) {
     if (!tensor.defined() || tensor.numel() == 0 || tensor.is_meta()) continue;
     if (tensor.is_cpu()) {
       const at::Tensor dense = tensor.detach().contiguous();
-      result[i] = hash_bytes(static_cast<const uint8_t*>(dense.const_data_ptr()), dense.nbytes());
+      result[i] = hash_of({static_cast<const char*>(dense.const_data_ptr()), dense.nbytes()});
       continue;
     }
     devices[tensor.device().index()].places.push_back(i);

@@ -8,6 +8,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -19,7 +20,10 @@ namespace firkin {
 struct StepSetup;     // transport.h
 class StepAgreement;  // agreement.h
 
-// A multiplicative hash of each tensor's bytes, as fast as memory; 0 for an undefined or empty tensor. Tensors on a
+// A multiplicative hash, as fast as memory.
+uint64_t hash_of(std::string_view bytes);
+
+// The hash of each tensor's bytes; 0 for an undefined or empty tensor. Tensors on a
 // device are hashed there, with other results than on the CPU; their hashes are copied together, which waits for the
 // device.
 std::vector<uint64_t> checksums_of(const std::vector<NamedTensor>& tensors);

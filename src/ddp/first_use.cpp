@@ -13,50 +13,45 @@
 namespace firkin {
 namespace {
 
-struct Listenings {
+// Those that are told of awaits.
+struct Listeners {
   std::mutex mutex;
-  std::vector<const ForwardListening*> all;
+  std::vector<const AwaitingModules*> all;
   std::atomic<bool> any = false;
 };
 
-Listenings& listenings() {
-  static Listenings* const kListenings = new Listenings;  // never destroyed: modules may outlive static objects
-  return *kListenings;
+Listeners& listeners() {
+  static Listeners* const kListeners = new Listeners;  // never destroyed: modules may outlive static objects
+  return *kListeners;
 }
 
 }  // namespace
 
-ForwardListening::ForwardListening(torch::nn::Module& module, Listener listener) : modules_{&module}, listener_(std::move(listener)) {
-  for (const auto& submodule : module.modules(/*include_self=*/false)) modules_.insert(submodule.get());
-  Listenings& others = listenings();
-  const std::lock_guard lock(others.mutex);
-  others.all.push_back(this);
-  others.any = true;
-}
-
-ForwardListening::~ForwardListening() {
-  Listenings& others = listenings();
-  const std::lock_guard lock(others.mutex);
-  std::erase(others.all, this);
-  others.any = !others.all.empty();
-}
-
 void await_parameters(const torch::nn::Module& module) {
-  Listenings& listening = listenings();
+  Listeners& listening = listeners();
   if (!listening.any) return;
-  std::vector<const ForwardListening*> told;
+  std::vector<const AwaitingModules*> told;
   {
     const std::lock_guard lock(listening.mutex);
-    std::ranges::copy_if(listening.all, std::back_inserter(told), [&](const auto* each) { return each->modules_.contains(&module); });
+    std::ranges::copy_if(listening.all, std::back_inserter(told), [&](const auto* each) { return each->owners_.contains(&module); });
   }
-  for (const ForwardListening* each : told) each->listener_(module);
+  for (const AwaitingModules* each : told) each->on_await_(module);
 }
 
-AwaitingModules::AwaitingModules(const torch::nn::Module& module, const std::vector<NamedTensor>& parameters)
-    : root_(module), owners_of_(parameters.size()), is_awaited_(parameters.size(), false) {
+AwaitingModules::AwaitingModules(const torch::nn::Module& module, const std::vector<NamedTensor>& parameters, OnAwait on_await)
+    : root_(module), on_await_(std::move(on_await)), owners_of_(parameters.size()), is_awaited_(parameters.size(), false) {
   for (size_t i = 0; i < parameters.size(); ++i) index_of_.emplace(parameters[i].tensor.unsafeGetTensorImpl(), i);
   owners_[&module].name = "the module itself";
   for (const auto& item : module.named_modules(/*name_prefix=*/"", /*include_self=*/false)) owners_[item.value().get()].name = item.key();
+  const std::lock_guard lock(listeners().mutex);
+  listeners().all.push_back(this);
+  listeners().any = true;
+}
+
+AwaitingModules::~AwaitingModules() {
+  const std::lock_guard lock(listeners().mutex);
+  std::erase(listeners().all, this);
+  listeners().any = !listeners().all.empty();
 }
 
 bool AwaitingModules::note(const torch::nn::Module& module, int64_t moment) {
@@ -145,11 +140,9 @@ std::vector<double> ForwardTimes::seconds() const {
 
 void FirstUse::renewed() {
   const StepSetup& setup = synchronizer_.setup();
-  listening_.reset();
-  modules_.emplace(*setup.module, setup.parameters);
+  modules_.emplace(*setup.module, setup.parameters, [this](const torch::nn::Module& module) { module_awaits(module); });
   pauses_.assign(1, {});
   is_late_.assign(setup.parameters.size(), false);
-  listening_.emplace(*setup.module, [this](const torch::nn::Module& module) { module_awaits(module); });
 }
 
 // The forward that led to this gradient must have waited for the parameter, or it has used an old value.

@@ -22,31 +22,18 @@
 
 namespace firkin {
 
-// While it lives, `listener` is told of every await_parameters() of the module and of its submodules: on the thread
-// that runs the forward, without a lock. Thread-safe; a forward of the module must not run while it is made or
-// destroyed.
-class ForwardListening {
- public:
-  using Listener = std::function<void(const torch::nn::Module& module)>;
-
-  ForwardListening(torch::nn::Module& module, Listener listener);
-  ~ForwardListening();
-  ForwardListening(const ForwardListening&) = delete;
-  ForwardListening& operator=(const ForwardListening&) = delete;
-
- private:
-  friend void await_parameters(const torch::nn::Module& module);
-
-  std::unordered_set<const torch::nn::Module*> modules_;
-  Listener listener_;
-};
-
 // Learns from the first forward which module a parameter belongs to: the innermost one that awaits and has it, itself
 // or in a submodule. A tied parameter belongs to several. One that no module awaits, or that is reached past all that
 // do, belongs to none. Not thread-safe.
 class AwaitingModules {
  public:
-  AwaitingModules(const torch::nn::Module& module, const std::vector<NamedTensor>& parameters);
+  // While this lives, `on_await` is told of every await_parameters() of the module and of its submodules: on the thread
+  // that runs the forward, without a lock. No forward of the module may run while this is made or destroyed.
+  using OnAwait = std::function<void(const torch::nn::Module& module)>;
+  AwaitingModules(const torch::nn::Module& module, const std::vector<NamedTensor>& parameters, OnAwait on_await);
+  ~AwaitingModules();
+  AwaitingModules(const AwaitingModules&) = delete;
+  AwaitingModules& operator=(const AwaitingModules&) = delete;
 
   // Notes that a module awaits its parameters, for learn() or in a later forward, at this moment, a number that grows
   // within a forward. Returns whether it is one of the modules, and has not awaited in this forward before.
@@ -73,6 +60,7 @@ class AwaitingModules {
   void check_awaited(size_t parameter, const std::string& name) const;
 
  private:
+  friend void await_parameters(const torch::nn::Module& module);
   struct Owner {
     std::string name;
     bool was_seen = false;  // awaiting in the first forward
@@ -83,6 +71,7 @@ class AwaitingModules {
   void learn(const torch::nn::Module& module, Owner* innermost);
 
   const torch::nn::Module& root_;
+  OnAwait on_await_;
   std::unordered_map<const void*, size_t> index_of_;            // by parameter
   std::unordered_map<const torch::nn::Module*, Owner> owners_;  // every module
   std::vector<std::vector<const Owner*>> owners_of_;            // per parameter
@@ -142,12 +131,11 @@ class FirstUse : public StepExtension {
   std::vector<int64_t> first_use_of_buckets(const std::vector<int64_t>& of_parameters) const;
 
   Synchronizer& synchronizer_;
-  std::optional<AwaitingModules> modules_;
-  std::vector<bool> is_late_;  // by parameter: it, or its gradient, was in flight when the last step ended
+  std::optional<AwaitingModules> modules_;  // a derived class's destructor ends it first
+  std::vector<bool> is_late_;               // by parameter: it, or its gradient, was in flight when the last step ended
   std::atomic<bool> anything_late_ = false;
-  c10::Device clock_ = c10::kCPU;              // whose clock times the forward
-  bool steps_are_lost_ = false;                // nobody has used the gradients of the last step
-  std::optional<ForwardListening> listening_;  // set by a derived class, whose destructor ends it first
+  c10::Device clock_ = c10::kCPU;  // whose clock times the forward
+  bool steps_are_lost_ = false;    // nobody has used the gradients of the last step
 
  private:
   void module_awaits(const torch::nn::Module& module);

@@ -18,7 +18,7 @@ void keep_for_current_stream(const at::Tensor& tensor) {
   guard.recordDataPtrOnStream(tensor.storage().data_ptr(), current_stream(tensor.device()));
 }
 
-void BucketWriters::note(c10::Device device) {
+void BucketFlight::note_writer(c10::Device device) {
   if (device.is_cpu()) return;
   const c10::Stream stream = current_stream(device);
   auto known = std::ranges::find(writers_, stream, &Writer::stream);
@@ -29,7 +29,7 @@ void BucketWriters::note(c10::Device device) {
   known->has_written = true;
 }
 
-void BucketWriters::join(c10::Device device) {
+void BucketFlight::join_writers(c10::Device device) {
   if (writers_.empty()) return;
   const c10::Stream current = current_stream(device);
   for (Writer& writer : writers_) {
@@ -87,7 +87,7 @@ void BucketFlight::begin(const std::optional<c10::Stream>& timing) {
 
 void BucketFlight::tensor_placed(c10::Device device) {
   expect(State::kFilling);
-  writers_.note(device);
+  note_writer(device);
   if (--missing_ == 0) full_at_ = now();
 }
 

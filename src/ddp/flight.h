@@ -27,25 +27,6 @@ c10::Stream current_stream(c10::Device device);
 // with it. Does nothing on a CPU.
 void keep_for_current_stream(const at::Tensor& tensor);
 
-// The streams on which a bucket was written to since it was sent last. Not thread-safe.
-class BucketWriters {
- public:
-  // Notes that something was queued on the current stream that writes to the bucket.
-  void note(c10::Device device);
-
-  // Makes what is queued on the current stream from now on come after all that was noted, and forgets that. Takes an
-  // event for every stream but the current one; none in the usual case of one stream.
-  void join(c10::Device device);
-
- private:
-  struct Writer {
-    c10::Stream stream;
-    c10::Event event;
-    bool has_written = false;
-  };
-  std::vector<Writer> writers_;  // kept for the next step
-};
-
 // A point in the devices' work: after what was queued on the streams that were current at set(), and on those of every
 // set() before. A stream that continues from there calls follow() first. Not thread-safe.
 class StreamMark {
@@ -98,8 +79,8 @@ class BucketFlight {
   // device.
   void tensor_placed(c10::Device device);
   // Call it before launch(): on a device, makes what is queued on the current stream from now on come after all writing
-  // into the bucket.
-  void join_writers(c10::Device device) { writers_.join(device); }
+  // into the bucket. Takes an event for every stream but the current one; none in the usual case of one stream.
+  void join_writers(c10::Device device);
   // start: sends the bucket, which is on this device. Null: nothing has to be waited for.
   void launch(c10::Device device, c10::function_ref<Work()> start);
 
@@ -113,7 +94,14 @@ class BucketFlight {
 
  private:
   enum class State { kConsumed, kFilling, kInFlight, kReduced };
+  // A stream that writes into the bucket.
+  struct Writer {
+    c10::Stream stream;
+    c10::Event event;
+    bool has_written = false;  // since the bucket was sent last
+  };
   void expect(State state) const;
+  void note_writer(c10::Device device);
   // On the current stream, if this step is timed by events.
   DeviceTime now() const { return device_now(timing_ ? timing_->device() : c10::kCPU); }
 
@@ -123,7 +111,7 @@ class BucketFlight {
   std::optional<c10::Stream> timing_;
   DeviceTime full_at_, launched_at_;
   DeviceTime arrived_at_;  // in a step that is timed by events
-  BucketWriters writers_;
+  std::vector<Writer> writers_;
   Work reduction_;  // in flight
   c10::Device device_ = c10::kCPU;
   std::optional<c10::Event> event_;  // on a device: after the first wait()

@@ -12,6 +12,7 @@
 #include "synchronizer.h"
 
 namespace firkin {
+namespace {
 
 // How all ranks go on after some of them have seen a change.
 struct ParameterRenewal {
@@ -22,8 +23,6 @@ struct ParameterRenewal {
   // is none.
   std::string values_differ = {};
 };
-
-namespace {
 
 constexpr const char* kValuesDiffered =
     "{} was added or replaced after wrapping, with values that differed between ranks; all ranks now have rank 0's, and the next step "
@@ -119,7 +118,7 @@ void Synchronizer::renew() {
     objection = renewal.values_differ.empty() ? kChangedUnderSharded : fmt::format(kValuesDiffered, renewal.values_differ);
     equalize_joined(setup_.group, renewal);
     fail({.rank = 0, .step = step_, .reason = objection}, nullptr);
-    return apply_renewal(renewal);
+    return train(renewal.parameters);
   }
   if (!objection.empty()) return fail({.rank = 0, .step = step_, .reason = objection}, nullptr);
   failures_.clear();
@@ -127,14 +126,14 @@ void Synchronizer::renew() {
   reduce_joined(setup_, *agreement_, renewal);
   receive_buffers();
   for (StepExtension* extension : extensions_) extension->dropped();
-  apply_renewal(renewal);
+  train(renewal.parameters);
   ++steps_finished_;
 }
 
-// Switches to the new parameters, with new hooks and buckets. The gradients keep the old buckets' memory until they are
+// Switches to other parameters, with new hooks and buckets. The gradients keep the old buckets' memory until they are
 // gone.
-void Synchronizer::apply_renewal(const ParameterRenewal& renewal) {
-  const std::vector<NamedTensor> before = std::exchange(setup_.parameters, renewal.parameters);
+void Synchronizer::train(std::vector<NamedTensor> parameters) {
+  const std::vector<NamedTensor> before = std::exchange(setup_.parameters, std::move(parameters));
   transport_->release();
   if (setup_.options.ready_order.empty()) setup_.initial_order = reversed_order(setup_.parameters.size());
   try {
@@ -154,7 +153,7 @@ std::string Synchronizer::apply_changes() {
   std::string objection = why_not_renewed(setup_, renewal);
   if (!objection.empty()) return objection;
   equalize_joined(setup_.group, renewal);
-  apply_renewal(renewal);
+  train(renewal.parameters);
   return "";
 }
 

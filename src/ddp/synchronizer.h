@@ -23,8 +23,6 @@
 
 namespace firkin {
 
-struct ParameterRenewal;  // renewal.cpp
-
 // What a rank remembers of its last step's failure, and of the loss of its group. Not thread-safe.
 class FailureRecord {
  public:
@@ -159,10 +157,7 @@ class FailureRecord {
 // With finish_with_backward = false, send and complete run in the training thread (finish()). `ordered`, `sharded` and
 // automatic buckets see a step only through StepExtension.
 //
-// An agreement carries 24 bytes a rank: the step's number; the rank's state (with data, without data, failed), whether
-// its module trains other parameters or has other buffers, whether it may differ from the other ranks, and how often
-// its optimiser has stepped; which wrapped module it is; in a step with an audit, a checksum. Under
-// find_unused_parameters a bit per parameter follows.
+// An agreement carries a RankReport of every rank (agreement.h) and, under find_unused_parameters, a bit per parameter.
 // Every rank then decides alike: succeed; fail, if a rank reports a failure or checksums differ (Audit::explain finds
 // the tensor); renew, if parameters changed; lose_group, if a collective failed, which the others learn from the store.
 // A rank whose backward or forward threw calls send(kFailed) and sends what is left, so that nobody waits for a
@@ -283,7 +278,7 @@ class Synchronizer {
   void receive_buffers();
   void renew();
   void prepare_steps();
-  void apply_renewal(const ParameterRenewal& renewal);
+  void train(std::vector<NamedTensor> parameters);
   std::string apply_changes();
   void lose_unfinished_step();
   void forget_all_gradients();

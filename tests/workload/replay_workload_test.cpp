@@ -61,7 +61,7 @@ TEST(ReplayWorkload, HandsOverGradientsInOrderAndNeverEarly) {
 TEST(ReplayWorkload, ModulesAwaitInTheOrderInWhichForwardNeedsThem) {
   const Workload workload = make_replay_workload(three_layers());
   std::vector<const torch::nn::Module*> heard;
-  const ForwardListening listening(*workload.module, [&heard](const torch::nn::Module& module) { heard.push_back(&module); });
+  const AwaitingModules listening(*workload.module, {}, [&heard](const torch::nn::Module& module) { heard.push_back(&module); });
   const auto began = Clock::now();
   workload.loss(0);
   EXPECT_GE(std::chrono::duration<double>(Clock::now() - began).count(), 0.015);

@@ -162,7 +162,7 @@ Ordered::Ordered(Synchronizer& synchronizer) : FirstUse(synchronizer, kUnusedGra
 }
 
 Ordered::~Ordered() {
-  listening_.reset();
+  modules_.reset();
   if (anything_late_) {
     TORCH_WARN("DataParallel: destroyed with gradients of the last step in flight; ", kUnusedGradients);
   }

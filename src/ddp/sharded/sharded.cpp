@@ -68,7 +68,7 @@ Sharded::Sharded(Synchronizer& synchronizer, std::shared_ptr<SlicedBuckets> slic
 }
 
 Sharded::~Sharded() {
-  listening_.reset();
+  modules_.reset();
   if (has_gradients_) {
     TORCH_WARN("DataParallel: destroyed before the optimiser stepped: ", kUnusedParts);
   }
