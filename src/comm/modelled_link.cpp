@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <array>
 #include <bit>
-#include <utility>
 
 #include "firkin/base/error.h"
 #include "firkin/base/units.h"

@@ -75,17 +75,12 @@ bool has_begun(const WaitNote& rank, const WaitPlace& place) {
   return found != rank.begun.end() && found->second >= place.step;
 }
 
-struct PlacedRank {
-  int rank = 0;
-  const WaitPlace& place;
-};
-
-std::string describe_crossed(PlacedRank one, PlacedRank other) {
-  const auto& [first, second] = one.rank < other.rank ? std::pair(one, other) : std::pair(other, one);
+std::string describe_crossed(int rank, const WaitPlace& place, int other_rank, const WaitPlace& other_place) {
+  if (other_rank < rank) return describe_crossed(other_rank, other_place, rank, place);
   return fmt::format(
       "rank {} waits in step {} of {}, rank {} in step {} of {}: every rank must step wrapped modules in the same order (after a failed "
       "forward, call abandon_step())",
-      first.rank, first.place.step, first.place.name, second.rank, second.place.step, second.place.name);
+      rank, place.step, place.name, other_rank, other_place.step, other_place.name);
 }
 
 struct LookOptions {
@@ -101,7 +96,7 @@ std::string find_crossed(c10d::Store& store, const LookOptions& options) {
     const int other = i == most ? 0 : static_cast<int>((options.rank + 1 + options.turn * kRanksPerLook + i) % options.size);
     if (other == options.rank || !store.check({note_key(other)})) continue;
     const auto note = parse_wait_note(store.get_to_str(note_key(other)));
-    if (note && are_crossed(*options.note, *note)) return describe_crossed({options.rank, options.note->place}, {other, note->place});
+    if (note && are_crossed(*options.note, *note)) return describe_crossed(options.rank, options.note->place, other, note->place);
   }
   return "";
 }

@@ -105,16 +105,6 @@ std::string have_not_arrived(const std::vector<NamedRank>& absent) {
       fmt::format("rank {} cannot form a group of {}{} within {}: {}", meeting.rank, meeting.size, meeting.place, meeting.limit(), reason));
 }
 
-enum class Meanwhile { kWaiting, kStartedAgain, kFailure };
-
-Meanwhile look_meanwhile(BoundedStore& store) {
-  const auto answer = store.ask(kListenerPatience, [](c10d::Store& asked) {
-    if (is_superseded(asked)) return Meanwhile::kStartedAgain;
-    return someone_failed(asked) ? Meanwhile::kFailure : Meanwhile::kWaiting;
-  });
-  return answer.value_or(Meanwhile::kWaiting);
-}
-
 // Why the group cannot be formed, as far as the marks of the ranks tell.
 std::string find_reason(const std::optional<Survey>& survey) {
   if (!survey) return "the store does not answer";
@@ -135,14 +125,6 @@ std::string find_reason(const std::optional<Survey>& survey) {
   fail_to_form(meeting, reason);
 }
 
-[[noreturn]] void fail_to_form(const Meeting& meeting, const Gathering& gathering) {
-  if (gathering.store) {
-    BoundedStore marks(gathering.store);
-    fail_to_form(meeting, marks, "");
-  }
-  fail_to_form(meeting, have_not_arrived(gathering.absent));
-}
-
 // A Gloo for this rank, connected to those of the other ranks. Null when a rank of the roster was started again
 // meanwhile. Throws RuntimeError that names the ranks that have not arrived, or have arrived and not connected.
 c10::intrusive_ptr<c10d::Backend> connect_gloo(const Meeting& meeting, const c10::intrusive_ptr<c10d::Store>& group_store) {
@@ -157,9 +139,9 @@ c10::intrusive_ptr<c10d::Backend> connect_gloo(const Meeting& meeting, const c10
       listener.emplace(clone.value_or(group_store));
     }
     meeting.report->wait_goes_on([] { return std::string("the others to connect"); });
-    const Meanwhile meanwhile = look_meanwhile(*listener);
-    if (meanwhile == Meanwhile::kStartedAgain) return nullptr;
-    if (meanwhile == Meanwhile::kFailure || Meeting::Clock::now() >= until) fail_to_form(meeting, *listener, "");
+    if (listener->ask(kListenerPatience, is_superseded).value_or(false)) return nullptr;
+    const bool has_failed = listener->ask(kListenerPatience, someone_failed).value_or(false);
+    if (has_failed || Meeting::Clock::now() >= until) fail_to_form(meeting, *listener, "");
   }
   try {
     return connecting.get();
@@ -231,7 +213,9 @@ ProcessGroup form_group(const Meeting& meeting, const Store& store) {
   const auto until = meeting.started + meeting.timeout();
   for (;;) {
     const Gathering gathering = meet(meeting, [store, arrival, until] { return gather_ranks(store, arrival, until); });
-    if (!gathering.complete) fail_to_form(meeting, gathering);
+    if (!gathering.store) fail_to_form(meeting, have_not_arrived(gathering.absent));
+    BoundedStore marks(gathering.store);
+    if (!gathering.complete) fail_to_form(meeting, marks, "");
     const DeviceBackend backend = agree_on_backend(meeting, gathering);
     const auto gloo = find_gloo(meeting, gathering.store);
     if (!gloo) continue;  // a rank was started again: gathers anew

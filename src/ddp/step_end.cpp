@@ -8,7 +8,6 @@
 
 #include "comm/across_ranks.h"
 #include "firkin/base/error.h"
-#include "firkin/base/units.h"
 #include "synchronizer.h"
 
 namespace firkin {

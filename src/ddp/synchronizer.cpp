@@ -7,9 +7,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "comm/across_ranks.h"
 #include "firkin/base/error.h"
-#include "firkin/base/units.h"
 #include "firkin/comm/device.h"
 
 namespace firkin {

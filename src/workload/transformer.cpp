@@ -18,7 +18,6 @@
 #include <ATen/ops/zeros.h>
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <cmath>
 
 #include "firkin/base/error.h"
