@@ -10,7 +10,6 @@
 #include <mutex>
 #include <optional>
 #include <string>
-#include <string_view>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -109,7 +108,7 @@ class GroupState {
 // An error text of LibTorch or Gloo, as one line of ours quotes it: the first line, without the place in the other
 // project's sources before it, the advice after it, and a full stop at its end: "[.../pair.cc:547] Connection closed by
 // peer [127.0.0.1]:1234" -> "Connection closed by peer [127.0.0.1]:1234".
-std::string shorten_backend_text(std::string_view text);
+std::string shorten_backend_text(const std::string& text);
 
 // Throws GroupError with the first loss's message when the group is lost.
 void throw_if_lost(const ProcessGroup& group);

@@ -3,7 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cctype>
+#include <regex>
 #include <set>
 #include <sstream>
 #include <utility>
@@ -29,19 +29,6 @@ constexpr milliseconds kTimeoutGrace{1000};   // lets the backend's own timeout 
 
 constexpr const char* kCrossed = "crossed";
 constexpr int kRanksPerLook = 8;
-
-// Drops "[/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:547] " from the start. An address in brackets,
-// "[::1]:1234", stays.
-std::string_view without_source_place(std::string_view text) {
-  const size_t end = text.find("] ");
-  if (!text.starts_with('[') || end == std::string_view::npos) return text;
-  const std::string_view place = text.substr(1, end - 1);
-  const size_t colon = place.rfind(':');
-  if (colon == std::string_view::npos || place.find('/') == std::string_view::npos) return text;
-  const std::string_view line = place.substr(colon + 1);
-  const bool numbered = !line.empty() && std::all_of(line.begin(), line.end(), [](unsigned char c) { return std::isdigit(c) != 0; });
-  return numbered ? text.substr(end + 2) : text;
-}
 
 std::string describe(const ProcessGroup& group, const std::optional<Survey>& survey, const std::string& what) {
   const GroupState& state = *group.state;
@@ -208,11 +195,11 @@ std::optional<WaitNote> wait_note(const ProcessGroup& group) {
 
 }  // namespace
 
-std::string shorten_backend_text(std::string_view text) {
-  text = without_source_place(text.substr(0, text.find('\n')));
-  for (const std::string_view advice : {"This may indicate", "This is typically caused"}) text = text.substr(0, text.find(advice));
-  const size_t last = text.find_last_not_of(". ");
-  return std::string(text.substr(0, last + 1));  // npos + 1 is 0: nothing is left of dots alone
+std::string shorten_backend_text(const std::string& text) {
+  static const std::regex kSourcePlace(R"(^\[[^\]]*/[^\]]*:[0-9]+\] )");  // an address in brackets, "[::1]:1234", stays
+  std::string line = std::regex_replace(text.substr(0, text.find('\n')), kSourcePlace, "");
+  for (const char* advice : {"This may indicate", "This is typically caused"}) line = line.substr(0, line.find(advice));
+  return line.substr(0, line.find_last_not_of(". ") + 1);  // npos + 1 is 0: nothing is left of dots alone
 }
 
 void throw_if_lost(const ProcessGroup& group) {
