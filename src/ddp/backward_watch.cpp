@@ -61,7 +61,8 @@ struct BackwardWatch::State {
     bool has_thrown() const { return result && result->hasError(); }
   };
 
-  Callbacks callbacks;
+  std::function<void()> ended;
+  std::function<void(const std::string& reason)> failed;
   std::mutex mutex;  // guards what follows: graph tasks may die on autograd's threads
   std::condition_variable changed;
   std::vector<Watched> watched;  // graph tasks of the backward that runs
@@ -112,7 +113,7 @@ struct BackwardWatch::Token {
     const std::shared_ptr<State> alive = state.lock();
     if (alive == nullptr) return;
     alive->remove(id);
-    alive->callbacks.ended();
+    alive->ended();
   }
 
   void fail(const std::string& reason) {
@@ -122,7 +123,7 @@ struct BackwardWatch::Token {
     if (!alive->start_failing(id)) return;
     {
       const c10::MultiStreamGuard guard(streams);
-      alive->callbacks.failed(reason);
+      alive->failed(reason);
     }
     alive->end_failing(id);
   }
@@ -142,8 +143,10 @@ struct BackwardWatch::Token {
   }
 };
 
-BackwardWatch::BackwardWatch(Callbacks callbacks) : state_(std::make_shared<State>()) {
-  state_->callbacks = std::move(callbacks);
+BackwardWatch::BackwardWatch(std::function<void()> ended, std::function<void(const std::string& reason)> failed)
+    : state_(std::make_shared<State>()) {
+  state_->ended = std::move(ended);
+  state_->failed = std::move(failed);
 }
 
 BackwardWatch::~BackwardWatch() {

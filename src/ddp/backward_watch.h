@@ -24,11 +24,7 @@ namespace firkin {
 // is for.
 class BackwardWatch {
  public:
-  struct Callbacks {
-    std::function<void()> ended;
-    std::function<void(const std::string& reason)> failed;
-  };
-  explicit BackwardWatch(Callbacks callbacks);
+  BackwardWatch(std::function<void()> ended, std::function<void(const std::string& reason)> failed);
   ~BackwardWatch();
   // Calls settle(), then waits for a callback that runs in another thread; afterwards none is called.
   void close();

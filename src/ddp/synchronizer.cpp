@@ -23,8 +23,7 @@ Synchronizer::Synchronizer(StepSetup setup)
     : setup_(std::move(setup)),
       parameters_(*setup_.module, setup_.options.strategy.wait == Wait::kAtFirstUse),
       audit_(setup_),
-      watch_({.ended = [this] { translated([this] { on_backward_ended(); }); },
-              .failed = [this](const std::string& reason) { on_backward_failed(reason); }}) {
+      watch_([this] { translated([this] { on_backward_ended(); }); }, [this](const std::string& reason) { on_backward_failed(reason); }) {
   prepare_steps();
   if (audit_.is_due(step_)) audit_.note_optimizer_step();  // the first step begins as if it had a step before it
 }

@@ -38,9 +38,7 @@ class FailureRecord {
   // Call it when this rank's own exception leaves backward(), before any handler has seen it.
   void note_own_exception() { state_ = State::kThrown; }
   // Call it for a gradient: from now on, exceptions belong to another step.
-  void note_gradient() {
-    if (state_ != State::kNone) state_ = State::kPast;
-  }
+  void note_gradient() { state_ = State::kNone; }
   // To be called when a step has ended well.
   void clear() {
     state_ = State::kNone;
@@ -87,10 +85,9 @@ class FailureRecord {
 
  private:
   enum class State {
-    kNone,    // the last step ended well, or there was none
+    kNone,    // the last step ended well, or a gradient has come since
     kThrown,  // it failed on this rank too, with an exception that is on its way to a handler
-    kFailed,  // it failed, and no gradient has come since
-    kPast,    // it failed, and a gradient has come since
+    kFailed,  // it failed
   };
 
   // Whether Firkin has thrown it from a step that failed on every rank.
