@@ -23,19 +23,29 @@ constexpr double kShortestPeriod = 1e-9;       // seconds: no clock says less, a
 constexpr double kLongestDelay = 0.25;         // seconds, for all-reduces between two steps
 constexpr int64_t kLargestMemory = 64 * kMiB;  // for these, on the wire
 
-// One list that ranks can exchange: times of the whole step, then those of parameters.
-constexpr size_t kTimeWholes = 4;
-std::vector<double> as_list(const TrainingTimes& times) {
-  std::vector<double> values = {times.step_s, times.backward_s, times.launch_s, times.forward_s};
-  values.insert(values.end(), times.ready_s.begin(), times.ready_s.end());
-  values.insert(values.end(), times.needed_s.begin(), times.needed_s.end());
-  return values;
+// The step's times, as ranks exchange them: of the whole step, then of each parameter when it was ready, and needed.
+// Without what launching had taken until then, because another plan launches differently. Gradients without a ready
+// time were complete only with the end of backward, so they count as ready then.
+constexpr size_t kTimesOfTheWhole = 4;
+std::vector<double> row_of(const WatchedStep& step) {
+  std::vector<double> launching_s = {0};  // [k]: what the first k launches took
+  for (const auto& [from, to] : step.launching) launching_s.push_back(launching_s.back() + seconds_between(from, to));
+  const double launch_s = step.launches > 0 ? launching_s.back() / static_cast<double>(step.launches) : 0;
+  const double backward_s = seconds_between(step.began, step.sent) - launching_s.back();
+  const std::vector<double> forward_s = step.forward.seconds();
+  std::vector<double> row = {seconds_between(step.before, step.end), backward_s, launch_s, forward_s.empty() ? 0 : forward_s.back()};
+  for (const auto& ready : step.ready) {
+    row.push_back(ready ? seconds_between(step.began, ready->at) - launching_s[ready->launches] : backward_s);
+  }
+  for (const int64_t pause : step.forward.first_use) row.push_back(forward_s[static_cast<size_t>(pause)]);
+  row.resize(kTimesOfTheWhole + 2 * step.ready.size());
+  return row;
 }
 
 TrainingTimes median_times(const std::vector<std::vector<double>>& rows) {
   const std::vector<double> medians = column_medians(rows);
-  const auto needed = medians.begin() + static_cast<std::ptrdiff_t>((medians.size() + kTimeWholes) / 2);
-  return {.ready_s = {medians.begin() + kTimeWholes, needed},
+  const auto needed = medians.begin() + static_cast<std::ptrdiff_t>((medians.size() + kTimesOfTheWhole) / 2);
+  return {.ready_s = {medians.begin() + kTimesOfTheWhole, needed},
           .needed_s = {needed, medians.end()},
           .backward_s = medians[1],
           .forward_s = medians[3],
@@ -163,25 +173,6 @@ void Automatic::sending() {
   if (is_profiling()) step_.sent = now();
 }
 
-// Gradients without a ready time were complete only with the end of backward, so they count as ready then.
-TrainingTimes WatchedStep::times() const {
-  std::vector<double> launching_s = {0};  // [k]: what the first k launches took
-  for (const auto& [from, to] : launching) launching_s.push_back(launching_s.back() + seconds_between(from, to));
-  const std::vector<double> forward_s = forward.seconds();
-  TrainingTimes times{.ready_s = {},
-                      .needed_s = {},
-                      .backward_s = seconds_between(began, sent) - launching_s.back(),
-                      .forward_s = forward_s.empty() ? 0 : forward_s.back(),
-                      .step_s = seconds_between(before, end)};
-  for (const int64_t pause : forward.first_use) times.needed_s.push_back(forward_s[static_cast<size_t>(pause)]);
-  times.needed_s.resize(ready.size());
-  for (const std::optional<Ready>& each : ready) {
-    times.ready_s.push_back(each ? seconds_between(began, each->at) - launching_s[each->launches] : times.backward_s);
-  }
-  if (launches > 0) times.launch_s = launching_s.back() / static_cast<double>(launches);
-  return times;
-}
-
 // A step counts if all ranks had data and the step before ended well, which all ranks know alike.
 void Automatic::ended(const StepAgreement& agreement) {
   if (phase_ == AutomaticPhase::kSettled) return;
@@ -235,7 +226,7 @@ void Automatic::use(const CommunicationPlan& plan) {
 void Automatic::profile() {
   watched_.push_back(std::exchange(step_, {}));
   if (std::ssize(watched_) < options_.profile_steps) return;
-  for (const WatchedStep& step : std::exchange(watched_, {})) times_.push_back(max_over_ranks(setup_.group, as_list(step.times())));
+  for (const WatchedStep& step : std::exchange(watched_, {})) times_.push_back(max_over_ranks(setup_.group, row_of(step)));
   const auto bytes = [](const NamedTensor& parameter) { return static_cast<int64_t>(parameter.tensor.nbytes()); };
   int64_t gradient_bytes = 0;
   for (const NamedTensor& parameter : setup_.parameters) gradient_bytes += bytes(parameter);

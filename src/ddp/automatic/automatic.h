@@ -127,9 +127,6 @@ struct WatchedStep {
   DeviceTime sent = {};              // when backward was over
   ForwardTimes forward = {};         // the one before, under the strategy ordered
   DeviceTime before = {}, end = {};  // the ends of the previous step and of this one
-
-  // The step's times without what launching has taken until then, because another plan launches differently.
-  TrainingTimes times() const;
 };
 
 // Throws InputError unless buckets = automatic() is possible: with the strategy bucketed or ordered, no plan, all
