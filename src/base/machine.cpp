@@ -153,8 +153,9 @@ std::optional<int64_t> left_to(const ControlGroupFolder& group) {
 
 }  // namespace
 
-int allowed_cpus() {
+std::vector<int64_t> allowed_cpu_numbers() {
   constexpr int kMostCpus = 1 << 20;
+  std::vector<int64_t> numbers;
   // The kernel refuses a mask that is smaller than its own.
   for (int cpus = CPU_SETSIZE; cpus <= kMostCpus; cpus *= 2) {
     cpu_set_t* mask = CPU_ALLOC(cpus);
@@ -162,12 +163,18 @@ int allowed_cpus() {
     const size_t bytes = CPU_ALLOC_SIZE(cpus);
     const bool known = sched_getaffinity(0, bytes, mask) == 0;
     const bool too_small = !known && errno == EINVAL;
-    const int count = known ? CPU_COUNT_S(bytes, mask) : 0;
+    for (int cpu = 0; known && cpu < cpus; ++cpu) {
+      if (CPU_ISSET_S(static_cast<size_t>(cpu), bytes, mask)) numbers.push_back(cpu);
+    }
     CPU_FREE(mask);
-    if (known) return std::max(1, count);
     if (!too_small) break;
   }
-  return std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+  return numbers;
+}
+
+int allowed_cpus() {
+  const size_t known = allowed_cpu_numbers().size();
+  return std::max(1, static_cast<int>(known > 0 ? known : std::thread::hardware_concurrency()));
 }
 
 std::optional<double> cpu_quota(const fs::path& root) {

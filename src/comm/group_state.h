@@ -9,6 +9,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <string>
 #include <thread>
 #include <utility>
@@ -74,12 +75,16 @@ class GroupState {
     return several_steppers_ ? std::nullopt : std::optional(begun_);
   }
 
-  // See firkin::processes_nearby(); asks the store once. Empty if it does not answer.
-  std::map<int, std::string> processes_nearby(int size) {
+  // The ranks of this machine whose processes have ended. Asks the store once; none if it does not answer.
+  std::set<int> ended_nearby(int size) {
     constexpr std::chrono::milliseconds kAnswer{2000};
     const std::lock_guard lock(nearby_mutex_);
-    if (!nearby_) nearby_ = store.ask(kAnswer, [size](c10d::Store& asked) { return firkin::processes_nearby(asked, size); });
-    return nearby_.value_or(std::map<int, std::string>{});
+    if (!nearby_) nearby_ = store.ask(kAnswer, [size](c10d::Store& asked) { return processes_nearby(asked, size); });
+    std::set<int> ended;
+    for (const auto& [rank, process] : nearby_.value_or(std::map<int, std::string>{})) {
+      if (has_ended(process)) ended.insert(rank);
+    }
+    return ended;
   }
 
   // The number of a new set of connections: see Connections::number().

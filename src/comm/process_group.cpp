@@ -176,15 +176,6 @@ Options with_timeout(const ProcessGroup& group) {
   return options;
 }
 
-// The ranks of this machine whose processes have ended.
-std::set<int> ended_nearby(const ProcessGroup& group) {
-  std::set<int> result;
-  for (const auto& [rank, process] : group.state->processes_nearby(group.size)) {
-    if (has_ended(process)) result.insert(rank);
-  }
-  return result;
-}
-
 // What this rank tells the others when it has waited for long.
 std::optional<WaitNote> wait_note(const ProcessGroup& group) {
   if (!group.place) return std::nullopt;
@@ -304,7 +295,7 @@ void wait(const ProcessGroup& group, const Work& work, c10::function_ref<std::st
     if (in_vain.value_or(false)) lose_group(group, what(), "");
     if (!group.place) continue;  // a rank may have ended after its part in something else
     // Within a step every rank is needed to the end. What a rank sent before it ended has arrived one slice later.
-    const std::set<int> ended_before = std::exchange(ended, ended_nearby(group));
+    const std::set<int> ended_before = std::exchange(ended, group.state->ended_nearby(group.size));
     if (std::ranges::any_of(ended, [&](int rank) { return ended_before.contains(rank); })) lose_group(group, what(), "");
   }
   lose_group(group, what(), "not complete after " + format_seconds(static_cast<double>(limit.count()) / 1000));

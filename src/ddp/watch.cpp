@@ -2,7 +2,6 @@
 
 #include <ATen/Parallel.h>
 #include <fmt/format.h>
-#include <sched.h>
 
 #include <chrono>
 #include <iostream>
@@ -11,6 +10,7 @@
 #include "backward_watch.h"
 #include "comm/group_store.h"
 #include "firkin/base/error.h"
+#include "firkin/base/machine.h"
 
 namespace firkin {
 namespace {
@@ -20,16 +20,6 @@ constexpr int kReadAtOnce = 8;      // how many ranks' steps are read in one loo
 
 double seconds(std::chrono::steady_clock::duration time) {
   return std::chrono::duration<double>(time).count();
-}
-
-std::vector<int64_t> usable_cpus() {
-  cpu_set_t set;
-  std::vector<int64_t> cpus;
-  if (sched_getaffinity(0, sizeof set, &set) != 0) return cpus;
-  for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu) {
-    if (CPU_ISSET(cpu, &set)) cpus.push_back(cpu);
-  }
-  return cpus;
 }
 
 }  // namespace
@@ -111,7 +101,7 @@ Watch::Watch(DataParallel& ddp, const ProcessGroup& group, WatchOptions options)
   parts.first_step = parts.steps + 1 + std::max<int64_t>(1, parts.options.warmup);
   parts.mine.host = host_name();
   parts.mine.threads = at::get_num_threads();
-  parts.mine.cpus = usable_cpus();
+  parts.mine.cpus = allowed_cpu_numbers();
   parts.mine.phases = {"before backward", "backward"};
   ddp.observe_steps([&parts] {
     try {
