@@ -1,6 +1,5 @@
 #include "job.h"
 
-#include <ATen/Parallel.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
 
@@ -76,12 +75,7 @@ int run_on_ranks(RunFlags& run, const std::function<void(const ProcessGroup&)>& 
   choose_backend(options, *options.device);  // reports what is wrong once, before any rank starts
   check_link(link, ranks, *options.device);
   if (!info) return launch_local_ranks(ranks, command_line());
-  if (flags.ranks && *flags.ranks != info->world_size) {
-    throw InputError(fmt::format("--ranks {}: a launcher started {} ranks; leave --ranks out", *flags.ranks, info->world_size));
-  }
-  set_torch_log_level();
-  at::set_num_threads(flags.threads > 0 ? flags.threads : threads_per_rank(info->local_world_size));
-  body(connect(*info, options));
+  body(begin_rank(*info, flags.ranks, flags.threads > 0 ? flags.threads : threads_per_rank(info->local_world_size), options));
   return 0;
 }
 

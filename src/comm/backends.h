@@ -6,6 +6,7 @@
 
 #include <chrono>
 #include <exception>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -91,11 +92,10 @@ class OwnWork final : public c10d::Work {
   c10::intrusive_ptr<c10::ivalue::Future> future_;
 };
 
-// ---- What LibTorch's own log writes to standard error, in programs whose ranks Firkin runs.
+// ---- Ranks that Firkin runs.
 
-// The level that TORCH_CPP_LOG_LEVEL states, which LibTorch itself reads only under Python; without it, errors alone.
-// When a rank is gone, c10d warns on every other one, with backtraces among which the line that names the rank is hard
-// to find.
-void set_torch_log_level();
+// Makes this process the rank that its launcher says: it computes with so many threads, LibTorch logs as run_ranks()
+// promises, and it meets the others. asked: --ranks. Throws InputError if that contradicts the launcher.
+ProcessGroup begin_rank(const RankInfo& info, std::optional<int> asked, int threads, const GroupOptions& options);
 
 }  // namespace firkin

@@ -312,12 +312,8 @@ int run(const RankArguments& arguments, const RankBody& body, const GroupOptions
   const std::optional<RankInfo> info = rank_info_unless_alone();
   if (!info && arguments.ranks) return launch_local_ranks(*arguments.ranks, arguments.others);
   if (!info) return body(make_process_group(c10::make_intrusive<c10d::HashStore>(), 0, 1, options), arguments.others);
-  if (arguments.ranks && *arguments.ranks != info->world_size) {
-    throw InputError(fmt::format("--ranks {}: a launcher started {} ranks; leave --ranks out", *arguments.ranks, info->world_size));
-  }
-  set_torch_log_level();
-  at::set_num_threads(threads_per_rank(info->local_world_size));  // LibTorch would take every core in each process
-  const ProcessGroup group = connect(*info, options);
+  const int threads = threads_per_rank(info->local_world_size);  // LibTorch would take every core in each process
+  const ProcessGroup group = begin_rank(*info, arguments.ranks, threads, options);
   said_at_exit = fmt::format("{}: rank {} ended with exit code {}", program, info->rank, kBadInput);
   on_exit(say_at_exit, nullptr);  // the body may call exit()
   const auto forget = c10::make_scope_exit([] { said_at_exit.clear(); });
@@ -370,14 +366,19 @@ int launch_local_ranks(int ranks, std::span<const std::string> arguments) {
   return launch.exit_code;
 }
 
-void set_torch_log_level() {
+ProcessGroup begin_rank(const RankInfo& info, std::optional<int> asked, int threads, const GroupOptions& options) {
+  if (asked && *asked != info.world_size) {
+    throw InputError(fmt::format("--ranks {}: a launcher started {} ranks; leave --ranks out", *asked, info.world_size));
+  }
   constexpr int kErrors = 2;  // glog's number; the names of levels differ between builds of LibTorch
   const char* level = std::getenv("TORCH_CPP_LOG_LEVEL");
   if (level != nullptr && *level != '\0') {
-    c10::initLogging();
+    c10::initLogging();  // LibTorch itself reads the level only under Python
   } else {
     FLAGS_caffe2_log_level = kErrors;
   }
+  at::set_num_threads(threads);
+  return connect(info, options);
 }
 
 }  // namespace firkin
