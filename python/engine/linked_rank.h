@@ -4,7 +4,7 @@
 #include <pybind11/chrono.h>
 
 #include "comm/backends.h"
-#include "comm/linked_backend.h"
+#include "comm/device_time.h"
 
 namespace firkin::python {
 

@@ -1,4 +1,4 @@
-#include "linked_backend.h"
+#include "backends.h"
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/zeros.h>
@@ -16,6 +16,8 @@
 #include <optional>
 #include <thread>
 #include <utility>
+
+#include "device_time.h"
 
 namespace firkin {
 namespace {

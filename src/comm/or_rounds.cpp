@@ -14,7 +14,6 @@
 
 #include "firkin/base/error.h"
 #include "firkin/base/units.h"
-#include "linked_backend.h"
 
 namespace firkin {
 namespace {

@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "backends.h"
+#include "device_time.h"
 #include "firkin/base/error.h"
 #include "firkin/base/units.h"
 #include "firkin/comm/device.h"
@@ -16,7 +17,6 @@
 #include "firkin/comm/rank_info.h"
 #include "group_state.h"
 #include "group_store.h"
-#include "linked_backend.h"
 
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>

@@ -5,7 +5,7 @@
 #include <atomic>
 #include <latch>
 
-#include "../../src/comm/linked_backend.h"
+#include "../../src/comm/backends.h"
 #include "../base/temporary_folder.h"
 #include "firkin/comm/modelled_link.h"
 #include "thread_ranks.h"

@@ -5,7 +5,8 @@
 #include <memory>
 #include <optional>
 
-#include "comm/linked_backend.h"
+#include "comm/backends.h"
+#include "comm/device_time.h"
 #include "firkin/comm/process_group.h"
 
 namespace firkin::streams {
