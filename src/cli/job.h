@@ -11,7 +11,6 @@
 #include "bench/step_bench.h"
 #include "firkin/comm/process_group.h"
 #include "flags.h"
-#include "workload/replay_workload.h"
 #include "workload/workload.h"
 
 namespace firkin::cli {

@@ -1,4 +1,4 @@
-#include "workload/replay_workload.h"
+#include "workload/workload.h"
 
 #include <ATen/ops/full.h>
 #include <ATen/ops/full_like.h>

@@ -17,7 +17,7 @@
 #include "checked_device.h"
 #include "firkin/base/error.h"
 #include "firkin/tune/tune.h"
-#include "workload/replay_workload.h"
+#include "workload/workload.h"
 
 #include <torch/csrc/autograd/variable.h>
 #include <torch/torch.h>

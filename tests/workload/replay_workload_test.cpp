@@ -1,5 +1,5 @@
 // A replay on real autograd: what it promises about order, sizes and earliest times, never how late anything is.
-#include "workload/replay_workload.h"
+#include "workload/workload.h"
 
 #include <gmock/gmock.h>
 
