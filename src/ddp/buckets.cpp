@@ -146,15 +146,10 @@ void GradientBuckets::place_on_cpu(size_t tensor) {
   at::Tensor& view = views_[tensor];
   at::Tensor& target = wire_views_[tensor];
   const bool lies_there = gradient.data_ptr() == view.data_ptr() && gradient.strides() == view.strides();
-  if (lies_there || gradient.scalar_type() == view.scalar_type()) {
-    if (scale_ != 1) {
-      at::mul_out(view, gradient, scale_tensor_);
-    } else if (!lies_there) {
-      view.copy_(gradient);
-    }
-  } else {
+  if (scale_ != 1) {
+    at::mul_out(view, gradient, scale_tensor_);
+  } else if (!lies_there) {
     view.copy_(gradient);
-    if (scale_ != 1) view.mul_(scale_tensor_);
   }
   if (!target.is_same(view)) target.copy_(view);
 }
