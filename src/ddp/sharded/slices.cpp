@@ -132,20 +132,4 @@ void SlicedBucket::wait_for_gather(const ProcessGroup& group, c10::function_ref<
   for (const Work& call : std::exchange(gathers_, {})) firkin::wait(group, call, what);
 }
 
-bool SlicedBuckets::is_any_gathering() const {
-  return std::ranges::any_of(buckets_, &SlicedBucket::is_gathering);
-}
-
-Work SlicedBuckets::launch(const ProcessGroup& group, const GradientBuckets& buckets, int64_t bucket) {
-  return (*this)[bucket].launch(group, buckets.wire(bucket));
-}
-
-void SlicedBuckets::finish(const ProcessGroup& group, const GradientBuckets& buckets, int64_t bucket) {
-  (*this)[bucket].finish(group, buckets.wire(bucket));
-}
-
-void SlicedBuckets::drop(const ProcessGroup& group) {
-  for (SlicedBucket& bucket : buckets_) bucket.drop(group);
-}
-
 }  // namespace firkin

@@ -5,6 +5,7 @@
 #include <ATen/core/Tensor.h>
 #include <c10/util/FunctionRef.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <string>
 #include <utility>
@@ -66,11 +67,17 @@ class SlicedBuckets final : public BucketCollective {
   void divide(std::vector<SlicedBucket> buckets) { buckets_ = std::move(buckets); }
   SlicedBucket& operator[](int64_t bucket) { return buckets_[static_cast<size_t>(bucket)]; }
   const SlicedBucket& operator[](int64_t bucket) const { return buckets_[static_cast<size_t>(bucket)]; }
-  bool is_any_gathering() const;
+  bool is_any_gathering() const { return std::ranges::any_of(buckets_, &SlicedBucket::is_gathering); }
 
-  Work launch(const ProcessGroup& group, const GradientBuckets& buckets, int64_t bucket) override;
-  void finish(const ProcessGroup& group, const GradientBuckets& buckets, int64_t bucket) override;
-  void drop(const ProcessGroup& group) override;
+  Work launch(const ProcessGroup& group, const GradientBuckets& buckets, int64_t bucket) override {
+    return (*this)[bucket].launch(group, buckets.wire(bucket));
+  }
+  void finish(const ProcessGroup& group, const GradientBuckets& buckets, int64_t bucket) override {
+    (*this)[bucket].finish(group, buckets.wire(bucket));
+  }
+  void drop(const ProcessGroup& group) override {
+    for (SlicedBucket& bucket : buckets_) bucket.drop(group);
+  }
 
  private:
   std::vector<SlicedBucket> buckets_;
