@@ -30,7 +30,7 @@ constexpr std::array kExperiments = {
     Command{"step", "time training steps by strategy and cap", declare_bench_step},
     Command{"allreduce", "time an all-reduce by size, alone and queued", declare_bench_allreduce},
     Command{"chunks", "time the same data in chunks (DDP paper, Figure 2)", declare_bench_chunks},
-    Command{"collectives", "time all-reduce, reduce-scatter and all-gather by size", declare_bench_collectives},
+    Command{"collectives", "time all-reduce and what sharded sends, by size", declare_bench_collectives},
     Command{"layers", "time every layer, and when each gradient is ready", declare_bench_layers},
 };
 

@@ -112,7 +112,7 @@ PredictionInputs read_inputs(const PredictFlags& flags, std::vector<std::string>
 void add_assumption_flags(CLI::App& app, PredictFlags& flags) {
   CLI::Option* tensors = app.get_option("--tensors");
   CLI::Option* allreduce = app.get_option("--allreduce");
-  CLI::Option* model = app.add_option("--model", flags.model, "in place of --tensors: a named model, or a .json file");
+  CLI::Option* model = app.add_option("--model", flags.model, "in place of --tensors: a named model or .json file");
   model->type_name("MODEL")->excludes(tensors);
   app.add_option("--cluster", flags.cluster, "in place of --allreduce: one of data/README.md, with\nits ranks or without: aws-p4de-16")
       ->type_name("CLUSTER")
@@ -168,8 +168,8 @@ Run declare_predict(CLI::App& app) {
   add_assumption_flags(app, *flags);
   PredictionInputs& inputs = flags->given;
   app.add_option("--world", inputs.world_size, "number of ranks; extrapolates if not measured")
-      ->check(CLI::Range(int64_t{1}, kLargestWorld));
-  add_sizes(app, "--cap", inputs.caps, "caps of the curve: 1MiB,25MiB (default: powers of two)");
+      ->check(CLI::Range(int64_t{2}, kLargestWorld));
+  add_sizes(app, "--cap", inputs.caps, "the curve's caps: 1MiB,25MiB (default: powers of two)");
   add_rule_flags(app, flags->rule);
   add_import_flags(app, flags->reading, "Others' all-reduce times");
   for (const char* name : {"--in-place", "--dtype", "--unit", "--where"}) app.get_option(name)->excludes(app.get_option("--cluster"));
@@ -178,7 +178,7 @@ Run declare_predict(CLI::App& app) {
   add_time(app, "--overhead", simulation.overhead_s, "cost per call on the computing thread: 20us")->group(group);
   add_value(app, "--compute-slowdown", simulation.compute_slowdown, "slowdown of backward during communication", group);
   add_value(app, "--latency-factor", inputs.latency_factor, "all-reduce latency during backward, over that of an\nidle link", group);
-  app.add_option("--residual", inputs.residual, "residual of the calibration (default: not calibrated)")
+  app.add_option("--residual", inputs.residual, "the calibration's residual (default: not calibrated)")
       ->check(CLI::Range(0.0, 1.0))
       ->group(group);
   add_size(app, "--max-bucket", flags->largest_bucket_bytes, "largest bucket of several tensors")->group(group);

@@ -120,7 +120,7 @@ class Usage(InFolder):
     def test_help_fits_into_80_columns(self):
         experiments = [["bench", name] for name in ("step", "allreduce", "chunks", "collectives", "layers")]
         commands = [[name] for name in ("tune", "bench", "trace", "buckets", "predict", "import", "report")]
-        for words in [["--help"], *([*command, how] for command in commands + experiments for how in ("--help", "--help-all"))]:
+        for words in [["--help"], ["--help-all"], *([*command, how] for command in commands + experiments for how in ("--help", "--help-all"))]:
             for line in firkin(*words).stdout.splitlines():
                 self.assertLessEqual(len(line), 80, (words, line))
 

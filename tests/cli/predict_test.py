@@ -296,7 +296,7 @@ class Predict(OfGpt2Large):
             (["predict", "--tensors", bad, "--allreduce", ALLREDUCE], "bad.csv:3: tensor 'a' appears twice"),
             (["predict", *self.inputs(), "--rule", "random"], "{at-most,close-when-full}"),
             (["predict", *self.inputs(), "--cap", "0MiB"], "--cap 0MiB: expected a size"),
-            (["predict", *self.inputs(), "--world", "-3"], "--world: Value -3 not in range 1 to 65536"),
+            (["predict", *self.inputs(), "--world", "-3"], "--world: Value -3 not in range 2 to 65536"),
             (["predict", *self.inputs(), "--compute-slowdown", "0.5"], "slowdown"),
             (["predict", *self.inputs(), "--overhead", "nan"], "--overhead nan: expected a time"),
             (["import"], "no file to import; expected"),
