@@ -10,6 +10,7 @@
 #include "comm/across_ranks.h"
 #include "firkin/base/json_text.h"
 #include "firkin/base/progress.h"
+#include "firkin/comm/rank_info.h"
 #include "job.h"
 #include "tune/measure.h"
 #include "workload/transformer.h"
@@ -123,11 +124,18 @@ StepConfiguration measure_configuration(MatrixRun& run, const Configuration& con
   return measured_configuration(configuration.description, run.settings, steps, memory, run.group.size);
 }
 
-// What an earlier run measured of each configuration; none if it is yet to be measured. Rank 0 decides, and only it has
-// the figures: other machines may not have the file.
+// What an earlier run measured of each configuration; none if it is yet to be measured. Rank 0 alone reads the file,
+// which other machines may not have, and only it gets the figures. What is wrong with it is every rank's error.
 std::vector<std::optional<StepConfiguration>> measured_before(const StepFlags& flags, const ProcessGroup& group,
                                                               const std::vector<Configuration>& configurations) {
-  const std::vector<StepConfiguration> earlier = resumable_configurations(flags);
+  std::vector<StepConfiguration> earlier;
+  std::optional<std::string> problem;
+  try {
+    if (group.rank == 0) earlier = resumable_configurations(flags);
+  } catch (const InputError& error) {
+    problem = error.what();
+  }
+  if (const auto first = first_problem(group, problem)) throw InputError(first->text);
   std::vector<std::optional<StepConfiguration>> before;
   for (const Configuration& configuration : configurations) {
     const auto found = std::ranges::find(earlier, configuration.description, &StepConfiguration::model);
@@ -267,7 +275,7 @@ void run_rank(const TuneFlags& flags, TuneOptions options, const ProcessGroup& g
 int run(StepFlags& flags) {
   settings_of(flags);
   make_configurations(flags);
-  resumable_configurations(flags);
+  if (!rank_info_unless_alone()) resumable_configurations(flags);  // reports what is wrong once, before any rank starts
   flags.common.continues = flags.resume;
   return run_on_ranks(flags, [&](const ProcessGroup& group) { run_rank(flags, group); });
 }

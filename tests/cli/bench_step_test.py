@@ -1,10 +1,12 @@
 """firkin bench step as a user meets it: the matrix, what does not fit, what was interrupted."""
 
 import json
+import os
 import signal
 import subprocess
 import time
 
+from ports import reserved_port
 from program import DEADLINE_S, FIRKIN, TINY, InFolder, firkin
 
 
@@ -153,6 +155,24 @@ class MatrixFull(Steps):
         result = bench_step(*shape, "--memory-limit", "4GiB", "--resume")
         self.assertEqual(result.returncode, 0, result.stderr)
         self.assertEqual([c["status"] for c in self.results()["configurations"]], ["measured"])
+
+    def test_on_a_resume_rank_0_alone_reads_the_earlier_result(self):
+        """As on several machines, of which others than rank 0's may have any file, or none, under that name."""
+        of_rank_1 = self.folder / "other"
+        of_rank_1.mkdir()
+        (of_rank_1 / "results.json").write_text("not a result")
+        with reserved_port() as port:
+            launched = {**os.environ, "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+            ranks = [
+                subprocess.Popen(
+                    [FIRKIN, *map(str, words_of("--batch", 1, "--sequence", 16, "--strategies", "flat", "--resume", "--out", out))],
+                    env={**launched, "RANK": str(rank), "LOCAL_RANK": str(rank)}, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+                )
+                for rank, out in enumerate([self.out, of_rank_1])
+            ]
+            messages = [rank.communicate(timeout=DEADLINE_S)[1] for rank in ranks]
+        self.assertEqual([rank.returncode for rank in ranks], [0, 0], messages)
+        self.assertTrue(self.results()["complete"])
 
     def test_a_resume_on_another_machine_or_version_is_refused_and_says_which(self):
         shape = ["--batch", "1", "--sequence", "16", "--strategies", "flat", "--out", str(self.out)]
