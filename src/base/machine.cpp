@@ -134,13 +134,6 @@ std::string version_in(const fs::path& file) {
   return "";
 }
 
-std::optional<std::array<double, 3>> load_average(const fs::path& root) {
-  std::ifstream in(root / "proc/loadavg");
-  std::array<double, 3> load{};
-  if (in >> load[0] >> load[1] >> load[2]) return load;
-  return std::nullopt;
-}
-
 // Bytes that the group may still use: its limit less its usage, where files that the kernel can drop count as free.
 std::optional<int64_t> left_to(const ControlGroupFolder& group) {
   const bool v2 = group.version == 2;
@@ -225,18 +218,17 @@ std::string describe(const GpuState& gpus) {
   return text;
 }
 
-MachineState machine_state(const fs::path& root) {
+Host this_host(const fs::path& root) {
   utsname name{};
   uname(&name);
   return {.host = name.nodename,
           .cpu = value_of("model name", root / "proc/cpuinfo"),
-          .operating_system = std::string(name.sysname) + " " + name.release + " " + name.machine,
-          .cpus = static_cast<int>(sysconf(_SC_NPROCESSORS_ONLN)),
-          .allowed_cpus = allowed_cpus(),
+          .os = std::string(name.sysname) + " " + name.release + " " + name.machine,
+          .cores = sysconf(_SC_NPROCESSORS_ONLN),
+          .usable_cores = allowed_cpus(),
           .cpu_quota = cpu_quota(root),
-          .governor = first_in_file<std::string>(root / "sys/devices/system/cpu/cpu0/cpufreq/scaling_governor").value_or(""),
-          .load_average = load_average(root),
-          .available_memory_bytes = available_memory_bytes(root)};
+          .governor = first_in_file<std::string>(root / "sys/devices/system/cpu/cpu0/cpufreq/scaling_governor"),
+          .load = first_in_file<double>(root / "proc/loadavg")};
 }
 
 int64_t available_memory_bytes(const fs::path& root) {

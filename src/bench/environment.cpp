@@ -35,16 +35,6 @@ void add_gpus(Environment& environment) {
 
 }  // namespace
 
-Host this_host() {
-  const MachineState machine = machine_state();
-  Host host{.host = machine.host, .cpu = machine.cpu, .os = machine.operating_system, .cores = machine.cpus};
-  host.usable_cores = machine.allowed_cpus;
-  host.cpu_quota = machine.cpu_quota;
-  if (!machine.governor.empty()) host.governor = machine.governor;
-  if (machine.load_average) host.load = (*machine.load_average)[0];
-  return host;
-}
-
 void add_ranks(const ProcessGroup& group, Environment& environment) {
   environment.libtorch = TORCH_VERSION;
   environment.backend = group.backend;

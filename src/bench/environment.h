@@ -6,9 +6,6 @@
 
 namespace firkin {
 
-// The machine of this process, as it is now.
-Host this_host();
-
 // Fills in everything of `environment` except Firkin's version: LibTorch, threads, the group's size, device, backend
 // and link, and the machines of all ranks. Collective.
 void add_ranks(const ProcessGroup& group, Environment& environment);

@@ -9,6 +9,7 @@
 #include <string_view>
 #include <vector>
 
+#include "firkin/base/machine.h"
 #include "firkin/plan/measurements.h"
 #include "results/field.h"
 
@@ -18,19 +19,6 @@ namespace firkin {
 inline constexpr const char* kGradientBytesKey = "gradient_bytes";
 inline constexpr const char* kBackwardKey = "backward_s";
 inline constexpr const char* kCapKey = "cap_mib";
-
-// One machine that ranks ran on, when the run started.
-struct Host {
-  std::string host;
-  std::string cpu;
-  std::string os;
-  int64_t cores = 0;                     // the machine's
-  int64_t usable_cores = 0;              // in the affinity mask
-  std::optional<double> cpu_quota = {};  // the control group's, in cores
-  std::optional<std::string> governor = {};
-  std::optional<double> load = {};  // over the last minute
-  std::vector<int64_t> ranks = {};
-};
 
 template <>
 inline constexpr auto kFields<Host> = std::tuple(Field("host", &Host::host), Field("cpu", &Host::cpu), Field("os", &Host::os),

@@ -107,36 +107,37 @@ TEST(Gpus, AreNoneWithoutADriver) {
   EXPECT_EQ(describe(gpu_state(folder.path)), "");
 }
 
-TEST(MachineState, IsReadFromTheKernelsFiles) {
+TEST(Host, IsReadFromTheKernelsFiles) {
   const GroupFiles root("0::/");
   root.write("proc/cpuinfo", "processor\t: 0\nmodel name\t: A CPU @ 2.10GHz\nmodel name\t: another\n");
   root.write("proc/loadavg", "0.50 1.25 2.00 1/234 5678\n");
   root.write("proc/meminfo", "MemTotal:   100 kB\nMemAvailable:   64 kB\n");
   root.limit("cpu.max", "150000 100000");
   root.write("sys/devices/system/cpu/cpu0/cpufreq/scaling_governor", "powersave\n");
-  const MachineState machine = machine_state(root.path);
+  const Host machine = this_host(root.path);
   EXPECT_EQ(machine.cpu, "A CPU @ 2.10GHz");
-  EXPECT_EQ(machine.load_average, (std::array{0.5, 1.25, 2.0}));
-  EXPECT_EQ(machine.available_memory_bytes, 64 * 1024);
+  EXPECT_EQ(machine.load, 0.5);
+  EXPECT_EQ(available_memory_bytes(root.path), 64 * 1024);
   EXPECT_EQ(machine.cpu_quota, 1.5);
   EXPECT_EQ(machine.governor, "powersave");
 }
 
-TEST(MachineState, OfThisMachineNamesIt) {
-  const MachineState machine = machine_state();
+TEST(Host, OfThisMachineNamesIt) {
+  const Host machine = this_host();
   EXPECT_NE(machine.host, "");
-  EXPECT_NE(machine.operating_system, "");
-  EXPECT_GE(machine.cpus, machine.allowed_cpus);
-  EXPECT_GE(machine.allowed_cpus, 1);
-  EXPECT_GT(machine.available_memory_bytes, 0);
+  EXPECT_NE(machine.os, "");
+  EXPECT_GE(machine.cores, machine.usable_cores);
+  EXPECT_GE(machine.usable_cores, 1);
+  EXPECT_GT(available_memory_bytes(), 0);
 }
 
-TEST(MachineState, IsEmptyWhereTheKernelDoesNotSay) {
+TEST(Host, IsEmptyWhereTheKernelDoesNotSay) {
   const TemporaryFolder empty;
-  const MachineState machine = machine_state(empty.path);
-  EXPECT_EQ(machine.cpu + machine.governor, "");
+  const Host machine = this_host(empty.path);
+  EXPECT_EQ(machine.cpu, "");
+  EXPECT_FALSE(machine.governor);
   EXPECT_FALSE(machine.cpu_quota);
-  EXPECT_FALSE(machine.load_average);
+  EXPECT_FALSE(machine.load);
   EXPECT_NE(machine.host, "");
 }
 

@@ -1,7 +1,6 @@
 // The machine a rank runs on: results must state it, because timings depend on it.
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <filesystem>
 #include <optional>
@@ -10,21 +9,21 @@
 
 namespace firkin {
 
-// Fields keep their defaults if the kernel does not report them.
-struct MachineState {
+// One machine that ranks run on. Fields keep their defaults if the kernel does not report them.
+struct Host {
   std::string host;
-  std::string cpu;               // its model
-  std::string operating_system;  // "Linux 6.8.0 x86_64"
-  int cpus = 0;                  // online CPUs of the machine
-  int allowed_cpus = 0;          // in the affinity mask
-  std::optional<double> cpu_quota;
-  std::string governor;                               // the first CPU's; empty in most virtual machines
-  std::optional<std::array<double, 3>> load_average;  // running and waiting processes over 1, 5 and 15 minutes
-  int64_t available_memory_bytes = 0;
+  std::string cpu;                           // its model
+  std::string os;                            // "Linux 6.8.0 x86_64"
+  int64_t cores = 0;                         // the machine's online CPUs
+  int64_t usable_cores = 0;                  // in the affinity mask
+  std::optional<double> cpu_quota = {};      // the control group's, in cores
+  std::optional<std::string> governor = {};  // the first CPU's; none in most virtual machines
+  std::optional<double> load = {};           // running and waiting processes over the last minute
+  std::vector<int64_t> ranks = {};           // those on it, if the caller has set them
 };
 
-// The machine's current state. root: where proc/ and sys/ lie, "/" except in tests.
-MachineState machine_state(const std::filesystem::path& root = "/");
+// This machine, now. root: where proc/ and sys/ lie, "/" except in tests.
+Host this_host(const std::filesystem::path& root = "/");
 
 // Bytes that processes here can still allocate without swapping: the smaller of what the kernel reports as available
 // and what this process's control groups leave (versions 1 and 2, its own and those around it; files the kernel can
