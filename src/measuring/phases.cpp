@@ -83,7 +83,7 @@ class Phases {
     candidates.resize(static_cast<size_t>(of_rank_0(std::ssize(candidates))), candidates.back());
     std::vector<TunedSetting> settings;
     for (BucketPlan& plan : candidates) {
-      plan = plan_of_rank_0(plan);
+      plan = of_rank_0(plan);
       settings.push_back({kOrderedName, kOrderedName, plan});
     }
     size_t fastest = 0;
@@ -146,7 +146,7 @@ class Phases {
   }
 
   int64_t of_rank_0(int64_t value) const { return meter_.of_rank_0({value})[0]; }
-  BucketPlan plan_of_rank_0(const BucketPlan& plan) const {
+  BucketPlan of_rank_0(const BucketPlan& plan) const {
     std::vector<int64_t> counts;
     for (const Bucket& bucket : plan.buckets) counts.push_back(bucket.count);
     BucketPlan agreed = plan_of_counts(meter_.of_rank_0(std::move(counts)));
