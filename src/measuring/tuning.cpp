@@ -132,9 +132,8 @@ void tune_sharded(Tuning& tuning, const TrainedMemory& trained) {
   const StepModel model = model_of(tuning);
   const ShardedSearch search = {.ranks = tuning.world_size,
                                 .rule = tuning.rule,
-                                .search = {.simulation = model.simulation},
-                                .agreement_s = pipeline_options(model.costs, model.simulation).agreement_s,
-                                .most_buckets = most_calibrated_buckets(tuning.calibration_plans)};
+                                .search = {.most_buckets = most_calibrated_buckets(tuning.calibration_plans),
+                                           .simulation = with_agreement(model.simulation, model.costs)}};
   const ShardedCosts costs = tuning.collectives.empty()
                                  ? halves_of(*tuning.costs)
                                  : calibrated(sharded_costs(tuning.collectives), *tuning.costs, tuning.fit.latency_factor);

@@ -16,14 +16,6 @@ namespace {
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr int64_t kAnyCap = std::numeric_limits<int64_t>::max();
 
-void check_search(const SearchOptions& options) {
-  check_at_least("the tolerance", options.tolerance, 0);
-  if (options.largest_bucket_bytes <= 0) {
-    throw InputError(fmt::format("the largest bucket is {} bytes; expected at least 1", options.largest_bucket_bytes));
-  }
-  check_options(options.simulation);
-}
-
 Bucket bucket_between(size_t i, size_t j) {
   return {static_cast<int64_t>(i), static_cast<int64_t>(j - i)};
 }
@@ -34,7 +26,7 @@ Bucket bucket_between(size_t i, size_t j) {
 class Recursion {
  public:
   Recursion(const TensorProfile& profile, const CommCosts& costs, const SearchOptions& options)
-      : profile_(profile), options_(options), simulator_(profile, costs, {.simulation = options.simulation}) {}
+      : profile_(profile), options_(options), simulator_(profile, costs, options.simulation) {}
 
   BucketPlan run() {
     const size_t tensors = profile_.bytes.size();
@@ -140,7 +132,7 @@ BucketPlan best_of_starts(const TensorProfile& profile, const CommCosts& costs, 
       // Under this rule no cap respects the limit on bucket bytes; the other starts do.
     }
   }
-  Simulator simulator(profile, costs, {.simulation = options.simulation});
+  Simulator simulator(profile, costs, options.simulation);
   std::vector<double> end_s;
   for (const BucketPlan& plan : starts) end_s.push_back(simulator.end_s(plan.buckets));
   const double limit = std::ranges::min(end_s) * (1 + options.tolerance);
@@ -148,6 +140,13 @@ BucketPlan best_of_starts(const TensorProfile& profile, const CommCosts& costs, 
 }
 
 }  // namespace
+
+void check_search(const SearchOptions& options) {
+  check_at_least("the tolerance", options.tolerance, 0);
+  check_at_least("the largest bucket, bytes,", options.largest_bucket_bytes, 1);
+  check_at_least("the most buckets", options.most_buckets, 1);
+  check_options(options.simulation);
+}
 
 BucketPlan exact_plan(const TensorProfile& profile, const CommCosts& costs, const SearchOptions& options, int64_t most_tensors) {
   const std::vector<Bucket> runs = runs_of_tensors(profile, options, most_tensors).buckets;
@@ -224,7 +223,7 @@ BestUniformCap find_best_uniform_cap(const TensorProfile& profile, const CommCos
                                      const SearchOptions& search, int64_t effort) {
   check_options(search.simulation);
   DistinctPlans distinct = distinct_plans(profile, options, search, effort);
-  Simulator simulator(profile, costs, {.simulation = search.simulation});
+  Simulator simulator(profile, costs, search.simulation);
   std::vector<double> end_s;
   double least_s = kInfinity;
   for (const UniformCap& each : distinct.plans) {

@@ -121,7 +121,7 @@ std::vector<PredictedCap> predict_steps(const StepModel& model, const CapOptions
   for (const ModelError& wrong : errors) {
     const TensorProfile profile = slowed(model.profile, wrong.compute);
     const CommCosts costs = scaled(model.costs, wrong.latency, wrong.bytes);
-    Simulator evaluator(profile, costs, {.simulation = model.simulation});
+    Simulator evaluator(profile, costs, model.simulation);
     std::vector<double> step_s;
     for (const BucketPlan& plan : plans) {
       step_s.push_back(rest_of_step_s(model, wrong.compute) + evaluator.end_s(plan.buckets));
@@ -135,7 +135,7 @@ std::vector<PredictedCap> predict_steps(const StepModel& model, const CapOptions
 }
 
 double predict_ordered_step(const StepModel& model, const BucketPlan& plan) {
-  const PipelineOptions options = pipeline_options(model.costs, model.simulation);
+  const SimulationOptions options = with_agreement(model.simulation, model.costs);
   return step_of_period(model, simulate_pipeline(model.profile, plan, model.costs, options).period_s);
 }
 
@@ -146,13 +146,13 @@ double step_of_period(const StepModel& model, double period_s) {
 std::vector<BucketPlan> ordered_candidates(const StepModel& model, int64_t most_buckets) {
   constexpr size_t kMost = 3;
   constexpr double kNotTold = 1.05;
-  const OrderedSearchOptions options = {.pipeline = pipeline_options(model.costs, model.simulation), .most_buckets = most_buckets};
+  const SearchOptions options = {.most_buckets = most_buckets, .simulation = with_agreement(model.simulation, model.costs)};
   std::vector<BucketPlan> plans = {find_ordered_plan(model.profile, model.costs, options).plan};
   const int64_t total = model.profile.total_bytes();
   for (int64_t cap = kMiB / 4; cap < total; cap *= 2) {
     BucketPlan plan = assign_buckets(model.profile.bytes, {.cap_bytes = cap, .rule = CapRule::kCloseWhenFull, .first_cap_bytes = {}});
     if (static_cast<int64_t>(plan.buckets.size()) > most_buckets) continue;
-    plan.launch_order = launch_order_by_need(model.profile, plan, model.costs, options.pipeline);
+    plan.launch_order = launch_order_by_need(model.profile, plan, model.costs, options.simulation);
     if (std::ranges::find(plans, plan.buckets, &BucketPlan::buckets) == plans.end()) plans.push_back(std::move(plan));
   }
   std::ranges::stable_sort(plans, {}, [&](const BucketPlan& plan) { return predict_ordered_step(model, plan); });

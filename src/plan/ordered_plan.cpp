@@ -25,8 +25,8 @@ struct OrderedCandidate {
 
 class OrderedSearch {
  public:
-  OrderedSearch(const TensorProfile& profile, const CommCosts& costs, const OrderedSearchOptions& options)
-      : profile_(profile), options_(options), run_(profile, costs, options.pipeline) {}
+  OrderedSearch(const TensorProfile& profile, const CommCosts& costs, const SearchOptions& options)
+      : profile_(profile), options_(options), run_(profile, costs, options.simulation) {}
 
   OrderedCandidate launched(std::vector<Bucket> buckets) {
     run_.set_buckets(buckets);
@@ -106,17 +106,10 @@ class OrderedSearch {
   }
 
   const TensorProfile& profile_;
-  const OrderedSearchOptions& options_;
+  const SearchOptions& options_;
   Simulator run_;
   int64_t effort_left_ = 0;
 };
-
-void check_ordered(const OrderedSearchOptions& options) {
-  check_options(options.pipeline);
-  check_at_least("the tolerance", options.tolerance, 0);
-  check_at_least("the largest bucket, bytes,", options.largest_bucket_bytes, 1);
-  check_at_least("the most buckets", options.most_buckets, 1);
-}
 
 // Caps from all bytes down to a quarter of the mean tensor, about three for each factor of two.
 std::vector<int64_t> start_caps(int64_t total_bytes, int64_t tensors) {
@@ -130,11 +123,11 @@ std::vector<int64_t> start_caps(int64_t total_bytes, int64_t tensors) {
 }
 
 // The few best partitions to start from, the best first.
-std::vector<OrderedCandidate> ordered_starts(const TensorProfile& profile, const CommCosts& costs, const OrderedSearchOptions& options,
+std::vector<OrderedCandidate> ordered_starts(const TensorProfile& profile, const CommCosts& costs, const SearchOptions& options,
                                              OrderedSearch& search) {
   constexpr size_t kStarts = 4;
   std::vector<BucketPlan> partitions = {
-      exact_plan(profile, costs, {.largest_bucket_bytes = options.largest_bucket_bytes, .simulation = options.pipeline.simulation})};
+      exact_plan(profile, costs, {.largest_bucket_bytes = options.largest_bucket_bytes, .simulation = options.simulation})};
   for (const int64_t cap : start_caps(profile.total_bytes(), std::ssize(profile.bytes))) {
     for (const CapRule rule : {CapRule::kAtMost, CapRule::kCloseWhenFull}) {
       partitions.push_back(assign_buckets(profile.bytes, {.cap_bytes = cap, .rule = rule}));
@@ -156,7 +149,7 @@ std::vector<OrderedCandidate> ordered_starts(const TensorProfile& profile, const
 }
 
 Pipeline simulated(const TensorProfile& profile, const BucketPlan& plan, const InputDraw& draw) {
-  return simulate_pipeline(slowed(profile, draw.compute_factor), plan, draw.costs, pipeline_options(draw.costs, draw.simulation));
+  return simulate_pipeline(slowed(profile, draw.compute_factor), plan, draw.costs, with_agreement(draw.simulation, draw.costs));
 }
 
 // Replaces the ready order with an empty one, which means the same.
@@ -168,38 +161,40 @@ std::vector<int64_t> plan_order(std::vector<int64_t> order) {
 }  // namespace
 
 std::vector<int64_t> launch_order_by_need(const TensorProfile& profile, const BucketPlan& plan, const CommCosts& costs,
-                                          const PipelineOptions& options) {
+                                          const SimulationOptions& options) {
   check_options(options);
   Simulator run(profile, costs, options, /*many_plans=*/false);
   run.set_buckets(plan.buckets);
   return plan_order(run.order_by_need());
 }
 
-OrderedPlan find_ordered_plan(const TensorProfile& profile, const CommCosts& costs, const OrderedSearchOptions& options) {
+OrderedPlan find_ordered_plan(const TensorProfile& profile, const CommCosts& costs, const SearchOptions& options) {
   check_profile(profile);
-  check_ordered(options);
+  check_search(options);
   OrderedPlan result;
-  result.bound_s = pipeline_bound_s(profile, costs, options.pipeline);
+  result.bound_s = pipeline_bound_s(profile, costs, options.simulation);
   if (!profile.bytes.empty()) {
-    constexpr int64_t kEffortPerTensor = 5000;  // for each start
+    constexpr int64_t kEffortPerTensor = 5000;  // for each start; it grows no further beyond as many tensors as the exact plan takes
+    const int64_t effort = kEffortPerTensor * std::min(std::ssize(profile.bytes), kMostExactTensors);
     OrderedSearch search(profile, costs, options);
     std::vector<OrderedCandidate> candidates = ordered_starts(profile, costs, options, search);
     for (OrderedCandidate& candidate : candidates) {
       if (candidate.period_s <= result.bound_s * (1 + options.tolerance)) break;  // no plan is better
-      search.improve(candidate, kEffortPerTensor * std::ssize(profile.bytes));
+      search.improve(candidate, effort);
     }
     const double limit = std::ranges::min_element(candidates, {}, &OrderedCandidate::period_s)->period_s * (1 + options.tolerance);
     const auto rank = [&](const OrderedCandidate& c) { return std::pair(c.period_s > limit, c.buckets.size()); };
     result.plan.buckets = std::ranges::min_element(candidates, {}, rank)->buckets;
-    result.plan.launch_order = launch_order_by_need(profile, result.plan, costs, options.pipeline);
+    result.plan.launch_order = launch_order_by_need(profile, result.plan, costs, options.simulation);
   }
-  result.pipeline = simulate_pipeline(profile, result.plan, costs, options.pipeline);
+  result.pipeline = simulate_pipeline(profile, result.plan, costs, options.simulation);
   return result;
 }
 
-PipelineOptions pipeline_options(const CommCosts& costs, const SimulationOptions& simulation) {
+SimulationOptions with_agreement(SimulationOptions options, const CommCosts& costs) {
   constexpr double kAgreementBytes = 64;
-  return {.simulation = simulation, .agreement_s = std::max(0.0, costs.isolated(kAgreementBytes))};
+  options.agreement_s = std::max(0.0, costs.isolated(kAgreementBytes));
+  return options;
 }
 
 std::vector<double> drawn_periods(const TensorProfile& profile, const BucketPlan& plan, const std::vector<InputDraw>& draws) {
@@ -232,16 +227,14 @@ BucketPlan with_robust_order(const TensorProfile& profile, BucketPlan plan, cons
   return robust != plan && mean(drawn_periods(profile, robust, draws)) < period_s ? robust : plan;
 }
 
-PredictedOrdered predict_ordered(const TensorProfile& profile, const CommCosts& costs, double bucketed_backward_s,
-                                 const SearchOptions& search, const std::vector<InputDraw>& draws) {
-  const OrderedSearchOptions options = {.pipeline = pipeline_options(costs, search.simulation),
-                                        .tolerance = search.tolerance,
-                                        .largest_bucket_bytes = search.largest_bucket_bytes};
+PredictedOrdered predict_ordered(const TensorProfile& profile, const CommCosts& costs, double bucketed_backward_s, SearchOptions options,
+                                 const std::vector<InputDraw>& draws) {
+  options.simulation = with_agreement(options.simulation, costs);
   OrderedPlan best = find_ordered_plan(profile, costs, options);
   best.plan = with_robust_order(profile, std::move(best.plan), draws);
-  const Pipeline step = simulate_pipeline(profile, best.plan, costs, options.pipeline);
+  const Pipeline step = simulate_pipeline(profile, best.plan, costs, options.simulation);
   const double bucketed_period_s = profile.forward_s + bucketed_backward_s + profile.updates_s();
-  PredictedOrdered result{predicted_period(step, bucketed_period_s, best.bound_s, options.pipeline.agreement_s)};
+  PredictedOrdered result{predicted_period(step, bucketed_period_s, best.bound_s, options.simulation.agreement_s)};
   for (const BucketSpan& span : step.buckets) {
     const Bucket& bucket = best.plan.buckets[static_cast<size_t>(span.bucket)];
     const auto names = profile.names.begin() + bucket.first;

@@ -150,10 +150,8 @@ PredictedOrdered predicted_ordered(const PredictionModel& model, double bucketed
 
 PredictedSharded predicted_sharded(const PredictionModel& model, const PredictionInputs& inputs, const PredictedCap& best,
                                    double ordered_period_s) {
-  const ShardedSearch search = {.ranks = inputs.world_size,
-                                .rule = model.rule,
-                                .search = model.search,
-                                .agreement_s = pipeline_options(model.costs, model.search.simulation).agreement_s};
+  ShardedSearch search = {.ranks = inputs.world_size, .rule = model.rule, .search = model.search};
+  search.search.simulation = with_agreement(model.search.simulation, model.costs);
   PredictedSharded sharded = predict_sharded(model.profile, halves_of(model.costs), search, best.time_s);
   if (ordered_period_s > 0) sharded.gain_over_ordered = 1 - sharded.period_s / ordered_period_s;
   sharded.halves = true;

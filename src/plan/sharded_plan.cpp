@@ -22,10 +22,9 @@ int64_t cap_of(const CapInterval& caps) {
 }
 
 // The host's cost of a call is calibrated on all-reduces; each of the two collectives is half of one.
-PipelineOptions pipeline_options(const ShardedSearch& options) {
-  PipelineOptions pipeline{.simulation = options.search.simulation, .agreement_s = options.agreement_s};
-  pipeline.simulation.overhead_s /= 2;
-  return pipeline;
+SimulationOptions of_half_calls(SimulationOptions simulation) {
+  simulation.overhead_s /= 2;
+  return simulation;
 }
 
 }  // namespace
@@ -64,28 +63,28 @@ RankMemory sharded_memory(const TrainedMemory& trained, int64_t ranks) {
 ShardedCap find_sharded_cap(const TensorProfile& profile, const ShardedCosts& costs, const ShardedSearch& options) {
   constexpr int64_t kEffort = 1000000;  // buckets
   constexpr double kAThousandth = 1e-3;
-  const PipelineOptions pipeline = pipeline_options(options);
-  check_options(pipeline);
+  const SimulationOptions simulation = of_half_calls(options.search.simulation);
+  check_options(simulation);
   std::vector<UniformCap> plans =
       distinct_plans(profile, options.rule, options.search, std::max<int64_t>(kEffort, 2 * std::ssize(profile.bytes))).plans;
-  std::erase_if(plans, [&](const UniformCap& each) { return std::ssize(each.plan.buckets) > options.most_buckets; });
-  if (plans.empty()) throw InputError(fmt::format("no cap makes at most {} buckets; expected more", options.most_buckets));
-  Simulator simulator(profile, costs, options.ranks, pipeline);
+  std::erase_if(plans, [&](const UniformCap& each) { return std::ssize(each.plan.buckets) > options.search.most_buckets; });
+  if (plans.empty()) throw InputError(fmt::format("no cap makes at most {} buckets; expected more", options.search.most_buckets));
+  Simulator simulator(profile, costs, options.ranks, simulation);
   std::vector<double> period_s;
   for (const UniformCap& each : plans) {
     simulator.set_buckets(each.plan.buckets);
     period_s.push_back(simulator.period_s(ready_order(each.plan.buckets.size())));
   }
   const UniformCap& best = best_of(plans, period_s, kAThousandth);
-  return {best, cap_of(best.caps), simulate_sharded(profile, best.plan, costs, options.ranks, pipeline)};
+  return {best, cap_of(best.caps), simulate_sharded(profile, best.plan, costs, options.ranks, simulation)};
 }
 
 PredictedSharded predict_sharded(const TensorProfile& profile, const ShardedCosts& costs, const ShardedSearch& options,
                                  double bucketed_backward_s, TrainedMemory trained) {
   const ShardedCap best = find_sharded_cap(profile, costs, options);
   const double bucketed_period_s = profile.forward_s + bucketed_backward_s + profile.updates_s();
-  const double bound_s = sharded_bound_s(profile, costs, options.ranks, pipeline_options(options));
-  PredictedSharded result{predicted_period(best.pipeline, bucketed_period_s, bound_s, options.agreement_s)};
+  const double bound_s = sharded_bound_s(profile, costs, options.ranks, of_half_calls(options.search.simulation));
+  PredictedSharded result{predicted_period(best.pipeline, bucketed_period_s, bound_s, options.search.simulation.agreement_s)};
   result.cap_bytes = best.cap_bytes;
   result.lowest_cap_bytes = best.caps.lowest_cap_bytes;
   result.highest_cap_bytes = best.caps.highest_cap_bytes;

@@ -108,15 +108,19 @@ void check_at_least(const char* what, Number value, std::type_identity_t<Number>
   if (!std::isfinite(value) || value < least) throw InputError(fmt::format("{} is {}; expected at least {}", what, value, least));
 }
 
+// Throws InputError unless the limits are positive and the options of the simulation pass their checks.
+void check_search(const SearchOptions& options);
+
 // Of the caps within `tolerance` of the least time, the one with the fewest buckets. seconds[i] is the time of caps[i].
 const UniformCap& best_of(const std::vector<UniformCap>& caps, const std::vector<double>& seconds, double tolerance);
 
 class Simulator {
  public:
   // Keeps references to the profile and the costs.
-  Simulator(const TensorProfile& profile, const CommCosts& costs, const PipelineOptions& options, bool many_plans = true);
+  Simulator(const TensorProfile& profile, const CommCosts& costs, const SimulationOptions& options, bool many_plans = true);
   // The strategy `sharded`: its period_s() is that of simulate_sharded().
-  Simulator(const TensorProfile& profile, const ShardedCosts& costs, int64_t ranks, const PipelineOptions& options, bool many_plans = true);
+  Simulator(const TensorProfile& profile, const ShardedCosts& costs, int64_t ranks, const SimulationOptions& options,
+            bool many_plans = true);
 
   int64_t bytes(const Bucket& bucket) const;
   CallCost cost(const Bucket& bucket) { return costs_(static_cast<double>(bytes(bucket))); }
@@ -157,23 +161,20 @@ class Simulator {
   double ready_s(const Bucket& bucket) const { return profile_.ready_s[static_cast<size_t>(bucket.first + bucket.count - 1)]; }
   template <typename PieceAt, typename Launched>
   double launch_all(size_t count, SimulatedClock& clock, const PieceAt& piece_at, const Launched& launched) const;
-  void prepare_forward();
   double step_and_gather(SimulatedClock& clock, double busy_until, Pipeline* pipeline);
   void run_forward(SimulatedClock& clock, double busy_until, Pipeline* pipeline);
   void await(Piece& piece, SimulatedClock& clock, double busy_until, Pipeline* pipeline);
   static void update(Piece& piece, SimulatedClock& clock, double busy_until);
 
   const TensorProfile& profile_;
-  const PipelineOptions options_;
+  const SimulationOptions options_;
   CachedCosts costs_;
   std::optional<CachedCosts> gather_costs_;  // `sharded`
   double ranks_ = 1;                         // `sharded` divides a step among them
   std::vector<int64_t> bytes_before_;        // the sum over the tensors before tensor i
   std::vector<double> update_before_;        // update_s of the tensors before tensor i
-  std::vector<double> needed_s_;             // zeros when the profile does not know it
-  std::vector<size_t> tensors_by_need_;
   std::vector<Piece> pieces_;
-  std::vector<size_t> piece_of_tensor_;
+  std::vector<size_t> by_need_;   // pieces, in the order in which forward needs them
   std::vector<size_t> arrivals_;  // pieces, in the order in which they arrive
   size_t next_arrival_ = 0;
 };

@@ -77,28 +77,23 @@ CachedCosts::CachedCosts(const CommCosts& costs, bool many_plans)
       same_(many_plans && costs.isolated.points() == costs.gap.points()),
       entries_(many_plans ? size_t{1} << kSlotBits : 0) {}
 
-Simulator::Simulator(const TensorProfile& profile, const CommCosts& costs, const PipelineOptions& options, bool many_plans)
-    : profile_(profile), options_(options), costs_(costs, many_plans), bytes_before_(profile.bytes.size() + 1, 0) {
-  for (size_t i = 0; i < profile.bytes.size(); ++i) bytes_before_[i + 1] = bytes_before_[i] + profile.bytes[i];
+Simulator::Simulator(const TensorProfile& profile, const CommCosts& costs, const SimulationOptions& options, bool many_plans)
+    : profile_(profile),
+      options_(options),
+      costs_(costs, many_plans),
+      bytes_before_(profile.bytes.size() + 1, 0),
+      update_before_(profile.bytes.size() + 1, 0) {
+  for (size_t i = 0; i < profile.bytes.size(); ++i) {
+    bytes_before_[i + 1] = bytes_before_[i] + profile.bytes[i];
+    update_before_[i + 1] = update_before_[i] + (profile.update_s.empty() ? 0 : profile.update_s[i]);
+  }
 }
 
-Simulator::Simulator(const TensorProfile& profile, const ShardedCosts& costs, int64_t ranks, const PipelineOptions& options,
+Simulator::Simulator(const TensorProfile& profile, const ShardedCosts& costs, int64_t ranks, const SimulationOptions& options,
                      bool many_plans)
     : Simulator(profile, costs.reduce_scatter, options, many_plans) {
   gather_costs_.emplace(costs.all_gather, many_plans);
   ranks_ = static_cast<double>(checked_ranks(ranks));
-}
-
-void Simulator::prepare_forward() {
-  const size_t tensors = profile_.bytes.size();
-  needed_s_ = profile_.needed_s;
-  needed_s_.resize(tensors, 0);
-  piece_of_tensor_.resize(tensors);
-  update_before_.assign(tensors + 1, 0);
-  for (size_t i = 0; i < tensors; ++i) update_before_[i + 1] = update_before_[i] + (profile_.update_s.empty() ? 0 : profile_.update_s[i]);
-  tensors_by_need_.resize(tensors);
-  std::iota(tensors_by_need_.begin(), tensors_by_need_.end(), size_t{0});
-  std::ranges::stable_sort(tensors_by_need_, {}, [&](size_t i) { return needed_s_[i]; });
 }
 
 int64_t Simulator::bytes(const Bucket& bucket) const {
@@ -114,18 +109,18 @@ double Simulator::launch_all(size_t count, SimulatedClock& clock, const PieceAt&
   for (size_t position = 0; position < count; ++position) {
     const Piece& piece = piece_at(position);
     latest_s = std::max(latest_s, piece.ready_s);
-    clock.compute_to(latest_s + options_.simulation.overhead_s * static_cast<double>(position + 1), busy_until);
+    clock.compute_to(latest_s + options_.overhead_s * static_cast<double>(position + 1), busy_until);
     const double free = busy_until;
     busy_until = std::max(clock.now() + piece.cost.isolated_s, free + piece.cost.gap_s);
     if (!launched(position, free, busy_until)) return busy_until;
   }
-  const double host_s = profile_.backward_s + options_.simulation.overhead_s * static_cast<double>(count);
+  const double host_s = profile_.backward_s + options_.overhead_s * static_cast<double>(count);
   clock.compute_to(std::max(clock.work(), host_s), busy_until);  // they may differ by rounding
   return busy_until;
 }
 
 double Simulator::end_s(std::span<const Bucket> buckets, double give_up_s) {
-  SimulatedClock clock(options_.simulation);
+  SimulatedClock clock(options_);
   const auto piece = [&](size_t k) { return Piece{.cost = cost(buckets[k]), .ready_s = ready_s(buckets[k])}; };
   // No later end is earlier.
   const auto go_on = [&](size_t, double, double end) { return end <= give_up_s; };
@@ -138,7 +133,7 @@ double Simulator::end_s(std::span<const Bucket> buckets, double give_up_s) {
 Timeline Simulator::backward(const BucketPlan& plan) {
   const std::vector<int64_t> order = order_of(plan);
   Timeline timeline;
-  SimulatedClock clock(options_.simulation);
+  SimulatedClock clock(options_);
   const auto bucket = [&](size_t position) { return plan.buckets[static_cast<size_t>(order[position])]; };
   const auto piece = [&](size_t position) { return Piece{.cost = cost(bucket(position)), .ready_s = ready_s(bucket(position))}; };
   const double busy_until = launch_all(order.size(), clock, piece, [&](size_t position, double free, double end) {
@@ -154,12 +149,10 @@ Timeline Simulator::backward(const BucketPlan& plan) {
 }
 
 void Simulator::set_buckets(std::span<const Bucket> buckets) {
-  if (update_before_.empty()) prepare_forward();
   pieces_.clear();
   for (const Bucket& bucket : buckets) {
     const auto first = static_cast<size_t>(bucket.first);
     const auto end = first + static_cast<size_t>(bucket.count);
-    std::fill(piece_of_tensor_.begin() + bucket.first, piece_of_tensor_.begin() + bucket.first + bucket.count, pieces_.size());
     Piece& piece = pieces_.emplace_back(Piece{.cost = cost(bucket),
                                               .ready_s = ready_s(bucket),
                                               .needed_s = first_need_s(profile_, bucket),
@@ -168,10 +161,12 @@ void Simulator::set_buckets(std::span<const Bucket> buckets) {
     piece.step_s = std::exchange(piece.update_s, 0) / ranks_;
     piece.gather = (*gather_costs_)(static_cast<double>(bytes(bucket)));
   }
+  by_need_.resize(pieces_.size());
+  std::iota(by_need_.begin(), by_need_.end(), size_t{0});
+  std::ranges::stable_sort(by_need_, {}, [&](size_t k) { return pieces_[k].needed_s; });
 }
 
 std::vector<int64_t> Simulator::order_by_need() const {
-  const SimulationOptions& simulation = options_.simulation;
   // Of buckets needed at the same time, the one with the longest update goes first: it runs while the others arrive.
   using Candidate = std::tuple<double, double, size_t>;
   std::priority_queue<Candidate, std::vector<Candidate>, std::greater<>> ready;
@@ -179,7 +174,7 @@ std::vector<int64_t> Simulator::order_by_need() const {
   double now = 0, launch = 0, link_free = kLongAgo;
   for (size_t next = 0; order.size() < pieces_.size();) {
     const auto calls = static_cast<double>(order.size() + 1);
-    const auto ready_at = [&](size_t k) { return (pieces_[k].ready_s + simulation.overhead_s * calls) * simulation.compute_slowdown; };
+    const auto ready_at = [&](size_t k) { return (pieces_[k].ready_s + options_.overhead_s * calls) * options_.compute_slowdown; };
     now = std::max(now, link_free);
     if (ready.empty()) now = std::max(now, ready_at(next));
     for (; next < pieces_.size() && ready_at(next) <= now; ++next) ready.emplace(pieces_[next].needed_s, -pieces_[next].update_s, next);
@@ -213,11 +208,11 @@ void Simulator::await(Piece& piece, SimulatedClock& clock, double busy_until, Pi
 
 void Simulator::run_forward(SimulatedClock& clock, double busy_until, Pipeline* pipeline) {
   double done_s = 0;
-  for (const size_t tensor : tensors_by_need_) {
-    Piece& piece = pieces_[piece_of_tensor_[tensor]];
+  for (const size_t k : by_need_) {
+    Piece& piece = pieces_[k];
     if (piece.updated) continue;
-    clock.compute_to(clock.work() + (needed_s_[tensor] - done_s), busy_until);
-    done_s = needed_s_[tensor];
+    clock.compute_to(clock.work() + (piece.needed_s - done_s), busy_until);
+    done_s = piece.needed_s;
     await(piece, clock, busy_until, pipeline);
   }
   clock.compute_to(clock.work() + (profile_.forward_s - done_s), busy_until);
@@ -232,7 +227,7 @@ double Simulator::step_and_gather(SimulatedClock& clock, double busy_until, Pipe
   std::ranges::stable_sort(arrivals_, {}, [&](size_t k) { return pieces_[k].needed_s; });
   for (const size_t k : arrivals_) {
     Piece& piece = pieces_[k];
-    clock.compute_to(clock.work() + piece.step_s + options_.simulation.overhead_s, busy_until);
+    clock.compute_to(clock.work() + piece.step_s + options_.overhead_s, busy_until);
     const double free = busy_until;
     busy_until = piece.arrival = std::max(clock.now() + piece.gather.isolated_s, free + piece.gather.gap_s);
     if (pipeline != nullptr) pipeline->communication_s += piece.gather.gap_s;
@@ -244,7 +239,7 @@ double Simulator::period_s(std::span<const int64_t> order, Pipeline* pipeline) {
   for (Piece& piece : pieces_) piece.updated = false;
   arrivals_.assign(order.begin(), order.end());  // first in, first out
   next_arrival_ = 0;
-  SimulatedClock clock(options_.simulation);
+  SimulatedClock clock(options_);
   const auto piece_at = [&](size_t position) -> Piece& { return pieces_[static_cast<size_t>(order[position])]; };
   double busy_until = launch_all(order.size(), clock, piece_at, [&](size_t position, double free, double end) {
     Piece& piece = piece_at(position);
@@ -267,7 +262,7 @@ double Simulator::period_s(std::span<const int64_t> order, Pipeline* pipeline) {
   pipeline->forward_end_s = period - forward_start;
   pipeline->backward_end_s = pipeline->forward_end_s + backward_s;
   const size_t calls = order.size() * (gather_costs_ ? 2 : 1);
-  pipeline->computation_s = computation_s(profile_, options_.simulation, calls, ranks_);
+  pipeline->computation_s = computation_s(profile_, options_, calls, ranks_);
   for (BucketSpan& span : pipeline->buckets) {
     for (double* seconds : {&span.ready_s, &span.start_s, &span.end_s}) *seconds += pipeline->forward_end_s;
   }
@@ -285,25 +280,21 @@ Pipeline Simulator::pipeline(const BucketPlan& plan) {
 void check_options(const SimulationOptions& options) {
   check_at_least("the overhead per call", options.overhead_s, 0);
   check_at_least("the slowdown of computation", options.compute_slowdown, 1);
-}
-
-void check_options(const PipelineOptions& options) {
-  check_options(options.simulation);
   check_at_least("the time to agree", options.agreement_s, 0);
 }
 
 Timeline simulate(const TensorProfile& profile, const BucketPlan& plan, const CommCosts& costs, const SimulationOptions& options) {
   check_options(options);
-  return Simulator(profile, costs, {.simulation = options}, /*many_plans=*/false).backward(plan);
+  return Simulator(profile, costs, options, /*many_plans=*/false).backward(plan);
 }
 
-Pipeline simulate_pipeline(const TensorProfile& profile, const BucketPlan& plan, const CommCosts& costs, const PipelineOptions& options) {
+Pipeline simulate_pipeline(const TensorProfile& profile, const BucketPlan& plan, const CommCosts& costs, const SimulationOptions& options) {
   check_options(options);
   return Simulator(profile, costs, options, /*many_plans=*/false).pipeline(plan);
 }
 
 Pipeline simulate_sharded(const TensorProfile& profile, const BucketPlan& plan, const ShardedCosts& costs, int64_t ranks,
-                          const PipelineOptions& options) {
+                          const SimulationOptions& options) {
   check_options(options);
   return Simulator(profile, costs, ranks, options, /*many_plans=*/false).pipeline(plan);
 }
@@ -318,16 +309,16 @@ PredictedPeriod predicted_period(const Pipeline& step, double bucketed_period_s,
           .agreement_s = agreement_s};
 }
 
-double pipeline_bound_s(const TensorProfile& profile, const CommCosts& costs, const PipelineOptions& options) {
+double pipeline_bound_s(const TensorProfile& profile, const CommCosts& costs, const SimulationOptions& options) {
   check_options(options);
-  const double computation = computation_s(profile, options.simulation, profile.bytes.empty() ? 0 : 1) + options.agreement_s;
+  const double computation = computation_s(profile, options, profile.bytes.empty() ? 0 : 1) + options.agreement_s;
   return bound_s(profile, computation, {&costs});
 }
 
-double sharded_bound_s(const TensorProfile& profile, const ShardedCosts& costs, int64_t ranks, const PipelineOptions& options) {
+double sharded_bound_s(const TensorProfile& profile, const ShardedCosts& costs, int64_t ranks, const SimulationOptions& options) {
   check_options(options);
   const auto among = static_cast<double>(checked_ranks(ranks));
-  const double computation = computation_s(profile, options.simulation, profile.bytes.empty() ? 0 : 2, among) + options.agreement_s;
+  const double computation = computation_s(profile, options, profile.bytes.empty() ? 0 : 2, among) + options.agreement_s;
   return bound_s(profile, computation, {&costs.reduce_scatter, &costs.all_gather});
 }
 

@@ -69,7 +69,7 @@ CostCurve scale_curve(const CostCurve& curve, Influence influence, double factor
 // The best of these plans under one set of inputs, and the caps around it that are within 1 % of it.
 SensitivityPoint best_point(const ScaledInputs& inputs, const std::vector<UniformCap>& plans, double tolerance) {
   constexpr double kNear = 1.01;
-  Simulator simulator(inputs.profile, inputs.costs, {.simulation = inputs.options});
+  Simulator simulator(inputs.profile, inputs.costs, inputs.options);
   std::vector<double> end_s;
   for (const UniformCap& plan : plans) end_s.push_back(simulator.end_s(plan.plan.buckets));
   const double least_s = std::ranges::min(end_s), limit_s = least_s * (1 + tolerance);
@@ -183,7 +183,7 @@ CapOdds::CapOdds(const TensorProfile& profile, std::vector<InputDraw> draws, con
   for (const InputDraw& draw : draws_) {
     check_options(draw.simulation);
     const TensorProfile& drawn = profiles_.emplace_back(slowed(nameless, draw.compute_factor));
-    Simulator simulator(drawn, draw.costs, {.simulation = draw.simulation});
+    Simulator simulator(drawn, draw.costs, draw.simulation);
     double best_s = std::numeric_limits<double>::infinity();
     for (size_t cap = 0; cap < caps_.plans.size(); ++cap) {
       end_s_[cap].push_back(simulator.end_s(caps_.plans[cap].plan.buckets));

@@ -161,7 +161,7 @@ TEST(OptimalPlan, RejectsOptionsWithoutMeaning) {
   const TensorProfile profile = make_profile({8}, {1});
   const auto error = [&](const SearchOptions& options) { return error_of([&] { find_best_plan(profile, linear_costs(1, 1), options); }); };
   EXPECT_EQ(error({.tolerance = -1}), "the tolerance is -1; expected at least 0");
-  EXPECT_EQ(error({.largest_bucket_bytes = 0}), "the largest bucket is 0 bytes; expected at least 1");
+  EXPECT_EQ(error({.largest_bucket_bytes = 0}), "the largest bucket, bytes, is 0; expected at least 1");
 }
 
 TEST(MgWfbp, MergesATensorThatIsReadyWithinOneStartUp) {

@@ -93,7 +93,7 @@ TEST(OrderedPlan, WithoutTensorsIsTheComputation) {
 }
 
 TEST(OrderedPlan, RejectsOptionsOutOfBounds) {
-  const auto error = [](const OrderedSearchOptions& options) {
+  const auto error = [](const SearchOptions& options) {
     return error_of([&] { find_ordered_plan(make_profile({1}, {1}), linear_costs(1, 1), options); });
   };
   EXPECT_EQ(error({.tolerance = -1}), "the tolerance is -1; expected at least 0");
@@ -122,7 +122,7 @@ TEST(OrderedPlan, IsLaunchedInAnOrderThatIsRobustInTheErrorsOfTheModel) {
   for (const double bandwidth : {0.06e9, 0.1216e9, 0.25e9, 0.5e9, 1.2e9}) {
     const CommCosts costs = linear_costs(2e-4, 1 / bandwidth);
     const std::vector<InputDraw> draws = with_model_errors({}, {.costs = costs});
-    const BucketPlan exact = find_ordered_plan(profile, costs, {.pipeline = pipeline_options(costs, {})}).plan;
+    const BucketPlan exact = find_ordered_plan(profile, costs, {.simulation = with_agreement({}, costs)}).plan;
     const BucketPlan robust = predict_ordered(profile, costs, 1, {}, draws).plan;
     const double gain = 1 - mean(drawn_periods(profile, robust, draws)) / mean(drawn_periods(profile, exact, draws));
     EXPECT_EQ(robust.buckets, exact.buckets);
@@ -143,7 +143,7 @@ TEST(OrderedPlan, OfGpt2LargeIsNearTheBoundWhereCommunicationDominatesAndNoSlowe
 }
 
 // The shortest period of all partitions, each launched by need.
-double best_of_all_s(const TensorProfile& profile, const CommCosts& costs, const PipelineOptions& options) {
+double best_of_all_s(const TensorProfile& profile, const CommCosts& costs, const SimulationOptions& options) {
   const size_t cuts = profile.bytes.size() - 1;
   double best_s = std::numeric_limits<double>::infinity();
   for (uint32_t set = 0; set < uint32_t{1} << cuts; ++set) {
@@ -165,10 +165,10 @@ TEST(OrderedPlan, IsMostlyTheBestOfAllPartitionsOn400RandomInstances) {
     RandomInstance random(seed);
     const TensorProfile profile = random.profile_with_forward(random.integer(1, 6));
     const CommCosts costs = random.costs();
-    OrderedSearchOptions options;
-    if (seed % 3 == 0) options.pipeline.simulation = {.overhead_s = 1e-3};
-    if (seed % 4 == 0) options.pipeline.simulation.compute_slowdown = random.uniform(1, 1.5);
-    const double best = best_of_all_s(profile, costs, options.pipeline);
+    SearchOptions options;
+    if (seed % 3 == 0) options.simulation = {.overhead_s = 1e-3};
+    if (seed % 4 == 0) options.simulation.compute_slowdown = random.uniform(1, 1.5);
+    const double best = best_of_all_s(profile, costs, options.simulation);
     const double found = find_ordered_plan(profile, costs, options).pipeline.period_s;
     EXPECT_GE(found, best * (1 - 1e-9)) << "seed " << seed;
     EXPECT_LE(found, best * 1.05) << "seed " << seed;

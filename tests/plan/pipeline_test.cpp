@@ -85,7 +85,7 @@ TEST(SimulatePipeline, WithoutAKnownForwardIsBackwardThenUpdatesThenForward) {
     if (seed % 5 > 2) simulation.compute_slowdown = random.uniform(1, 2);
     const CommCosts costs = random.costs();
     const Timeline backward = simulate(profile, plan, costs, simulation);
-    const Pipeline step = simulate_pipeline(profile, plan, costs, {.simulation = simulation});
+    const Pipeline step = simulate_pipeline(profile, plan, costs, simulation);
     EXPECT_NEAR(step.period_s, backward.end_s + profile.forward_s, 1e-9 * step.period_s) << "seed " << seed;
     EXPECT_NEAR(step.backward_end_s - step.forward_end_s, backward.compute_end_s, 1e-9 * step.period_s) << "seed " << seed;
     for (size_t k = 0; k < backward.buckets.size(); ++k) {
@@ -98,7 +98,7 @@ TEST(SimulatePipeline, WithoutAKnownForwardIsBackwardThenUpdatesThenForward) {
 // Several steps one after another without contention, each tensor on its own, from the words in pipeline.h.
 class ConsecutiveSteps {
  public:
-  ConsecutiveSteps(const TensorProfile& profile, const BucketPlan& plan, const CommCosts& costs, const PipelineOptions& options)
+  ConsecutiveSteps(const TensorProfile& profile, const BucketPlan& plan, const CommCosts& costs, const SimulationOptions& options)
       : profile_(profile), plan_(plan), costs_(costs), options_(options), bytes_(bucket_bytes(plan, profile.bytes)) {}
 
   // The time between the starts of the last two of `steps` steps.
@@ -124,7 +124,7 @@ class ConsecutiveSteps {
     }
     for (size_t position = 0; position < plan_.buckets.size(); ++position) {
       const size_t k = plan_.launch_order.empty() ? position : static_cast<size_t>(plan_.launch_order[position]);
-      host_extra += options_.simulation.overhead_s;
+      host_extra += options_.overhead_s;
       const Bucket& bucket = plan_.buckets[k];
       launch = std::max(launch, ready[static_cast<size_t>(bucket.first + bucket.count - 1)]);
       const auto bytes = static_cast<double>(bytes_[k]);
@@ -171,7 +171,7 @@ class ConsecutiveSteps {
   const TensorProfile& profile_;
   const BucketPlan& plan_;
   const CommCosts& costs_;
-  const PipelineOptions& options_;
+  const SimulationOptions& options_;
   std::vector<int64_t> bytes_;
   std::map<int64_t, double> arrival_;  // by bucket
   double now_ = 0;
@@ -184,8 +184,8 @@ TEST(SimulatePipeline, EqualsManyConsecutiveStepsSimulatedTensorByTensor) {
     const TensorProfile profile = random.profile_with_forward(tensors);
     const BucketPlan plan = random.plan(tensors, true);
     const CommCosts costs = random.costs();
-    PipelineOptions options;
-    if (seed % 2 == 0) options = {{.overhead_s = 2e-3}, 3e-3};
+    SimulationOptions options;
+    if (seed % 2 == 0) options = {.overhead_s = 2e-3, .agreement_s = 3e-3};
     const double expected = ConsecutiveSteps(profile, plan, costs, options).last_period(5);
     EXPECT_NEAR(simulate_pipeline(profile, plan, costs, options).period_s, expected, 1e-9 * expected) << "seed " << seed;
   }
@@ -196,7 +196,7 @@ TEST(SimulatePipeline, ContentionSlowsForwardWhileBucketsAreInFlight) {
   TensorProfile profile = make_profile({8}, {1});
   profile.needed_s = {5};
   profile.forward_s = 5;
-  const Pipeline step = simulate_pipeline(profile, {.buckets = {{0, 1}}}, kPipelineCosts, {.simulation = {.compute_slowdown = 2}});
+  const Pipeline step = simulate_pipeline(profile, {.buckets = {{0, 1}}}, kPipelineCosts, {.compute_slowdown = 2});
   EXPECT_DOUBLE_EQ(step.period_s, 1 + 2 + 4);
   EXPECT_DOUBLE_EQ(step.buckets[0].end_s - step.buckets[0].start_s, 2);
 }
@@ -206,7 +206,7 @@ TEST(SimulatePipeline, ABlockedForwardDoesNotSlowTheLink) {
   TensorProfile profile = make_profile({8}, {1});
   profile.needed_s = {0};
   profile.forward_s = 5;
-  const PipelineOptions options = {.simulation = {.compute_slowdown = 2}};
+  const SimulationOptions options = {.compute_slowdown = 2};
   EXPECT_DOUBLE_EQ(simulate_pipeline(profile, {.buckets = {{0, 1}}}, kPipelineCosts, options).period_s, 1 + 2 + 5);
 }
 
@@ -216,7 +216,7 @@ TEST(PipelineBound, NoPlanIsFaster) {
     const int64_t tensors = random.integer(1, 15);
     const TensorProfile profile = random.profile_with_forward(tensors);
     const CommCosts costs = random.costs();
-    const PipelineOptions options = {{.overhead_s = 1e-3}, 1e-3};
+    const SimulationOptions options = {.overhead_s = 1e-3, .agreement_s = 1e-3};
     const double period = simulate_pipeline(profile, random.plan(tensors, true), costs, options).period_s;
     EXPECT_LE(pipeline_bound_s(profile, costs, options), period * (1 + 1e-12)) << "seed " << seed;
   }
@@ -228,8 +228,8 @@ TEST(PipelineBound, IsTheLargerOfComputationAndCommunication) {
   EXPECT_DOUBLE_EQ(pipeline_bound_s(profile, linear_costs(1, 2)), 33);  // the sixteen bytes in one call
 }
 
-TEST(PipelineOptions, AreChecked) {
-  EXPECT_EQ(error_of([] { check_options(PipelineOptions{.agreement_s = -1}); }), "the time to agree is -1; expected at least 0");
+TEST(SimulationOptions, AreChecked) {
+  EXPECT_EQ(error_of([] { check_options(SimulationOptions{.agreement_s = -1}); }), "the time to agree is -1; expected at least 0");
 }
 
 }  // namespace

@@ -60,14 +60,14 @@ TEST(SimulateSharded, RefusesNoRanks) {
 
 // From the words in timeline.h, tensor by tensor, without contention.
 double slow_period(const TensorProfile& profile, const BucketPlan& plan, const ShardedCosts& costs, double ranks,
-                   const PipelineOptions& options) {
+                   const SimulationOptions& options) {
   const std::vector<int64_t> bytes = bucket_bytes(plan, profile.bytes);
   const auto tensors = [](const Bucket& bucket) { return std::views::iota(bucket.first, bucket.first + bucket.count); };
   const auto at = [](const std::vector<double>& values, int64_t i) { return values.empty() ? 0 : values[static_cast<size_t>(i)]; };
   double link = -std::numeric_limits<double>::infinity(), launch = 0, calls_s = 0;
   std::vector<double> needed(plan.buckets.size(), std::numeric_limits<double>::infinity()), arrival(plan.buckets.size());
   for (size_t k = 0; k < plan.buckets.size(); ++k) {
-    calls_s += options.simulation.overhead_s;
+    calls_s += options.overhead_s;
     for (const int64_t i : tensors(plan.buckets[k])) {
       launch = std::max(launch, at(profile.ready_s, i));
       needed[k] = std::min(needed[k], at(profile.needed_s, i));
@@ -80,7 +80,7 @@ double slow_period(const TensorProfile& profile, const BucketPlan& plan, const S
   std::iota(order.rbegin(), order.rend(), size_t{0});
   std::ranges::stable_sort(order, {}, [&](size_t k) { return needed[k]; });
   for (const size_t k : order) {
-    now += options.simulation.overhead_s;
+    now += options.overhead_s;
     for (const int64_t i : tensors(plan.buckets[k])) now += at(profile.update_s, i) / ranks;
     const auto size = static_cast<double>(bytes[k]);
     link = arrival[k] = std::max(now + costs.all_gather.isolated(size), link + costs.all_gather.gap(size));
@@ -101,8 +101,8 @@ TEST(SimulateSharded, EqualsTheWordsAndIsNeverBelowTheBound) {
     const TensorProfile profile = random.profile_with_forward(tensors);
     const BucketPlan plan = random.plan(tensors);
     const ShardedCosts costs = {random.costs(), random.costs()};
-    PipelineOptions options;
-    if (seed % 2 == 0) options = {{.overhead_s = 2e-3}, 3e-3};
+    SimulationOptions options;
+    if (seed % 2 == 0) options = {.overhead_s = 2e-3, .agreement_s = 3e-3};
     const double period_s = simulate_sharded(profile, plan, costs, ranks, options).period_s;
     const double expected = slow_period(profile, plan, costs, static_cast<double>(ranks), options);
     EXPECT_NEAR(period_s, expected, 1e-9 * expected) << "seed " << seed;
@@ -116,7 +116,7 @@ TEST(SimulateSharded, ContentionNeverMakesItFaster) {
     const TensorProfile profile = random.profile_with_forward(10);
     const BucketPlan plan = random.plan(10);
     const ShardedCosts costs = {random.costs(), random.costs()};
-    const PipelineOptions contended = {.simulation = {.compute_slowdown = 1.5}};
+    const SimulationOptions contended = {.compute_slowdown = 1.5};
     const double period_s = simulate_sharded(profile, plan, costs, 4, contended).period_s;
     EXPECT_GE(period_s * (1 + 1e-12), simulate_sharded(profile, plan, costs, 4).period_s) << "seed " << seed;
     EXPECT_GE(period_s * (1 + 1e-12), sharded_bound_s(profile, costs, 4, contended)) << "seed " << seed;
@@ -128,7 +128,7 @@ TEST(FindShardedCap, NoCapIsAThousandthFasterAndItMakesThePlan) {
     RandomInstance random(seed);
     const TensorProfile profile = random.profile_with_forward(random.integer(1, 12));
     const ShardedCosts costs = {random.costs(), random.costs()};
-    ShardedSearch search = {.ranks = 4, .agreement_s = 1e-3};
+    ShardedSearch search = {.ranks = 4, .search = {.simulation = {.agreement_s = 1e-3}}};
     search.rule.rule = seed % 2 == 0 ? CapRule::kAtMost : CapRule::kCloseWhenFull;
     const ShardedCap best = find_sharded_cap(profile, costs, search);
     CapOptions rule = search.rule;
@@ -158,7 +158,7 @@ TEST(PredictSharded, ComparesPeriodsAndCountsElements) {
   EXPECT_DOUBLE_EQ(sharded.gain(), 1 - sharded.period_s / 13);
   EXPECT_GE(sharded.period_s, sharded.bound_s);
   EXPECT_EQ(sharded.plain.total(), 16 + 16 + 32);
-  EXPECT_EQ(error_of([] { predict_sharded(two_tensors(), halves_of(kTwoSeconds), {.most_buckets = 0}, 6); }),
+  EXPECT_EQ(error_of([] { predict_sharded(two_tensors(), halves_of(kTwoSeconds), {.search = {.most_buckets = 0}}, 6); }),
             "no cap makes at most 0 buckets; expected more");
 }
 

@@ -24,6 +24,7 @@ struct SearchOptions {
   double tolerance = 1e-6;
   // No bucket holds more, unless it is a single tensor.
   int64_t largest_bucket_bytes = std::numeric_limits<int64_t>::max();
+  int64_t most_buckets = std::numeric_limits<int64_t>::max();  // for find_ordered_plan() and find_sharded_cap() only
   SimulationOptions simulation = {};
 };
 

@@ -24,15 +24,7 @@ namespace firkin {
 // same. Empty when it is the ready order. The profile and the plan must have passed their checks; plan.launch_order is
 // ignored. O(n log n).
 std::vector<int64_t> launch_order_by_need(const TensorProfile& profile, const BucketPlan& plan, const CommCosts& costs,
-                                          const PipelineOptions& options = {});
-
-struct OrderedSearchOptions {
-  PipelineOptions pipeline = {};
-  // Plans within this fraction of the best period count as equal; of those, one with fewer buckets is returned.
-  double tolerance = 1e-6;
-  int64_t largest_bucket_bytes = std::numeric_limits<int64_t>::max();  // no bucket of several tensors holds more
-  int64_t most_buckets = std::numeric_limits<int64_t>::max();
-};
+                                          const SimulationOptions& options = {});
 
 struct OrderedPlan {
   BucketPlan plan;
@@ -43,7 +35,7 @@ struct OrderedPlan {
 // A search, not exact. It starts from the partitions of uniform caps and from the best plan for a single backward pass,
 // each launched by need, and improves the best few by local moves: merging, cutting and shifting buckets.
 // Deterministic. Throws InputError if the profile or the options fail their checks, or no plan meets the limits.
-OrderedPlan find_ordered_plan(const TensorProfile& profile, const CommCosts& costs, const OrderedSearchOptions& options = {});
+OrderedPlan find_ordered_plan(const TensorProfile& profile, const CommCosts& costs, const SearchOptions& options = {});
 
 // Seconds from the start of backward; what ends after the end of backward runs under the next forward pass.
 struct PredictedOrderedBucket : PredictedBucket {
@@ -59,8 +51,8 @@ struct PredictedOrdered : PredictedPeriod {
   BucketPlan plan = {};                              // the same as a plan to simulate or run
 };
 
-// Options for simulate_pipeline(). The agreement after backward takes as long as an all-reduce of 64 bytes.
-PipelineOptions pipeline_options(const CommCosts& costs, const SimulationOptions& simulation);
+// The options with the agreement after backward, which takes as long as an all-reduce of 64 bytes.
+SimulationOptions with_agreement(SimulationOptions options, const CommCosts& costs);
 
 // Periods of the plan, one per draw.
 std::vector<double> drawn_periods(const TensorProfile& profile, const BucketPlan& plan, const std::vector<InputDraw>& draws);
@@ -73,7 +65,7 @@ BucketPlan with_robust_order(const TensorProfile& profile, BucketPlan plan, cons
 // `bucketed_backward_s`: backward with its communication under the best uniform cap. The plan is find_ordered_plan()'s,
 // in an order that is robust over the draws. Throws InputError as find_ordered_plan().
 PredictedOrdered predict_ordered(const TensorProfile& profile, const CommCosts& costs, double bucketed_backward_s,
-                                 const SearchOptions& search = {}, const std::vector<InputDraw>& draws = {});
+                                 SearchOptions options = {}, const std::vector<InputDraw>& draws = {});
 
 // ---- The launch order from observed steps.
 //

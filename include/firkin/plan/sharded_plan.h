@@ -50,8 +50,6 @@ struct ShardedSearch {
   int64_t ranks = 2;
   CapOptions rule = {};  // its cap is not used
   SearchOptions search = {};
-  double agreement_s = 0;  // as in PipelineOptions
-  int64_t most_buckets = std::numeric_limits<int64_t>::max();
 };
 
 struct ShardedCap : UniformCap {

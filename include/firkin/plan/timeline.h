@@ -15,25 +15,18 @@
 
 namespace firkin {
 
-// Overhead of a launch besides the all-reduce, and how much communication slows computation down. None by default.
+// What communication costs besides the all-reduces. Nothing by default.
 struct SimulationOptions {
   double overhead_s = 0;        // per call, on the thread that runs backward
   double compute_slowdown = 1;  // slows backward while an all-reduce runs: at least 1
+  // One small exchange between the ranks, over a connection of its own, between backward and the next forward.
+  double agreement_s = 0;
 
   bool operator==(const SimulationOptions&) const = default;
 };
 
-struct PipelineOptions {
-  SimulationOptions simulation = {};
-  // One small exchange between the ranks, over a connection of its own, after backward: at least 0.
-  double agreement_s = 0;
-
-  bool operator==(const PipelineOptions&) const = default;
-};
-
-// Both throw InputError unless all are finite and within the bounds above.
+// Throws InputError unless all are finite and within these bounds.
 void check_options(const SimulationOptions& options);
-void check_options(const PipelineOptions& options);
 
 // One bucket's communication. Seconds from the start of backward, or of a pipeline's step.
 struct BucketSpan {
@@ -82,7 +75,7 @@ struct Pipeline {
 // Profile and plan must have passed check_profile and check_plan. Throws InputError when the options do not pass
 // check_options. O(n log n).
 Pipeline simulate_pipeline(const TensorProfile& profile, const BucketPlan& plan, const CommCosts& costs,
-                           const PipelineOptions& options = {});
+                           const SimulationOptions& options = {});
 
 // The strategy `sharded`, among `ranks`: during backward a bucket's reduce-scatter is launched as an all-reduce would
 // be. When backward has ended the ranks agree and wait for all sums. Then each rank steps its part of one bucket after
@@ -92,7 +85,7 @@ Pipeline simulate_pipeline(const TensorProfile& profile, const BucketPlan& plan,
 //
 // Otherwise like simulate_pipeline(). Throws InputError if `ranks` is not positive.
 Pipeline simulate_sharded(const TensorProfile& profile, const BucketPlan& plan, const ShardedCosts& costs, int64_t ranks,
-                          const PipelineOptions& options = {});
+                          const SimulationOptions& options = {});
 
 // What is said about a strategy that also overlaps the next forward pass. Seconds.
 struct PredictedPeriod {
@@ -106,7 +99,7 @@ struct PredictedPeriod {
 
   double gain() const { return bucketed_period_s > 0 ? 1 - period_s / bucketed_period_s : 0; }  // below 0: slower
 };
-// Those figures of a simulated step. agreement_s: as in PipelineOptions.
+// Those figures of a simulated step. agreement_s: as in SimulationOptions.
 PredictedPeriod predicted_period(const Pipeline& step, double bucketed_period_s, double bound_s, double agreement_s);
 
 // One bucket of it, or of a plan for backward alone.
@@ -118,7 +111,7 @@ struct PredictedBucket {
 
 // A lower bound for the period of any plan: the larger of one step's computation and the time of all its bytes at the
 // best rate that any bucket may have (the least of a(x) / x and g(x) / x).
-double pipeline_bound_s(const TensorProfile& profile, const CommCosts& costs, const PipelineOptions& options = {});
-double sharded_bound_s(const TensorProfile& profile, const ShardedCosts& costs, int64_t ranks, const PipelineOptions& options = {});
+double pipeline_bound_s(const TensorProfile& profile, const CommCosts& costs, const SimulationOptions& options = {});
+double sharded_bound_s(const TensorProfile& profile, const ShardedCosts& costs, int64_t ranks, const SimulationOptions& options = {});
 
 }  // namespace firkin

@@ -54,7 +54,7 @@ class Predictor {
   void set_launch_order(CommunicationPlan& plan) const {
     if (!is_ordered_) return;
     const TensorProfile in_order = profile(plan.order);
-    plan.plan.launch_order = launch_order_by_need(in_order, plan.plan, costs_, pipeline_options(costs_, model(in_order).simulation));
+    plan.plan.launch_order = launch_order_by_need(in_order, plan.plan, costs_, with_agreement(model(in_order).simulation, costs_));
   }
   bool is_ordered() const { return is_ordered_; }
 
