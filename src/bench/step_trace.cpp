@@ -14,14 +14,6 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Span, name, activity, thread, start_ns, end_n
 
 namespace {
 
-std::vector<Period> steps_in(const std::vector<Span>& spans) {
-  std::vector<Period> steps;
-  for (const Span& span : spans) {
-    if (span.activity == Activity::kPhase && span.name == kStepPhase) steps.push_back({span.start_ns, span.end_ns});
-  }
-  return steps;
-}
-
 std::vector<Span> record_steps(const ProcessGroup& group, Workload& workload, const DataParallelOptions& options,
                                const StepTraceOptions& trace) {
   StepRunner runner(group, workload, options);
@@ -54,28 +46,29 @@ std::vector<std::vector<Span>> trace_steps(const ProcessGroup& group, Workload& 
   return ranks;
 }
 
-std::vector<TracedStep> traced_steps(const std::vector<Span>& spans) {
-  std::vector<TracedStep> steps;
-  for (const Period& period : steps_in(spans)) {
-    steps.push_back({period, overlap_of(spans_cut_to(spans, period.start_ns, period.end_ns))});
+std::vector<Period> steps_in(const std::vector<Span>& spans) {
+  std::vector<Period> steps;
+  for (const Span& span : spans) {
+    if (span.activity == Activity::kPhase && span.name == kStepPhase) steps.push_back({span.start_ns, span.end_ns});
   }
   return steps;
+}
+
+TraceFigures figures_of(const std::vector<Span>& spans) {
+  TraceFigures figures;
+  for (const Period& step : steps_in(spans)) {
+    const Overlap overlap = overlap_of(spans_cut_to(spans, step.start_ns, step.end_ns));
+    figures.step_s.push_back(seconds_of(step));
+    figures.compute_s.push_back(overlap.compute_s);
+    figures.communication_s.push_back(overlap.communication_s);
+    figures.overlapped_s.push_back(overlap.overlapped_s);
+  }
+  return figures;
 }
 
 // ---- A trace as a row of a result.
 
 namespace {
-
-TraceFigures figures_of(const std::vector<Span>& spans) {
-  TraceFigures figures;
-  for (const TracedStep& step : traced_steps(spans)) {
-    figures.step_s.push_back(seconds_of(step.period));
-    figures.compute_s.push_back(step.overlap.compute_s);
-    figures.communication_s.push_back(step.overlap.communication_s);
-    figures.overlapped_s.push_back(step.overlap.overlapped_s);
-  }
-  return figures;
-}
 
 // When a step computed, communicated, waited in forward and ran the optimiser, in seconds since it began. Gaps too
 // short to be seen are closed.

@@ -27,14 +27,9 @@ struct StepTraceOptions {
 std::vector<std::vector<Span>> trace_steps(const ProcessGroup& group, Workload& workload, const DataParallelOptions& options,
                                            const StepTraceOptions& trace);
 
-// One recorded step of one rank.
-struct TracedStep {
-  Period period;
-  Overlap overlap;
-};
-
-// The steps in the order in which they ran. `spans`: of one rank, by start.
-std::vector<TracedStep> traced_steps(const std::vector<Span>& spans);
+// The steps of one rank, in the order in which they ran, and what they took. `spans`: by start.
+std::vector<Period> steps_in(const std::vector<Span>& spans);
+TraceFigures figures_of(const std::vector<Span>& spans);
 
 // Every rank's figures, and the last step of rank 0; without a file.
 TraceRow row_of(const std::vector<std::vector<Span>>& ranks, const StepSetting& setting);

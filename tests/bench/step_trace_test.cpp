@@ -36,7 +36,7 @@ TEST(StepTrace, HasTheCollectivesThatEachStrategySends) {
       const auto spans = trace_steps(group, workload, with_strategy(strategy), {.warmup_steps = 2, .steps = 3});
       ASSERT_EQ(spans.size(), 1u);
       EXPECT_EQ(collectives_of(spans[0]), 3 * expected) << strategy;
-      EXPECT_EQ(traced_steps(spans[0]).size(), 3u) << strategy;
+      EXPECT_EQ(steps_in(spans[0]).size(), 3u) << strategy;
     }
   });
 }
@@ -56,15 +56,15 @@ TEST(StepTrace, HasTheComputationAndNothingBetweenSteps) {
   run_ranks(1, [](const ProcessGroup& group) {
     Workload workload = small_workload();
     const auto spans = trace_steps(group, workload, with_strategy("naive"), {.warmup_steps = 1, .steps = 2});
-    for (const TracedStep& step : traced_steps(spans[0])) {
-      const double step_s = seconds_of(step.period);
-      EXPECT_GT(step.overlap.compute_s, 0);
-      EXPECT_GT(step.overlap.communication_s, 0);
-      EXPECT_LE(step.overlap.compute_s, step_s);
-      EXPECT_LE(step.overlap.overlapped_s, step.overlap.communication_s);
+    const TraceFigures figures = figures_of(spans[0]);
+    for (size_t step = 0; step < 2; ++step) {
+      EXPECT_GT(figures.compute_s.at(step), 0);
+      EXPECT_GT(figures.communication_s[step], 0);
+      EXPECT_LE(figures.compute_s[step], figures.step_s[step]);
+      EXPECT_LE(figures.overlapped_s[step], figures.communication_s[step]);
     }
-    const std::vector<TracedStep> steps = traced_steps(spans[0]);
-    for (const Span& span : spans[0]) EXPECT_FALSE(span.start_ns > steps[0].period.end_ns && span.start_ns < steps[1].period.start_ns);
+    const std::vector<Period> steps = steps_in(spans[0]);
+    for (const Span& span : spans[0]) EXPECT_FALSE(span.start_ns > steps[0].end_ns && span.start_ns < steps[1].start_ns);
   });
 }
 
