@@ -240,7 +240,7 @@ void add_forward(const std::vector<int64_t>& ready_order, const std::vector<doub
 
 }  // namespace
 
-ReadyProfile measure_ready_profile(const ProcessGroup& group, Workload& workload, const ReadyProfileOptions& options) {
+MeasuredProfile measure_ready_profile(const ProcessGroup& group, Workload& workload, const ReadyProfileOptions& options) {
   const std::vector<NamedTensor> parameters = trainable_parameters(*workload.module);
   // On a device DataParallel copies a whole bucket at once; a copy of each gradient would take longer than the rest of
   // what hooks do.
@@ -271,12 +271,11 @@ ReadyProfile measure_ready_profile(const ProcessGroup& group, Workload& workload
   const std::vector<double> medians = column_medians(rows);
   const auto ready = medians.begin() + kProfileWholes;
   const auto needed = ready + static_cast<std::ptrdiff_t>(parameters.size());
-  ReadyProfile result;
-  TensorProfile& tensors = result.profile.tensors;
+  MeasuredProfile result;
   result.ready_order = order_of_times({ready, needed});
-  tensors = profile_in_order(parameters, result.ready_order, {ready, needed}, medians[0]);
-  if (has_awaiting) add_forward(result.ready_order, {needed, medians.end()}, medians[1], medians[2], tensors);
-  add_bare_backward(hooked, bare, result.profile);
+  result.tensors = profile_in_order(parameters, result.ready_order, {ready, needed}, medians[0]);
+  if (has_awaiting) add_forward(result.ready_order, {needed, medians.end()}, medians[1], medians[2], result.tensors);
+  add_bare_backward(hooked, bare, result);
   return result;
 }
 

@@ -30,18 +30,15 @@ struct ReadyProfileOptions {
 // The fewest that give medians and a ratio.
 inline constexpr int kFewestProfileSteps = 4;
 
-struct ReadyProfile {
-  // Ready means: the gradient is in its bucket and could be sent. The names are the module's, in gradient-ready order.
-  // Times are the median over steps of the slowest rank's, made non-decreasing. The forward pass is known if modules
-  // await their parameters; the optimiser's time is shared out by bytes.
-  MeasuredProfile profile;           // its hook_perturbation is the cost of hooks and of writing gradients into buckets
-  std::vector<int64_t> ready_order;  // the same order, as DataParallelOptions::ready_order takes it
-};
-
+// Ready means: the gradient is in its bucket and could be sent. The names are the module's, in gradient-ready order.
+// Times are the median over steps of the slowest rank's, made non-decreasing. The forward pass is known if modules await
+// their parameters; the optimiser's time is shared out by bytes. hook_perturbation is the cost of hooks and of writing
+// gradients into buckets.
+//
 // Collective: every rank gets rank 0's order and the same times. Steps the workload, optimiser included, without
 // communicating gradients. Throws InputError, on every rank, for a step without backward and for a trainable parameter
 // that gets no gradient.
-ReadyProfile measure_ready_profile(const ProcessGroup& group, Workload& workload, const ReadyProfileOptions& options);
+MeasuredProfile measure_ready_profile(const ProcessGroup& group, Workload& workload, const ReadyProfileOptions& options);
 
 // ---- Layer by layer
 

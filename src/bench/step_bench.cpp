@@ -160,8 +160,8 @@ void replace_by_mean(std::vector<double>& times, int count) {
 }
 
 StepCounts steps_of(const StepSetting& setting, const StepBenchOptions& options) {
-  return {.warmup_steps = options.warmup_steps + steps_to_learn(setting.options),
-          .timed_steps = steps_overlap(setting) ? std::max(options.steps_per_block, kStepsOfAPeriod) : options.steps_per_block};
+  return {.warmup_steps = options.steps.warmup_steps + steps_to_learn(setting.options),
+          .timed_steps = steps_overlap(setting) ? std::max(options.steps.timed_steps, kStepsOfAPeriod) : options.steps.timed_steps};
 }
 
 double median_of_slowest_rank(const std::vector<std::vector<double>>& by_step) {
@@ -186,8 +186,8 @@ void measure_block(const ProcessGroup& group, Workload& workload, const StepSett
   }
   runner.drain();
   if (steps_overlap(setting)) {
-    replace_by_mean(ours, options.steps_per_block);
-    replace_by_mean(comm, options.steps_per_block);
+    replace_by_mean(ours, options.steps.timed_steps);
+    replace_by_mean(comm, options.steps.timed_steps);
   }
   ours.insert(ours.end(), comm.begin(), comm.end());
   const std::vector<BucketStats> buckets = runner.buckets();
@@ -327,7 +327,7 @@ std::vector<BucketStats> StepRunner::buckets() const {
 
 std::vector<SettingSteps> measure_steps(const ProcessGroup& group, Workload& workload, const std::vector<StepSetting>& settings,
                                         const StepBenchOptions& options) {
-  if (settings.empty() || options.blocks < 1 || options.warmup_steps < 1 || options.steps_per_block < 1) {
+  if (settings.empty() || options.blocks.most < 1 || options.steps.warmup_steps < 1 || options.steps.timed_steps < 1) {
     throw InputError("step benchmark: expected at least one setting, block, warm-up step and timed step");
   }
   std::vector<SettingSteps> result;
@@ -336,7 +336,7 @@ std::vector<SettingSteps> measure_steps(const ProcessGroup& group, Workload& wor
     result.push_back({.name = setting.name});
     steps.push_back(steps_of(setting, options));
   }
-  StepSchedule schedule(steps, {.fewest = options.fewest_blocks, .most = options.blocks, .seconds = options.seconds, .seed = options.seed});
+  StepSchedule schedule(steps, options.blocks);
   const auto started = std::chrono::steady_clock::now();
   int64_t next_step = 0;
   while (const std::optional<StepVisit> visit = schedule.next()) {

@@ -135,13 +135,8 @@ struct StepSetting {
 };
 
 struct StepBenchOptions {
-  int blocks = 12;        // the most; in each block every setting runs once, in a shuffled order
-  int fewest_blocks = 1;  // after these, a block begins only if it is expected to end within `seconds`
-  double seconds = std::numeric_limits<double>::infinity();
-  // After each switch of the setting; at least 1, because a first step does not overlap.
-  int warmup_steps = 2;
-  int steps_per_block = 2;           // timed
-  uint64_t seed = 0;                 // for the order; the same on every rank
+  StepBlocks blocks = {};            // the same on every rank
+  StepCounts steps = {};             // of a block; at least one warm-up step, because a first step does not overlap
   bool communication_alone = false;  // after each block, time once what the setting sends, with nothing to hide behind
   // Called after each setting of each block; may be empty.
   std::function<void(const std::string& done)> on_progress = {};

@@ -4,6 +4,7 @@
 #include <variant>
 
 #include "command.h"
+#include "measuring/steps.h"
 
 namespace firkin::cli {
 
@@ -41,10 +42,8 @@ struct JobFlags {
   double scale_time = 1;                      // factor for the replay's times
 };
 
-struct BlockFlags {
+struct BlockFlags : StepCounts {
   int blocks = 20;
-  int warmup_steps = 1;  // after each change of setting
-  int steps_per_block = 2;
 };
 
 // ---- the commands

@@ -85,7 +85,7 @@ void add_block_flags(CLI::App& app, BlockFlags& steps, const char* blocks_in_hel
   const CLI::Range some(1, 100000);
   add_value(app, "--blocks", steps.blocks, blocks_in_help, group)->check(CLI::Range(4, 100000));
   add_value(app, "--warmup", steps.warmup_steps, "untimed steps after each change of setting", group)->check(some);
-  add_value(app, "--steps-per-block", steps.steps_per_block, "timed steps per block and setting", group)->check(some);
+  add_value(app, "--steps-per-block", steps.timed_steps, "timed steps per block and setting", group)->check(some);
 }
 
 void add_strategy_flags(CLI::App& app, std::vector<std::string>& strategies, std::vector<int64_t>& caps) {

@@ -114,11 +114,8 @@ StepConfiguration measure_configuration(MatrixRun& run, const Configuration& con
   }
   std::vector<StepMemory> memory;
   for (const StepSetting& setting : run.settings) memory.push_back(measure_step_memory(run.group, *workload, setting.options));
-  StepBenchOptions options{.blocks = flags.steps.blocks,
-                           .warmup_steps = flags.steps.warmup_steps,
-                           .steps_per_block = flags.steps.steps_per_block,
-                           .seed = flags.common.seed,
-                           .communication_alone = true};
+  StepBenchOptions options{
+      .blocks = {.most = flags.steps.blocks, .seed = flags.common.seed}, .steps = flags.steps, .communication_alone = true};
   options.on_progress = [&run](const std::string& done) { run.progress.advance(done); };
   const std::vector<SettingSteps> steps = measure_steps(run.group, *workload, run.settings, options);
   return measured_configuration(configuration.description, run.settings, steps, memory, run.group.size);
@@ -235,18 +232,15 @@ void run_rank(const TraceFlags& flags, const std::vector<StepSetting>& settings,
 // ---- firkin tune: profile, measure the all-reduce, predict, verify.
 
 TuneOptions checked_options(const TuneFlags& flags) {
-  TuneOptions options{
-      .caps = flags.caps,
-      .sharded = flags.sharded,
-      .compare = flags.compare,
-      .rule = cap_options(flags.rule),
-      .calibration_blocks = std::max(4, flags.steps.blocks / 2),
-      .profile_steps = flags.profile_steps,
-      .allreduce_seconds = flags.allreduce_seconds,
-      .steps = {.blocks = flags.steps.blocks, .warmup_steps = flags.steps.warmup_steps, .steps_per_block = flags.steps.steps_per_block},
-      .seed = flags.common.seed};
-  constexpr double kSeconds = 120;
-  options.seconds = flags.seconds.value_or(options.compare ? options.seconds : kSeconds);
+  const double seconds = flags.seconds.value_or(flags.compare ? PhaseOptions().seconds : 120);
+  TuneOptions options{.phases = phases_of(seconds, flags.steps.blocks, flags.caps),
+                      .sharded = flags.sharded,
+                      .rule = cap_options(flags.rule),
+                      .profile_steps = flags.profile_steps,
+                      .allreduce_seconds = flags.allreduce_seconds,
+                      .steps = flags.steps,
+                      .seed = flags.common.seed};
+  options.phases.compare = flags.compare;
   return options;
 }
 

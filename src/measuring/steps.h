@@ -86,6 +86,7 @@ std::vector<std::vector<double>> series_of(std::span<const SettingSteps> setting
 
 struct MeasuredProfile {
   TensorProfile tensors;
+  std::vector<int64_t> ready_order = {};         // the same order as indices of parameters; empty if that is not needed
   std::optional<double> bare_backward_s = {};    // backward without hooks
   std::optional<double> hook_perturbation = {};  // what the hooks cost, as a fraction of backward
 };

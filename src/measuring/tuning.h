@@ -38,8 +38,7 @@ inline constexpr const char* kChosenCapName = "chosen cap";
 // Members that are not measured yet are empty.
 struct Tuning {
   // The input.
-  MeasuredProfile profile;           // with bare_backward_s
-  std::vector<int64_t> ready_order;  // for DataParallelOptions::ready_order; empty if that is not needed
+  MeasuredProfile profile;  // with bare_backward_s
   AllReduceTable allreduce;
   // The collectives that replace an all-reduce under sharded; if empty, each takes half the time of an all-reduce.
   std::vector<CollectiveRow> collectives;

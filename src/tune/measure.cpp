@@ -37,7 +37,7 @@ class PhaseProgress {
 };
 
 void check_input(const Workload& workload, const TuneOptions& options) {
-  for (const int64_t cap : options.caps) {
+  for (const int64_t cap : options.phases.caps) {
     if (cap < 1) throw InputError(fmt::format("tune: cap of {} bytes; expected at least 1", cap));
   }
   const std::vector<NamedTensor> parameters = trainable_parameters(*workload.module);
@@ -87,20 +87,18 @@ class TuneRun {
   AllReduceBenchOptions allreduce_options(std::vector<int64_t> sizes, const std::string& phase) const {
     return {.sizes = std::move(sizes),
             .dtype = dtype(),
-            .seconds = std::min(options_.allreduce_seconds, options_.seconds / 10),
+            .seconds = std::min(options_.allreduce_seconds, options_.phases.seconds / 10),
             .seed = options_.seed,
             .on_progress = phase_progress(phase, AllReduceSchedule::kMostRounds)};
   }
 
   void measure_inputs() {
     constexpr double kProfiled = 0.15;  // the share of the time that may have passed then
-    const auto is_enough = [this](int done) { return done >= kFewestProfileSteps && elapsed_s() > kProfiled * options_.seconds; };
-    ReadyProfile measured = measure_ready_profile(group_, workload_,
-                                                  {.steps = options_.profile_steps,
-                                                   .on_progress = phase_progress("profiling backward", options_.profile_steps),
-                                                   .is_enough = is_enough});
-    tuning_.profile = std::move(measured.profile);
-    tuning_.ready_order = std::move(measured.ready_order);
+    const auto is_enough = [this](int done) { return done >= kFewestProfileSteps && elapsed_s() > kProfiled * options_.phases.seconds; };
+    tuning_.profile = measure_ready_profile(group_, workload_,
+                                            {.steps = options_.profile_steps,
+                                             .on_progress = phase_progress("profiling backward", options_.profile_steps),
+                                             .is_enough = is_enough});
     tell();
     std::vector<int64_t> sizes = allreduce_sizes(tensors().total_bytes());
     std::erase_if(sizes, [&](int64_t bytes) { return bytes % static_cast<int64_t>(at::elementSize(dtype())) != 0; });
@@ -109,10 +107,7 @@ class TuneRun {
   }
 
   PhaseOptions phase_options() const {
-    PhaseOptions phases{.seconds = options_.seconds, .caps = options_.caps, .compare = options_.compare};
-    phases.calibration_blocks.most = options_.calibration_blocks;
-    phases.race_blocks.most = options_.race_blocks;
-    phases.gain_blocks = {.fewest = static_cast<int>(kFewestSamples), .most = options_.steps.blocks};
+    PhaseOptions phases = options_.phases;
     phases.ordered = tensors().knows_forward() && !workload_.whole_step;
     const auto bytes = static_cast<int64_t>(at::elementSize(dtype()));
     if (options_.sharded) phases.sharded = TrainedMemory{.element_bytes = bytes, .masters = bytes < kFloatBytes};
@@ -144,7 +139,7 @@ class TuneRun {
     DataParallelOptions options;
     options.strategy = find_strategy(tuned.strategy);
     options.broadcast_parameters = false;  // the ranks have the same ones already
-    options.ready_order = tuning_.ready_order;
+    options.ready_order = tuning_.profile.ready_order;
     if (tuned.name == kTorchDefaultName) {
       options.cap = kTorchDefaultCaps;
     } else if (tuned.cap_bytes) {
@@ -159,14 +154,10 @@ class TuneRun {
                                     const std::function<bool(const std::vector<SettingSteps>&)>& is_enough) {
     std::vector<StepSetting> step_settings;
     for (const TunedSetting& setting : settings) step_settings.push_back(step_setting(setting));
-    StepBenchOptions steps = options_.steps;
-    steps.blocks = blocks.most;
-    steps.fewest_blocks = blocks.fewest;
-    steps.seconds = blocks.seconds;
-    steps.seed = options_.seed;
-    steps.on_progress = phase_progress(phase, blocks.most * static_cast<int>(settings.size()));
-    steps.is_enough = is_enough;
-    return measure_steps(group_, workload_, step_settings, steps);
+    StepBenchOptions options{.blocks = blocks, .steps = options_.steps, .is_enough = is_enough};
+    options.blocks.seed = options_.seed;
+    options.on_progress = phase_progress(phase, blocks.most * static_cast<int>(settings.size()));
+    return measure_steps(group_, workload_, step_settings, options);
   }
 
   // By rank 0's clock.
@@ -182,6 +173,13 @@ class TuneRun {
 };
 
 }  // namespace
+
+PhaseOptions phases_of(double seconds, int blocks, const std::vector<int64_t>& caps) {
+  return {.seconds = seconds,
+          .calibration_blocks = {.most = std::max(4, blocks / 2)},
+          .gain_blocks = {.fewest = static_cast<int>(kFewestSamples), .most = blocks},
+          .caps = caps};
+}
 
 void show_progress(TuneOptions& options, bool enabled) {
   auto progress = std::make_shared<PhaseProgress>(enabled);

@@ -4,33 +4,25 @@
 
 #include <cstdint>
 #include <functional>
-#include <limits>
 #include <string>
 #include <vector>
 
 #include "bench/step_bench.h"
 #include "firkin/comm/process_group.h"
 #include "firkin/plan/bucket_plan.h"
-#include "measuring/tuning.h"
+#include "measuring/phases.h"
 #include "results/results.h"
 #include "workload/workload.h"
 
 namespace firkin {
 
 struct TuneOptions {
-  // Budget for everything, roughly: slow steps run fewer times, but at least as often as a calibration, a race and an
-  // interval of 95 % need.
-  double seconds = std::numeric_limits<double>::infinity();
-  // Bytes, to be raced with the best predicted; with `compare` the caps of the comparison.
-  std::vector<int64_t> caps = {};
-  bool sharded = false;        // consider the strategy sharded
-  bool compare = false;        // measure naive, flat, overlap and default_caps() too
-  int race_blocks = 10;        // at most, like those below
-  CapOptions rule = {};        // how buckets are filled; its cap is not used
-  int calibration_blocks = 8;  // for the steps that calibrate the model
+  PhaseOptions phases = {};  // `ordered` and `measures_sharded` follow from the workload
+  bool sharded = false;      // consider the strategy sharded
+  CapOptions rule = {};      // how buckets are filled; its cap is not used
   int profile_steps = 20;
   double allreduce_seconds = 10;  // for the whole table
-  StepBenchOptions steps = {};
+  StepCounts steps = {};          // of a block
   uint64_t seed = 0;
   // Called as work goes on: the current phase, how many units it has, and which unit ended.
   std::function<void(const std::string& phase, int units, const std::string& done)> on_progress = {};
@@ -39,6 +31,10 @@ struct TuneOptions {
   // complete result is returned, not passed here.
   std::function<void(const Tuning& so_far)> on_partial = {};
 };
+
+// A budget for everything, roughly: slow steps run fewer times, but at least as often as a calibration, a race and an
+// interval of 95 % need. blocks: those that measure the gain; caps: in bytes, to be raced with the best predicted.
+PhaseOptions phases_of(double seconds, int blocks, const std::vector<int64_t>& caps);
 
 // Progress lines on standard error, if `enabled`; the last line ends when options.on_progress is destroyed.
 void show_progress(TuneOptions& options, bool enabled);

@@ -111,8 +111,8 @@ std::unique_ptr<OutputFolder> claimed_folder(const ProcessGroup& group, const st
   return folder;
 }
 
-ModuleProfile public_profile(const MeasuredProfile& profile, const std::vector<int64_t>& ready_order) {
-  return {.tensors = profile.tensors, .ready_order = ready_order, .bare_backward_s = profile.bare_backward_s.value_or(0)};
+ModuleProfile public_profile(const MeasuredProfile& profile) {
+  return {.tensors = profile.tensors, .ready_order = profile.ready_order, .bare_backward_s = profile.bare_backward_s.value_or(0)};
 }
 
 // results: its sections must be filled.
@@ -125,11 +125,11 @@ ModuleTuning module_tuning(const Tuning& tuned, const Results& results) {
   }
   tuning.decision = results.decision.value();
   tuning.cap_bytes = choice_of(tuned).cap_bytes;
-  tuning.profile = public_profile(tuned.profile, tuned.ready_order);
+  tuning.profile = public_profile(tuned.profile);
   tuning.allreduce = tuned.allreduce;
   tuning.notes = tuned.notes;
   tuning.options.cap.cap_bytes = tuning.cap_bytes;
-  tuning.options.ready_order = tuned.ready_order;
+  tuning.options.ready_order = tuned.profile.ready_order;
   tuning.text = results_in_text(results);
   return tuning;
 }
@@ -160,15 +160,11 @@ ModuleTuning tune_module(torch::nn::Module& module, const TrainingStep& step, co
   add_ranks(on_device, results.run.environment);
   results.run.model = description_of(module, options.name);
   TuneOptions settings;
-  settings.seconds = options.seconds;
-  settings.caps = options.caps;
+  settings.phases = phases_of(options.seconds, options.blocks, options.caps);
   settings.profile_steps = options.profile_steps;
   settings.allreduce_seconds = options.allreduce_seconds;
+  settings.steps = {.warmup_steps = options.warmup_steps, .timed_steps = options.steps_per_block};
   settings.seed = options.seed;
-  settings.steps.blocks = options.blocks;
-  settings.steps.warmup_steps = options.warmup_steps;
-  settings.steps.steps_per_block = options.steps_per_block;
-  settings.calibration_blocks = std::max(4, options.blocks / 2);
   show_progress(settings, options.progress && group.rank == 0);
   const Tuning tuned = tune(on_device, workload, settings);
   settings.on_progress = {};
@@ -194,8 +190,7 @@ ModuleProfile profile(torch::nn::Module& module, const TrainingStep& step, const
   if (steps < 1) throw InputError(fmt::format("profile: steps is {}; expected at least 1", steps));
   return with_module_put_back(module, [&] {
     Workload workload = workload_of(module, step, group);
-    const ReadyProfile measured = measure_ready_profile(group, workload, {.steps = steps});
-    return public_profile(measured.profile, measured.ready_order);
+    return public_profile(measure_ready_profile(group, workload, {.steps = steps}));
   });
 }
 

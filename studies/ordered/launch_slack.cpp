@@ -59,7 +59,7 @@ void measure(const ProcessGroup& group, int warmup_steps) {
     warm.drain();
   }
   const std::vector<SettingSteps> result =
-      measure_steps(group, workload, settings, {.blocks = kBlocks, .warmup_steps = 1, .steps_per_block = kSteps, .on_progress = {}});
+      measure_steps(group, workload, settings, {.blocks = {.most = kBlocks, .seed = 0}, .steps = {.timed_steps = kSteps}});
   if (group.rank != 0) return;
   fmt::print("after {} steps\n{:20} {:>9} {:>30}\n", warmup_steps, "", "step", "of bucketed");
   for (size_t i = 0; i < settings.size(); ++i) {

@@ -65,7 +65,7 @@ double harness_block(const ProcessGroup& group, Workload& workload) {
   options.strategy = find_strategy("none");
   options.broadcast_parameters = false;
   const std::vector<SettingSteps> result =
-      measure_steps(group, workload, {{"none", options}}, {.blocks = 1, .warmup_steps = 1, .steps_per_block = kSteps, .on_progress = {}});
+      measure_steps(group, workload, {{"none", options}}, {.blocks = {.most = 1}, .steps = {.timed_steps = kSteps}});
   std::vector<double> seconds;
   for (const auto& by_rank : result[0].raw_step_s) seconds.push_back(by_rank[static_cast<size_t>(group.rank)]);
   return median(seconds);

@@ -121,7 +121,7 @@ TEST(LayerBench, RefusesAModelWithoutParametersAndNoSteps) {
 TEST(ReadyProfile, ListsTheModulesTensorsInTheOrderOfBackward) {
   run_ranks(2, [](const ProcessGroup& group) {
     Workload workload = small_workload();
-    const MeasuredProfile profile = measure_ready_profile(group, workload, {.steps = 6, .on_progress = {}}).profile;
+    const MeasuredProfile profile = measure_ready_profile(group, workload, {.steps = 6, .on_progress = {}});
     check_profile(profile.tensors);
     EXPECT_THAT(profile.tensors.bytes, ElementsAre(4, 128, 128, 4096, 128, 4096));
     EXPECT_EQ(profile.tensors.names.back(), "0.weight");
@@ -142,8 +142,7 @@ TEST(StepBench, TimesStepsThatReachIntoOneAnotherByTheirMean) {
     DataParallelOptions options;
     options.strategy = find_strategy("ordered");
     options.cap.cap_bytes = 4096;
-    const std::vector<SettingSteps> result =
-        measure_steps(group, workload, {{"ordered", options}}, {.blocks = 1, .warmup_steps = 1, .steps_per_block = 2, .on_progress = {}});
+    const std::vector<SettingSteps> result = measure_steps(group, workload, {{"ordered", options}}, {.blocks = {.most = 1}});
     EXPECT_EQ(steps, 1 + steps_to_learn(options) + 4);
     ASSERT_THAT(result[0].raw_step_s, SizeIs(2));
     EXPECT_EQ(result[0].raw_step_s[0], result[0].raw_step_s[1]);
@@ -162,7 +161,7 @@ TEST(StepBench, MeasuresEverySettingOnceABlock) {
     }
     int progress = 0;
     std::vector<size_t> blocks;
-    StepBenchOptions options{.blocks = 3, .steps_per_block = 2, .on_progress = [&](const std::string&) { ++progress; }};
+    StepBenchOptions options{.blocks = {.most = 3}, .on_progress = [&](const std::string&) { ++progress; }};
     options.is_enough = [&](const std::vector<SettingSteps>& so_far) {
       for (const SettingSteps& setting : so_far) EXPECT_THAT(setting.step_s, SizeIs(blocks.size() + 1));
       blocks.push_back(so_far[0].step_s.size());

@@ -16,9 +16,7 @@ TuneOptions quick_tune() {
   TuneOptions options;
   options.profile_steps = 6;
   options.allreduce_seconds = 0.1;
-  options.calibration_blocks = 4;
-  options.race_blocks = 4;
-  options.steps.blocks = 4;
+  options.phases.calibration_blocks.most = options.phases.race_blocks.most = options.phases.gain_blocks.most = 4;
   return options;
 }
 
@@ -86,8 +84,9 @@ TEST(Tune, HasFewerBlocksWhereTheTimeIsUpButEnoughForIntervals) {
   run_ranks(2, [](const ProcessGroup& group) {
     Workload workload = small_workload();
     TuneOptions options = quick_tune();
-    options.profile_steps = options.calibration_blocks = options.race_blocks = options.steps.blocks = 50;
-    options.seconds = 0.1;
+    options.profile_steps = 50;
+    options.phases = phases_of(0.1, 100, {});
+    options.phases.race_blocks.most = 50;
     const Tuning result = tune(group, workload, options);
     check_result(result);
     EXPECT_EQ(result.calibration[0].step_s.size(), 3u);
@@ -100,7 +99,7 @@ TEST(Tune, ComparesStrategiesAndCapsOfAllSizesWhereAsked) {
   run_ranks(2, [](const ProcessGroup& group) {
     Workload workload = small_workload(64);
     TuneOptions options = quick_tune();
-    options.compare = true;
+    options.phases.compare = true;
     const Tuning result = tune(group, workload, options);
     check_result(result);
     std::vector<std::string> names = names_of(result.gain);
@@ -169,11 +168,11 @@ TEST(Tune, MeasuresTheCapsThatItIsGivenAndThePredictedBest) {
   run_ranks(2, [](const ProcessGroup& group) {
     Workload workload = small_workload();
     TuneOptions options = quick_tune();
-    options.caps = {200, 100000, 200000};
+    options.phases.caps = {200, 100000, 200000};
     const Tuning raced = tune(group, workload, options);
     check_result(raced);
     EXPECT_EQ(raced.raced.front().cap_bytes, 200);
-    options.compare = true;
+    options.phases.compare = true;
     const Tuning result = tune(group, workload, options);
     check_result(result);
     EXPECT_GE(result.compared.size(), 2u);
@@ -228,9 +227,9 @@ TEST(Tune, RefusesACapOfNothingAndTwoDtypesBeforeItMeasures) {
     Workload workload = small_workload();
     TuneOptions options = quick_tune();
     options.on_progress = [](const std::string&, int, const std::string&) { ADD_FAILURE(); };
-    options.caps = {4096, 0};
+    options.phases.caps = {4096, 0};
     EXPECT_THROW(tune(group, workload, options), InputError);
-    options.caps = {};
+    options.phases.caps = {};
     workload.module->parameters()[0].set_data(workload.module->parameters()[0].to(at::kDouble));
     EXPECT_THROW(tune(group, workload, options), InputError);
   });
