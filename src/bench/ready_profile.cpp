@@ -218,12 +218,12 @@ std::optional<std::string> problem_of(const std::vector<NamedTensor>& parameters
   return std::nullopt;
 }
 
-// One list that ranks can exchange: whole phases, ready times, needed times.
-constexpr size_t kProfileWholes = 3;
-std::vector<double> flattened(const ProfiledStep& step) {
-  std::vector<double> values = {step.backward_s, step.forward_s, step.update_s};
+// One list that ranks can exchange: the whole step and its phases, the ready times, and what else was observed.
+enum Whole : size_t { kStep, kForward, kBackward, kUpdate, kWholes };
+std::vector<double> flattened(const ProfiledStep& step, const std::vector<double>& more) {
+  std::vector<double> values = {step.whole_s(), step.forward_s, step.backward_s, step.update_s};
   values.insert(values.end(), step.ready_s.begin(), step.ready_s.end());
-  values.insert(values.end(), step.needed_s.begin(), step.needed_s.end());
+  values.insert(values.end(), more.begin(), more.end());
   return values;
 }
 
@@ -249,7 +249,7 @@ MeasuredProfile measure_ready_profile(const ProcessGroup& group, Workload& workl
   for (int i = 0; i < kWarmupSteps; ++i) profiled_step(group, workload, step++);
   std::vector<double> bare;
   std::vector<double> hooked;
-  std::vector<std::vector<double>> rows;  // [step]: flattened()
+  std::vector<std::vector<double>> rows;  // [step]: flattened(), with needed times
   bool has_awaiting = false;
   for (int i = 0; i < options.steps; ++i) {
     bare.push_back(max_over_ranks(group, {profiled_step(group, workload, step++).backward_s})[0]);
@@ -260,8 +260,8 @@ MeasuredProfile measure_ready_profile(const ProcessGroup& group, Workload& workl
       const std::optional<RankProblem> problem = first_problem(group, problem_of(parameters, times));
       if (problem) throw InputError(fmt::format("rank {}: {}", problem->rank, problem->text));
     }
-    rows.push_back(max_over_ranks(group, flattened(times)));
-    hooked.push_back(rows.back()[0]);
+    rows.push_back(max_over_ranks(group, flattened(times, times.needed_s)));
+    hooked.push_back(rows.back()[kBackward]);
     has_awaiting = forward.has_awaiting();
     if (options.on_progress) options.on_progress(fmt::format("backward {}", i + 1));
     if (options.is_enough && options.is_enough(i + 1)) break;
@@ -269,12 +269,12 @@ MeasuredProfile measure_ready_profile(const ProcessGroup& group, Workload& workl
   forget_gradients(workload);
 
   const std::vector<double> medians = column_medians(rows);
-  const auto ready = medians.begin() + kProfileWholes;
+  const auto ready = medians.begin() + kWholes;
   const auto needed = ready + static_cast<std::ptrdiff_t>(parameters.size());
   MeasuredProfile result;
   result.ready_order = order_of_times({ready, needed});
-  result.tensors = profile_in_order(parameters, result.ready_order, {ready, needed}, medians[0]);
-  if (has_awaiting) add_forward(result.ready_order, {needed, medians.end()}, medians[1], medians[2], result.tensors);
+  result.tensors = profile_in_order(parameters, result.ready_order, {ready, needed}, medians[kBackward]);
+  if (has_awaiting) add_forward(result.ready_order, {needed, medians.end()}, medians[kForward], medians[kUpdate], result.tensors);
   add_bare_backward(hooked, bare, result);
   return result;
 }
@@ -331,38 +331,32 @@ std::vector<double> backward_by_layer(const std::vector<double>& ready_s, const 
   return spent;
 }
 
-// A watched step as one list that ranks can exchange: the whole step and its parts, the layers' backward, the ready
-// times, the marks.
-constexpr size_t kLayerWholes = 4;
-std::vector<double> layers_flattened(const ProfiledStep& times, const std::vector<Mark>& marks, const LayerMap& map) {
-  std::vector<double> values = {times.whole_s(), times.forward_s, times.backward_s, times.update_s};
-  const std::vector<double> backward = backward_by_layer(times.ready_s, map);
-  values.insert(values.end(), backward.begin(), backward.end());
-  values.insert(values.end(), times.ready_s.begin(), times.ready_s.end());
+// What a watched step took layer by layer: backward of those with parameters, then what the marks tell.
+std::vector<double> by_layer(const ProfiledStep& times, const std::vector<Mark>& marks, const LayerMap& map) {
+  std::vector<double> values = backward_by_layer(times.ready_s, map);
   for (size_t i = 1; i < marks.size(); ++i) values.push_back(seconds_between(marks[i - 1].time, marks[i].time));
   return values;
 }
 
-// The rows of watched steps (see layers_flattened()), as columns of a profile.
+// The rows of watched steps, flattened() with by_layer(), as columns of a profile.
 LayerProfile profile_of(const std::vector<std::vector<double>>& rows, const std::vector<std::string>& marks,
                         const std::vector<NamedTensor>& parameters, LayerMap map) {
   LayerProfile profile;
   LayersSection& times = profile.times;
   std::vector<size_t> marked;
   for (const std::string& mark : marks) marked.push_back(map.index_of(mark));
-  const size_t ready = kLayerWholes + map.with_parameters;
+  const size_t layers = kWholes + parameters.size();
   for (const std::vector<double>& row : rows) {
-    times.watched_step_s.push_back(row[0]);
-    times.forward_s.push_back(row[1]);
-    times.backward_s.push_back(row[2]);
-    times.optimizer_s.push_back(row[3]);
-    for (size_t i = 0; i < map.with_parameters; ++i) map.layers[i].backward_s.push_back(row[kLayerWholes + i]);
-    for (size_t i = 0; i < marked.size(); ++i) map.layers[marked[i]].forward_s.push_back(row[ready + parameters.size() + i]);
+    times.watched_step_s.push_back(row[kStep]);
+    times.forward_s.push_back(row[kForward]);
+    times.backward_s.push_back(row[kBackward]);
+    times.optimizer_s.push_back(row[kUpdate]);
+    for (size_t i = 0; i < map.with_parameters; ++i) map.layers[i].backward_s.push_back(row[layers + i]);
+    for (size_t i = 0; i < marked.size(); ++i) map.layers[marked[i]].forward_s.push_back(row[layers + map.with_parameters + i]);
   }
   const std::vector<double> medians = column_medians(rows);
-  const auto first = medians.begin() + static_cast<std::ptrdiff_t>(ready);
-  const std::vector<double> ready_s(first, first + static_cast<std::ptrdiff_t>(parameters.size()));
-  profile.tensors = profile_in_order(parameters, order_of_times(ready_s), ready_s, medians[2]);
+  const std::vector<double> ready_s(medians.begin() + kWholes, medians.begin() + static_cast<std::ptrdiff_t>(layers));
+  profile.tensors = profile_in_order(parameters, order_of_times(ready_s), ready_s, medians[kBackward]);
   times.layers = std::move(map.layers);
   return profile;
 }
@@ -385,7 +379,7 @@ LayerProfile measure_layers(const ProcessGroup& group, Workload& workload, const
   if (parameters.empty()) throw InputError("layer benchmark: a model without trainable parameters");
   const LayerMap map(parameters);
   std::vector<std::string> marked;        // layers, in the order of forward
-  std::vector<std::vector<double>> rows;  // see layers_flattened()
+  std::vector<std::vector<double>> rows;  // [step]: flattened(), with by_layer()
   std::vector<double> bare_s;
   int64_t step = 0;
   const auto run_bare = [&] { return max_over_ranks(group, {profiled_step(group, workload, step++).whole_s()})[0]; };
@@ -398,7 +392,7 @@ LayerProfile measure_layers(const ProcessGroup& group, Workload& workload, const
     if (options.observe_forward) options.observe_forward({});
     marked.clear();
     for (size_t i = 1; i < marks.size(); ++i) marked.push_back(marks[i].layer);
-    rows.push_back(max_over_ranks(group, layers_flattened(times, marks, map)));
+    rows.push_back(max_over_ranks(group, flattened(times, by_layer(times, marks, map))));
   };
   for (int i = 0; i < kWarmupSteps; ++i) run_bare();
   std::mt19937_64 random(options.seed);

@@ -1,8 +1,4 @@
 // firkin report: a page of a result that was written before.
-#include <fmt/ranges.h>
-
-#include <array>
-
 #include "command.h"
 #include "firkin/base/file.h"
 
@@ -15,20 +11,12 @@ struct ReportFlags {
   bool json = false;
 };
 
-// Whose results have a page; earlier versions had more commands.
-constexpr std::array kShown = {"tune",         "predict",     "watch", "trace", "bench-step", "bench-allreduce", "bench-collectives",
-                               "bench-chunks", "bench-layers"};
-
 int run(const ReportFlags& flags) {
   const std::filesystem::path named = flags.result;
   const std::filesystem::path file = std::filesystem::is_directory(named) ? named / kResultsFile : named;
   const std::filesystem::path folder = flags.out.empty() ? file.parent_path() : std::filesystem::path(flags.out);
   const std::filesystem::path html = folder / "report.html";
   const Results results = read_results(file);
-  if (std::ranges::find(kShown, results.run.command) == kShown.end()) {
-    throw InputError(fmt::format("{}: a result of firkin {}, which this version does not know; expected one of {}", file.string(),
-                                 results.run.command, fmt::join(kShown, ", ")));
-  }
   check_output_folder(folder.empty() ? "." : folder, "--out");
   write_file_atomically(html, render_report(results));
   if (flags.json) {

@@ -95,12 +95,6 @@ class Usage(InFolder):
         ]:
             self.assert_refused(*words, mentions=mentions)
 
-    def test_a_result_of_a_command_that_is_gone_is_named_and_has_no_page(self):
-        file = self.folder / "results.json"
-        file.write_text('{"schema": "firkin.results/1", "command": "compare", "complete": true, "environment": {"firkin": "0.1.0"}}')
-        self.assert_refused("report", file, mentions=f"{file}: a result of firkin compare, which this version does not know; expected one of")
-        self.assertFalse((self.folder / "report.html").exists())
-
     def test_help_teaches_every_subcommand(self):
         self.assertIn("tune", firkin("--help").stdout)
         self.assertEqual(firkin().stdout, firkin("--help").stdout)
