@@ -16,7 +16,6 @@
 #include <sstream>
 #include <string>
 #include <string_view>
-#include <thread>
 #include <utility>
 #include <vector>
 
@@ -146,28 +145,20 @@ std::optional<int64_t> left_to(const ControlGroupFolder& group) {
 
 }  // namespace
 
-std::vector<int64_t> allowed_cpu_numbers() {
-  constexpr int kMostCpus = 1 << 20;
-  std::vector<int64_t> numbers;
-  // The kernel refuses a mask that is smaller than its own.
-  for (int cpus = CPU_SETSIZE; cpus <= kMostCpus; cpus *= 2) {
-    cpu_set_t* mask = CPU_ALLOC(cpus);
-    if (mask == nullptr) break;
-    const size_t bytes = CPU_ALLOC_SIZE(cpus);
-    const bool known = sched_getaffinity(0, bytes, mask) == 0;
-    const bool too_small = !known && errno == EINVAL;
-    for (int cpu = 0; known && cpu < cpus; ++cpu) {
-      if (CPU_ISSET_S(static_cast<size_t>(cpu), bytes, mask)) numbers.push_back(cpu);
+std::vector<int64_t> allowed_cpus() {
+  constexpr size_t kMostMasks = 1024;
+  std::vector<int64_t> cpus;
+  for (std::vector<cpu_set_t> mask(1); mask.size() <= kMostMasks; mask.resize(2 * mask.size())) {
+    const size_t bytes = mask.size() * sizeof(cpu_set_t);
+    if (sched_getaffinity(0, bytes, mask.data()) == 0) {
+      for (size_t cpu = 0; cpu < 8 * bytes; ++cpu) {
+        if (CPU_ISSET_S(cpu, bytes, mask.data())) cpus.push_back(static_cast<int64_t>(cpu));
+      }
+      break;
     }
-    CPU_FREE(mask);
-    if (!too_small) break;
+    if (errno != EINVAL) break;  // this is what the kernel says of a mask smaller than its own
   }
-  return numbers;
-}
-
-int allowed_cpus() {
-  const size_t known = allowed_cpu_numbers().size();
-  return std::max(1, static_cast<int>(known > 0 ? known : std::thread::hardware_concurrency()));
+  return cpus;
 }
 
 std::optional<double> cpu_quota(const fs::path& root) {
@@ -181,7 +172,7 @@ std::optional<double> cpu_quota(const fs::path& root) {
 
 int usable_cpus() {
   const double quota = cpu_quota().value_or(std::numeric_limits<int>::max());
-  return std::max(1, static_cast<int>(std::min<double>(allowed_cpus(), quota)));
+  return std::max(1, static_cast<int>(std::min(static_cast<double>(allowed_cpus().size()), quota)));
 }
 
 int threads_per_rank(int local_world_size) {
@@ -225,7 +216,7 @@ Host this_host(const fs::path& root) {
           .cpu = value_of("model name", root / "proc/cpuinfo"),
           .os = std::string(name.sysname) + " " + name.release + " " + name.machine,
           .cores = sysconf(_SC_NPROCESSORS_ONLN),
-          .usable_cores = allowed_cpus(),
+          .usable_cores = std::ssize(allowed_cpus()),
           .cpu_quota = cpu_quota(root),
           .governor = first_in_file<std::string>(root / "sys/devices/system/cpu/cpu0/cpufreq/scaling_governor"),
           .load = first_in_file<double>(root / "proc/loadavg")};

@@ -101,7 +101,7 @@ Watch::Watch(DataParallel& ddp, const ProcessGroup& group, WatchOptions options)
   parts.first_step = parts.steps + 1 + std::max<int64_t>(1, parts.options.warmup);
   parts.mine.host = host_name();
   parts.mine.threads = at::get_num_threads();
-  parts.mine.cpus = allowed_cpu_numbers();
+  parts.mine.cpus = allowed_cpus();
   parts.mine.phases = {"before backward", "backward"};
   ddp.observe_steps([&parts] {
     try {

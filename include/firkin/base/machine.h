@@ -34,10 +34,9 @@ int64_t available_memory_bytes(const std::filesystem::path& root = "/");
 //
 //   at::set_num_threads(threads_per_rank(info.local_world_size));
 
-// CPUs in this process's affinity mask (taskset, mpirun --bind-to, cpusets): their numbers, none if the kernel does not
-// tell; and how many, at least 1.
-std::vector<int64_t> allowed_cpu_numbers();
-int allowed_cpus();
+// The CPUs in this process's affinity mask (taskset, mpirun --bind-to, cpusets), by number; none if the kernel does not
+// say.
+std::vector<int64_t> allowed_cpus();
 
 // CPU time the control groups of this process grant it, in CPUs: the smallest of its own and those around it (version
 // 2: cpu.max; version 1: cpu.cfs_quota_us); none if they set no limit. root: as above.
