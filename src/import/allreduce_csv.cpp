@@ -82,7 +82,7 @@ std::optional<size_t> time_rank(std::string_view column, bool in_place) {
 
 bool is_number(std::string_view field) {
   const auto words = words_of(field);
-  return words.size() == 1 && number_in(words[0]).has_value();
+  return words.size() == 1 && parse_number<double>(words[0]).has_value();
 }
 
 struct Source {

@@ -129,10 +129,6 @@ std::vector<std::string_view> words_of(std::string_view line, std::string_view b
   return words;
 }
 
-std::optional<double> number_in(std::string_view word) {
-  return parse_number<double>(word);
-}
-
 std::string_view untagged(std::string_view word) {
   for (const std::string_view tag : {"<stdout>:", "<stdout>"}) {
     const size_t found = word.find(tag);
@@ -201,7 +197,7 @@ Imported parse_osu(std::string_view text, const std::string& file, const ImportO
     } else if (columns > 0 && words.size() >= columns) {
       const size_t begin = words.size() - columns;
       const auto bytes = tagged_integer(words[begin]);
-      const auto time_us = number_in(words[begin + 1]);
+      const auto time_us = parse_number<double>(words[begin + 1]);
       if (!bytes || !time_us) return;
       if (benchmark != "Allreduce") return rows.skip("rows of OSU's " + benchmark, at_line(file, number));
       rows.rows.push_back({.where = at_line(file, number), .bytes = *bytes, .seconds = *time_us * kMicrosecond, .type = type});

@@ -57,9 +57,6 @@ void for_each_line(std::string_view text, const std::function<void(int64_t numbe
 
 std::vector<std::string_view> words_of(std::string_view line, std::string_view blanks = " \t\r");
 
-// The word as a number; none unless all of it is one.
-std::optional<double> number_in(std::string_view word);
-
 // The word without the tag that mpirun may have put before the line, "[1,0]<stdout>:8", and that as a whole number.
 std::string_view untagged(std::string_view word);
 std::optional<int64_t> tagged_integer(std::string_view word);

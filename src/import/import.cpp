@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <array>
-#include <charconv>
 #include <ranges>
 #include <string_view>
 
@@ -11,6 +10,7 @@
 #include "firkin/base/csv.h"
 #include "firkin/base/error.h"
 #include "firkin/base/file.h"
+#include "firkin/base/units.h"
 
 namespace firkin {
 namespace {
@@ -127,9 +127,8 @@ PublishedTimes read_cluster(const std::string& name, const std::filesystem::path
   for (const Cluster& cluster : kClusters) {
     if (!name.starts_with(cluster.name)) continue;
     const std::string_view rest = std::string_view(name).substr(cluster.name.size());
-    int64_t ranks = 0;
-    const auto [end, error] = std::from_chars(rest.data() + std::min<size_t>(1, rest.size()), rest.data() + rest.size(), ranks);
-    if (!rest.empty() && (rest[0] != '-' || error != std::errc() || end != rest.data() + rest.size() || ranks < 2)) continue;
+    const int64_t ranks = rest.starts_with('-') ? parse_number<int64_t>(rest.substr(1)).value_or(0) : 0;
+    if (!rest.empty() && ranks < 2) continue;
     ImportOptions options{.in_place = true};
     if (!cluster.where.empty()) options.where.emplace_back(cluster.where);
     Imported imported = import_files({data_folder / cluster.file}, options);

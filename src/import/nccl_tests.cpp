@@ -12,6 +12,7 @@
 #include <span>
 
 #include "benchmark_rows.h"
+#include "firkin/base/units.h"
 
 namespace firkin {
 namespace {
@@ -183,13 +184,13 @@ void take_values(OpenRow& row, std::span<const std::string_view> words) {
     }
     if (column == "root" || is_wrong_column(column)) {
       const size_t digits = std::min(word.find_first_not_of("-0123456789"), word.size());
-      if (const std::string_view number = word.substr(0, digits); number == "-1" || (number == "0" && !number_in(word))) {
+      if (const std::string_view number = word.substr(0, digits); number == "-1" || (number == "0" && !parse_number<double>(word))) {
         row.values.push_back(number);
         if (number != word) break;
         continue;
       }
     }
-    if (!number_in(word) && word != "N/A") break;
+    if (!parse_number<double>(word) && word != "N/A") break;
     row.values.push_back(word);
   }
 }
@@ -225,7 +226,7 @@ void finish_row(BenchmarkRows& rows, std::optional<OpenRow>& open, const ImportO
   open.reset();
   const auto number = [&](std::initializer_list<std::string_view> names) -> std::optional<double> {
     const std::optional<std::string_view> word = value_in(row, names, options.in_place);
-    return !word ? std::nullopt : *word == "N/A" ? 0 : number_in(*word);
+    return !word ? std::nullopt : *word == "N/A" ? 0 : parse_number<double>(*word);
   };
   NcclResult& result = row.result;
   result.operation = value_in(row, {"redop", "op"}, false).value_or("");
