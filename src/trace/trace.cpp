@@ -91,69 +91,9 @@ using nlohmann::json;
 constexpr std::array kCategories = {"phase", "operator", "communication", "host"};  // by Activity
 
 // Names a process or a thread: "process_name", "thread_name".
-json name_event(const char* what, int rank, int thread, const std::string& name) {
+json name_event(const char* what, size_t rank, size_t thread, const std::string& name) {
   return {{"ph", "M"}, {"name", what}, {"pid", rank}, {"tid", thread}, {"args", {{"name", name}}}};
 }
-
-class Events {
- public:
-  explicit Events(int64_t origin_ns) : origin_ns_(origin_ns) {}
-
-  void add_rank(int rank, const std::vector<Span>& spans) {
-    rank_ = rank;
-    track_of_.clear();
-    events_.push_back(name_event("process_name", rank, 0, fmt::format("rank {}", rank)));
-    for (const Span& span : spans) add(span);
-  }
-
-  json take() { return std::move(events_); }
-
- private:
-  void add(const Span& span) {
-    json event = {{"name", span.name},
-                  {"cat", kCategories[static_cast<size_t>(span.activity)]},
-                  {"pid", rank_},
-                  {"tid", track_of(span.thread)},
-                  {"ts", microseconds(span.start_ns - origin_ns_)}};
-    if (span.activity == Activity::kCollective) {
-      add_async(std::move(event), span);
-      return;
-    }
-    event["ph"] = "X";
-    event["dur"] = microseconds(span.end_ns - span.start_ns);
-    events_.push_back(std::move(event));
-  }
-
-  static double microseconds(int64_t ns) { return static_cast<double>(ns) * 1e-3; }
-
-  // Several collectives may be under way at once, which events of one thread cannot show.
-  void add_async(json event, const Span& span) {
-    event["id"] = ++collectives_;
-    event["ph"] = "b";
-    event["args"] = {{"elements", span.elements}};
-    events_.push_back(event);
-    event["ph"] = "e";
-    event["ts"] = microseconds(span.end_ns - origin_ns_);
-    event.erase("args");
-    events_.push_back(std::move(event));
-  }
-
-  // Threads are numbered in order of appearance; the first one trains.
-  int track_of(uint64_t thread) {
-    const auto [track, is_new] = track_of_.try_emplace(thread, static_cast<int>(track_of_.size()) + 1);
-    if (is_new) {
-      const std::string name = track->second == 1 ? "training" : fmt::format("thread {}", track->second);
-      events_.push_back(name_event("thread_name", rank_, track->second, name));
-    }
-    return track->second;
-  }
-
-  int rank_ = 0;
-  int64_t origin_ns_;
-  int64_t collectives_ = 0;
-  std::map<uint64_t, int> track_of_;
-  json events_ = json::array();
-};
 
 }  // namespace
 
@@ -232,9 +172,35 @@ json chrome_trace(const std::vector<std::vector<Span>>& spans_by_rank) {
   for (const auto& spans : spans_by_rank) {
     for (const Span& span : spans) first_ns = std::min(first_ns, span.start_ns);
   }
-  Events events(first_ns);
-  for (size_t rank = 0; rank < spans_by_rank.size(); ++rank) events.add_rank(static_cast<int>(rank), spans_by_rank[rank]);
-  return {{"displayTimeUnit", "ms"}, {"traceEvents", events.take()}};
+  const auto microseconds = [](int64_t ns) { return static_cast<double>(ns) * 1e-3; };
+  json events = json::array();
+  int64_t collectives = 0;
+  for (size_t rank = 0; rank < spans_by_rank.size(); ++rank) {
+    events.push_back(name_event("process_name", rank, 0, fmt::format("rank {}", rank)));
+    std::map<uint64_t, size_t> tracks;  // threads are numbered in order of appearance; the first one trains
+    for (const Span& span : spans_by_rank[rank]) {
+      const auto [track, is_new] = tracks.try_emplace(span.thread, tracks.size() + 1);
+      if (is_new) {
+        const std::string name = track->second == 1 ? "training" : fmt::format("thread {}", track->second);
+        events.push_back(name_event("thread_name", rank, track->second, name));
+      }
+      json event = {{"name", span.name},
+                    {"cat", kCategories[static_cast<size_t>(span.activity)]},
+                    {"pid", rank},
+                    {"tid", track->second},
+                    {"ts", microseconds(span.start_ns - first_ns)}};
+      if (span.activity == Activity::kCollective) {  // several may be under way at once, which events of one thread cannot show
+        event.update({{"id", ++collectives}, {"ph", "b"}, {"args", {{"elements", span.elements}}}});
+        events.push_back(event);
+        event.update({{"ph", "e"}, {"ts", microseconds(span.end_ns - first_ns)}});
+        event.erase("args");
+      } else {
+        event.update({{"ph", "X"}, {"dur", microseconds(span.end_ns - span.start_ns)}});
+      }
+      events.push_back(std::move(event));
+    }
+  }
+  return {{"displayTimeUnit", "ms"}, {"traceEvents", std::move(events)}};
 }
 
 }  // namespace firkin
