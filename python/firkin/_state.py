@@ -6,6 +6,7 @@ import collections
 import ctypes
 import functools
 import gc
+import math
 import random
 import sys
 import types
@@ -24,7 +25,6 @@ from torch.optim.swa_utils import AveragedModel
 # How much is copied of tensors outside of modules: a data set in memory is larger, and is no state.
 _LOOSE_BYTES = 256 << 20
 _MOST_OBJECTS = 100_000  # how many objects a walk looks into: what has more is data, not state
-_OF_MODULES = frozenset(vars(torch.nn.Module()))
 _SCALARS = (bool, int, float, complex, str, bytes, type(None))
 # Objects of these packages hold no state of the step's, apart from containers and functions.
 _LIBRARIES = ("builtins", "numpy", "torch", "firkin")
@@ -93,7 +93,7 @@ class State:
         wanted = len(reached.tensors)
         reached.walk("step", step)
         for module in self._modules:
-            reached.walk_module(module)
+            reached.walk(type(module).__name__, vars(module))
         self._places = reached.places
         left = _LOOSE_BYTES
         for i, (name, tensor) in enumerate(reached.tensors):
@@ -117,15 +117,20 @@ class State:
 
     def keep(self) -> None:
         """Copies the state to the host. Raises InputError for a tensor that cannot be copied. Not collective."""
-        puts = {key: _put_tensor(tensor, name) for key, (name, tensor) in self._tensors.items()}
-        known: dict[int, _Put] = {key: (lambda t=t: t) for key, (_, t) in self._tensors.items()}  # type: ignore[misc]
-        self._all = [*self._places, *puts.values()]
+        optimizers = [(f"optimiser {i}", optimizer) for i, optimizer in enumerate(self._optimizers)]
+        schedules, scalers = ([(type(thing).__name__, thing) for thing in things] for things in (self._schedules, self._scalers))
+        self._schedule = self._put_held([(name, vars(thing)) for name, thing in schedules] + [(name, o.param_groups) for name, o in optimizers])
+        self._all = [*self._places, *(_put_tensor(tensor, name) for name, tensor in self._tensors.values())]
         self._all += [_put_gradient(t, name) for name, t in self._tensors.values() if t.requires_grad and t.is_leaf]
-        self._schedule = [_put(vars(thing), known) for thing in self._schedules]
-        self._schedule += [_put(optimizer.param_groups, known) for optimizer in self._optimizers]
-        self._all += [*self._schedule, *(_put(vars(thing), known) for thing in (*self._optimizers, *self._scalers))]
-        self._all += _put_random()
+        self._all += [*self._schedule, *self._put_held([(name, vars(thing)) for name, thing in optimizers + scalers]), *_put_random()]
         self._digests = dict(self._digested())
+
+    def _put_held(self, named: Sequence[tuple[str, Any]]) -> list[_Put]:
+        """Functions that restore all that these containers hold."""
+        reached = _Reached(whole=True)
+        for name, container in named:
+            reached.walk(name, container)
+        return [*reached.places, *(_put_tensor(tensor, name) for name, tensor in reached.tensors if id(tensor) not in self._tensors)]
 
     def put_back(self, *, schedules_only: bool = False) -> None:
         """Restores what keep() has copied, if it was called.
@@ -210,37 +215,6 @@ def _put_gradient(p: torch.Tensor, name: str) -> _Put:
     return put
 
 
-def _put(value: Any, known: dict[int, _Put]) -> _Put:
-    """Returns a function that restores what is in dicts, lists and tuples, in place, and tensors with their contents.
-
-    Other objects are left as they are.
-    """
-    if id(value) in known:
-        return known[id(value)]
-    if isinstance(value, torch.Tensor):
-        put = _put_tensor(value, "a tensor of an optimiser, schedule or scaler")
-    elif isinstance(value, dict):
-        items = [(key, _put(part, known)) for key, part in value.items()]
-
-        def put() -> Any:
-            now = {key: part() for key, part in items}
-            value.clear()
-            value.update(now)
-            return value
-    elif isinstance(value, (list, tuple)):
-        parts = [_put(part, known) for part in value]
-
-        def put() -> Any:
-            now = [part() for part in parts]
-            if isinstance(value, list):
-                value[:] = now
-            return value
-    else:
-        return lambda: value
-    known[id(value)] = put
-    return put
-
-
 def _put_random() -> list[_Put]:
     python, cpu = random.getstate(), torch.get_rng_state()
     puts: list[_Put] = [lambda: random.setstate(python), lambda: torch.set_rng_state(cpu)]
@@ -281,10 +255,11 @@ class _Reached:
     """What was found.
 
     tensors: each with a name that people understand, the nearest first. places: functions that put the same tensor
-    objects back where they were.
+    objects back where they were. whole: looks into containers only, but puts back everything that these held.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, whole: bool = False) -> None:
+        self._whole = whole
         self.tensors: list[tuple[str, torch.Tensor]] = []
         self.places: list[_Put] = []
         self._seen: set[int] = set()
@@ -293,7 +268,7 @@ class _Reached:
     def walk(self, name: str, thing: Any) -> None:
         """Searches breadth first from `thing`."""
         queue = collections.deque([(name, thing)])
-        most = len(self._seen) + _MOST_OBJECTS
+        most = math.inf if self._whole else len(self._seen) + _MOST_OBJECTS
         while queue and len(self._seen) < most:
             here, each = queue.popleft()
             if isinstance(each, _SCALARS) or id(each) in self._seen:
@@ -305,29 +280,20 @@ class _Reached:
             else:
                 queue.extend(self._held_by(here, each))
 
-    def walk_module(self, module: torch.nn.Module) -> None:
-        """Searches what the module itself holds; modules in it are not searched."""
-        held = vars(module)
-        for name in ("_parameters", "_buffers"):
-            if isinstance(held.get(name), dict):
-                self._add_dict(held[name])
-        self._add_dict(held)
-        for name, value in list(held.items()):
-            if name not in _OF_MODULES or (name.endswith("_hooks") and value):
-                self.walk(f"{name} of a {type(module).__name__}", value)
-
     def _held_by(self, name: str, thing: Any) -> Iterator[tuple[str, Any]]:
-        if isinstance(thing, (torch.nn.Module, Optimizer, LRScheduler, GradScaler, type)):
-            return  # State restores these
         if isinstance(thing, dict):
             self._add_dict(thing)
             yield from ((f"{name}[{_short(key)}]", value) for key, value in list(thing.items()))
         elif isinstance(thing, (list, collections.deque)):
             self._add_list(thing)
             yield from ((f"{name}[{i}]", value) for i, value in enumerate(list(thing)))
+        elif isinstance(thing, (tuple, set, frozenset)):
+            yield from ((name, value) for value in gc.get_referents(thing))
+        elif self._whole or isinstance(thing, (torch.nn.Module, Optimizer, LRScheduler, GradScaler, type)):
+            return  # State restores these
         elif isinstance(thing, types.FunctionType):
             yield from self._held_by_function(thing)
-        elif isinstance(thing, (tuple, set, frozenset, types.MethodType, functools.partial)):
+        elif isinstance(thing, (types.MethodType, functools.partial)):
             yield from ((name, value) for value in gc.get_referents(thing))
         elif str(type(thing).__module__).partition(".")[0] not in _LIBRARIES:
             if isinstance(attributes := getattr(thing, "__dict__", None), dict):
@@ -376,14 +342,14 @@ class _Reached:
     def _add_place(
         self, now: Callable[[], dict[Any, Any]], put: Callable[[Any, Any], Any], remove: Callable[[Any], Any] = lambda _: None
     ) -> None:
-        """Remembers names that hold tensors now, or will: put_back() leaves others, such as counters, alone."""
+        """Remembers names that hold tensors now, or will: put_back() leaves others, such as counters, alone, unless `whole`."""
         before = now()
 
         def put_back() -> None:
             after = now()
             for name in {**before, **after}:
                 old, new = before.get(name, _NOTHING), after.get(name, _NOTHING)
-                if old is new or not (_holds_tensors(old) or _holds_tensors(new)):
+                if old is new or not (self._whole or _holds_tensors(old) or _holds_tensors(new)):
                     continue
                 if old is _NOTHING:
                     remove(name)

@@ -4,6 +4,7 @@ import collections
 import contextlib
 import copy
 import io
+import itertools
 import os
 import pathlib
 import random
@@ -131,13 +132,14 @@ class ByHand:
 
 
 class WithHistory(torch.optim.SGD):
-    """Its state has what a tuning does not know how to put back."""
+    """Its state has a container, and an iterator, which a tuning does not know how to put back."""
 
     def step(self, closure=None):
         super().step(closure)
         for group in self.param_groups:
             for p in group["params"]:
                 self.state[p].setdefault("norms", collections.deque(maxlen=9)).append(float(p.norm()))
+                next(self.state[p].setdefault("steps", itertools.count()))
 
 
 def compiled(outer):
@@ -301,6 +303,7 @@ class PutsBack(TestCase):
         model, drifter = layers(), layers()
         step = step_of(model, optimizer=WithHistory(model.parameters(), lr=0.01))
         step(model)
+        norms = copy.deepcopy([state["norms"] for state in step.optimizer.state.values()])
 
         def drifting(wrapped, optimizer, x):
             plain(wrapped, optimizer, x)
@@ -309,9 +312,10 @@ class PutsBack(TestCase):
 
         drifts = "layers.1.bias' now differs between ranks; expected a step"
         self.assert_refused(refusals({
-            "tune: 'norms of layers.0.weight in optimiser ": lambda: firkin.tune(model, step, **QUICK),
+            "tune: 'steps of layers.0.weight in optimiser ": lambda: firkin.tune(model, step, **QUICK),
             drifts: lambda: firkin.tune(drifter, step_of(drifter, drifting), restore=False, **QUICK),
         }), "RuntimeError")  # fmt: skip
+        self.assertEqual([state["norms"] for state in step.optimizer.state.values()], norms)
 
 
 class CompiledFull(TestCase):
