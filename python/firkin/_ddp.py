@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import itertools
 from collections.abc import Iterable
-from typing import Any, NamedTuple
+from typing import Any
 
 from firkin._core import InputError
 from firkin._torch import torch
@@ -45,32 +45,25 @@ def ignored(module: torch.nn.Module) -> set[str]:
 
 
 def reduced_parameters(module: torch.nn.Module) -> list[tuple[str, torch.nn.Parameter]]:
-    """The parameters that DistributedDataParallel reduces, in order of registration, named as without torch.compile."""
+    """The parameters that DistributedDataParallel reduces, in order of registration, by their plain names."""
     left_alone = ignored(module)
-    parameters = [(name, p) for name, p in module.named_parameters() if p.requires_grad and p.is_leaf and name not in left_alone]
-    return [(name.replace("_orig_mod.", ""), p) for name, p in parameters]
-
-
-class LiveBuckets(NamedTuple):
-    """The buckets that a DistributedDataParallel uses, as it logged them."""
-
-    bytes: list[int]  # the size of each bucket, in the order in which they are reduced
-    names: list[list[str]] | None  # the parameters of each bucket; None if that was not logged
+    parameters = {name: p for name, p in module.named_parameters() if p.requires_grad and p.is_leaf and name not in left_alone}
+    return list(zip(plain_names(parameters), parameters.values()))
 
 
 def _numbers(text: str) -> list[int]:
     return [int(word) for word in text.replace(",", " ").split()]
 
 
-def _runs(parameters: list[tuple[str, torch.nn.Parameter]], sizes: list[int]) -> list[list[str]] | None:
+def _runs(parameters: list[tuple[str, torch.nn.Parameter]], sizes: list[int]) -> list[list[str]]:
     """Divides the parameters into runs of these sizes and returns their names, the last run first.
 
-    None if a size ends inside of a parameter.
+    Empty lists if a size ends inside of a parameter.
     """
     ends = {0: 0} | {end: i for i, end in enumerate(itertools.accumulate(p.nbytes for _, p in parameters), start=1)}
     cuts = [ends.get(size, -1) for size in itertools.accumulate(sizes, initial=0)]
     if -1 in cuts or cuts[-1] != len(parameters):
-        return None
+        return [[] for _ in sizes]
     return [[name for name, _ in parameters[begin:end]] for begin, end in itertools.pairwise(cuts)][::-1]
 
 
@@ -98,8 +91,8 @@ def wire_dtype(ddp: DDP, dtype: torch.dtype) -> torch.dtype | None:
     return dtype
 
 
-def live_buckets(model: torch.nn.Module) -> LiveBuckets:
-    """The buckets that `model` has logged.
+def live_buckets(model: torch.nn.Module) -> list[tuple[int, list[str]]]:
+    """The buckets that `model` has logged, in the order in which they are reduced: bytes, and parameters if these are known.
 
     Raises InputError if it is no DistributedDataParallel, or has made too few steps.
     """
@@ -108,10 +101,9 @@ def live_buckets(model: torch.nn.Module) -> LiveBuckets:
     logged: dict[str, Any] = ddp._get_ddp_logging_data()  # type: ignore[no-untyped-call]
     if ddp.find_unused_parameters and not ddp.static_graph:  # PyTorch never rebuilds these
         sizes = _numbers(logged["bucket_sizes"])
-        return LiveBuckets(sizes, _runs(parameters, sizes[::-1]))
+        return list(zip(sizes, _runs(parameters, sizes[::-1])))
     if not logged.get("has_rebuilt_buckets"):
         steps = 4 if ddp.static_graph else 3
         raise InputError(f"check: no rebuild of the buckets is logged yet; expected at least {steps} training steps first")
-    indices = logged.get("rebuilt_per_bucket_param_indices")
-    buckets = [[parameters[i][0] for i in _numbers(part)] for part in indices.split(",")] if indices else None
-    return LiveBuckets(_numbers(logged["rebuilt_bucket_sizes"]), buckets)
+    names = [[parameters[i][0] for i in _numbers(part)] for part in logged["rebuilt_per_bucket_param_indices"].split(",")]
+    return list(zip(_numbers(logged["rebuilt_bucket_sizes"]), names))

@@ -155,7 +155,7 @@ class StepBench:
         self._ranks, self._wrapping, self._step, self._state = ranks, wrapping, step, state
         self._timed_steps, self._seed, self._on_progress = timed_steps, seed, on_progress
         self._clock = Clock(state.parameters[0].device)
-        self.live: dict[str, _ddp.LiveBuckets] = {}  # by the setting's name: the buckets that PyTorch made
+        self.live: dict[str, list[tuple[int, list[str]]]] = {}  # by the setting's name: the buckets that PyTorch made
 
     def _wrapped(self, setting: Setting, work: Callable[[torch.nn.Module], T]) -> T:
         """The result of work(model), with the model wrapped as in the setting."""

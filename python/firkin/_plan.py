@@ -11,7 +11,7 @@ from firkin._core import InputError, Profile
 from firkin._torch import torch
 
 
-def _described(bucket: tuple[int, list[str]] | None) -> str:
+def _described(bucket: tuple[int, Sequence[str]] | None) -> str:
     if bucket is None:
         return "none"
     size, names = bucket
@@ -69,10 +69,7 @@ class Plan:
         """
         live = _ddp.live_buckets(model)
         self.order_in_model(_ddp.ddp_in(model).module)
-        ours = [(size, list(bucket)) for size, bucket in zip(self.bucket_bytes, self.buckets)]
-        names = iter(_ddp.plain_names([name for bucket in live.names or [] for name in bucket]))
-        theirs = [(size, list(itertools.islice(names, len(bucket)))) for size, bucket in zip(live.bytes, live.names or [[] for _ in live.bytes])]
-        for k, (our, their) in enumerate(itertools.zip_longest(ours, theirs)):
+        for k, (our, their) in enumerate(itertools.zip_longest(zip(self.bucket_bytes, self.buckets), live)):
             if our is None or their is None or our[0] != their[0] or (their[1] and set(our[1]) != set(their[1])):
                 is_there = "is not there" if their is None else f"has {_described(their)}"
                 raise InputError(f"check: bucket {k} {is_there}; expected {_described(our)}")
@@ -82,8 +79,7 @@ class Plan:
 
         Raises InputError if the plan is for another model.
         """
-        parameters = _ddp.reduced_parameters(model)
-        sizes = dict(zip(_ddp.plain_names([name for name, _ in parameters]), [parameter.nbytes for _, parameter in parameters]))
+        sizes = {name: parameter.nbytes for name, parameter in _ddp.reduced_parameters(model)}
         planned = dict.fromkeys(name for bucket in self.buckets for name in bucket)
         for name, size in sizes.items():
             if name not in self.bytes:

@@ -246,7 +246,7 @@ def _say_copy(job: _Job, state: State) -> None:
 class _Seen(NamedTuple):
     """What a watch has measured."""
 
-    profile: Profile
+    tensors: tuple[list[str], list[int], list[float]]  # the arguments of their Profile
     step_s: float
     gain_at_most: float  # what other buckets could gain, as a share of a step
 
@@ -254,19 +254,15 @@ class _Seen(NamedTuple):
 def _seen_by(watched: Watch | None, job: _Job) -> _Seen | None:
     """What rank 0's watch has measured of this model on this number of ranks, if it knows that. Collective."""
 
-    def look() -> tuple[list[str], list[int], list[float], float, float] | None:
+    def look() -> _Seen | None:
         profile = watched.profile() if watched is not None else None
-        if profile is None or watched is None or watched.summary().get("ranks") != job.ranks.size:
+        if profile is None or watched is None or (summary := watched.summary()).get("ranks") != job.ranks.size:
             return None
         if dict(zip(profile.names, profile.bytes)) != {name: p.nbytes for name, p in trainable_parameters(job.model)}:
             return None
-        step_s = watched.summary()["step_s"]
-        return profile.names, profile.bytes, profile.ready_s, step_s, watched.summary()["gain_at_most_s"] / step_s
+        return _Seen((profile.names, profile.bytes, profile.ready_s), summary["step_s"], summary["gain_at_most_s"] / summary["step_s"])
 
-    if (seen := job.ranks.on_rank_0(look)) is None:
-        return None
-    *profile, step_s, gain_at_most = seen
-    return _Seen(Profile(*profile), step_s, gain_at_most)
+    return job.ranks.on_rank_0(look)
 
 
 def _tuned(job: _Job, step: CountedStep, state: State, wrapping: Wrapping, watched: Watch | None) -> tuple[TuneResult, set[str]]:
@@ -278,7 +274,7 @@ def _tuned(job: _Job, step: CountedStep, state: State, wrapping: Wrapping, watch
     unlike = state.unlike(ranks)
     seen = _seen_by(watched, job)
     with wrapping.graphs.of("profile"):
-        profile = seen.profile if seen else measured_profile(
+        profile = Profile(*seen.tensors) if seen else measured_profile(
             ranks, profiled, step, steps=_PROFILE_STEPS, warmup=_PROFILE_WARMUP, seconds=job.time_budget_s * _PROFILE_SHARE,
             find_unused_parameters=bool(job.options.get("find_unused_parameters") or job.options.get("static_graph")),
             options=job.options, zeroed=state.parameters, on_progress=job.progress.at,
@@ -346,8 +342,9 @@ def _tuned(job: _Job, step: CountedStep, state: State, wrapping: Wrapping, watch
     chosen = won if choice.counts == settings[-1].counts else {}
     results = ranks.on_rank_0(lambda: _with_facts(results, job, notes, chosen))
     plan = Plan.of_counts(profile, choice.counts)
-    if (names := bench.live[choice.name].names) is not None:
-        plan = Plan(tuple(map(tuple, names)), plan.bytes)
+    names = tuple(tuple(names) for _, names in bench.live[choice.name])
+    if all(names):
+        plan = Plan(names, plan.bytes)
     return TuneResult.of(results, "torch default" if keeps_default else "cap", plan, job.options | chosen, ranks.group), unlike
 
 

@@ -118,7 +118,7 @@ class _Stock:
         except InputError:
             return []
         index = {name: i for i, (name, _) in enumerate(self.parameters)}
-        return [(size, [index[name] for name in names]) for size, names in zip(live.bytes, live.names or [])]
+        return [(size, [index[name] for name in names]) for size, names in live if names]
 
 
 class _StockOnGpu(_Stock):
