@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from firkin import _ddp
 from firkin._core import InputError, StepSchedule, paired_ratio
-from firkin._profile import Clock, Step, Watch
+from firkin._profile import BackwardRecord, Clock, Step
 from firkin._ranks import Ranks
 from firkin._state import State
 from firkin._torch import torch
@@ -225,8 +225,8 @@ class StepBench:
         return time.perf_counter() - started
 
     def _without_communication(self, model: torch.nn.Module) -> float:
-        with Watch(self._clock, self._state.parameters) as watch, _ddp.ddp_in(model).no_sync():
-            return self._timed(model) - watch.still_s
+        with BackwardRecord(self._clock, self._state.parameters) as record, _ddp.ddp_in(model).no_sync():
+            return self._timed(model) - record.still_s
 
     def blocks(
         self, phase: str, settings: Sequence[Setting], fewest: int, most: int, seconds: float,

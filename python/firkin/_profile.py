@@ -106,7 +106,7 @@ def _group_of_one() -> dist.ProcessGroup:
     return group
 
 
-class Watch:
+class BackwardRecord:
     """Records the outermost backward passes of a step without communication, and when gradients became ready.
 
     If several passes count, ready times are those of the last.
@@ -131,7 +131,7 @@ class Watch:
         # Reentrant checkpointing runs backward passes inside of others, also on autograd's own thread.
         self._depth = 0
 
-    def __enter__(self) -> Watch:
+    def __enter__(self) -> BackwardRecord:
         self._original = torch.autograd.backward
         torch.autograd.backward = self._backward
         self._hooks: list[Any] = [
@@ -267,37 +267,37 @@ def measured_profile(
     order: list[int] = []
     started = time.perf_counter()
 
-    def watched(ready: Sequence[torch.Tensor] = ()) -> Watch:
-        with Watch(clock, zeroed or tensors, wrapped, ready) as watch:
+    def recorded(ready: Sequence[torch.Tensor] = ()) -> BackwardRecord:
+        with BackwardRecord(clock, zeroed or tensors, wrapped, ready) as record:
             step(wrapped)
         clock.synchronize()
-        if watch.uncounted and not wrapped.called:
+        if record.uncounted and not wrapped.called:
             raise InputError("step did not call the model it was given; expected step(model) to use its argument")
-        if watch.uncounted and not watch.passes:
+        if record.uncounted and not record.passes:
             raise InputError("step did no synchronising backward pass; expected the last one outside no_sync()")
-        if len(watch.passes) != 1:
+        if len(record.passes) != 1:
             raise InputError(
-                f"step did {len(watch.passes) or 'no'} backward passes; expected one, and with gradient accumulation the others under"
+                f"step did {len(record.passes) or 'no'} backward passes; expected one, and with gradient accumulation the others under"
                 " `with model.no_sync():`"
             )
-        return watch
+        return record
 
     def without_hooks() -> float:
         """The seconds of a step's backward."""
-        return clock.seconds(*watched().passes[0])
+        return clock.seconds(*recorded().passes[0])
 
     def hooked() -> tuple[list[float], list[int]]:
         """Seconds from backward's start to its end, then to each gradient's readiness; and the order of readiness."""
-        watch = watched(tensors)
-        start, end = watch.passes[0]
-        unused = [i for i in range(len(tensors)) if i not in watch.marks]  # these count as ready at the start
+        record = recorded(tensors)
+        start, end = record.passes[0]
+        unused = [i for i in range(len(tensors)) if i not in record.marks]  # these count as ready at the start
         if unused and not find_unused_parameters:
             raise InputError(
                 f"step: parameter '{parameters[unused[0]][0]}' got no gradient ({len(unused)} in all); expected every parameter to get one,"
                 " requires_grad_(False), or find_unused_parameters"
             )
-        marks = [watch.marks.get(i, start) for i in range(len(tensors))]
-        return [clock.seconds(start, mark) for mark in (end, *marks)], unused + list(watch.marks)
+        marks = [record.marks.get(i, start) for i in range(len(tensors))]
+        return [clock.seconds(start, mark) for mark in (end, *marks)], unused + list(record.marks)
 
     def one_more_fits(done: int, share: float = 1.0) -> bool:
         took_s = ranks.max([time.perf_counter() - started])[0]
