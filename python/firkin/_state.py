@@ -70,7 +70,7 @@ class State:
         self._schedule: list[_Put] = []
 
     def _add(self, name: str, tensor: torch.Tensor) -> None:
-        if tensor.device.type != "meta" and not torch.nn.parameter.is_lazy(tensor) and type(tensor).__name__ != "FakeTensor":
+        if _has_memory(tensor):
             self._tensors.setdefault(id(tensor), (name, tensor))
 
     def _add_modules(self, named: Sequence[tuple[str, torch.nn.Module]]) -> None:
@@ -117,19 +117,16 @@ class State:
 
     def keep(self) -> None:
         """Copies the state to the host. Raises InputError for a tensor that cannot be copied. Not collective."""
-        optimizers = [(f"optimiser {i}", optimizer) for i, optimizer in enumerate(self._optimizers)]
-        schedules, scalers = ([(type(thing).__name__, thing) for thing in things] for things in (self._schedules, self._scalers))
-        self._schedule = self._put_held([(name, vars(thing)) for name, thing in schedules] + [(name, o.param_groups) for name, o in optimizers])
+        self._schedule = self._put_held([vars(schedule) for schedule in self._schedules] + [o.param_groups for o in self._optimizers])
         self._all = [*self._places, *(_put_tensor(tensor, name) for name, tensor in self._tensors.values())]
         self._all += [_put_gradient(t, name) for name, t in self._tensors.values() if t.requires_grad and t.is_leaf]
-        self._all += [*self._schedule, *self._put_held([(name, vars(thing)) for name, thing in optimizers + scalers]), *_put_random()]
+        self._all += [*self._schedule, *self._put_held([vars(thing) for thing in (*self._optimizers, *self._scalers)]), *_put_random()]
         self._digests = dict(self._digested())
 
-    def _put_held(self, named: Sequence[tuple[str, Any]]) -> list[_Put]:
+    def _put_held(self, containers: Sequence[Any]) -> list[_Put]:
         """Functions that restore all that these containers hold."""
         reached = _Reached(whole=True)
-        for name, container in named:
-            reached.walk(name, container)
+        reached.walk("an optimiser, schedule or scaler", containers)
         return [*reached.places, *(_put_tensor(tensor, name) for name, tensor in reached.tensors if id(tensor) not in self._tensors)]
 
     def put_back(self, *, schedules_only: bool = False) -> None:
@@ -178,6 +175,10 @@ class State:
                 for key, value in state.items() if isinstance(state, dict) else ():
                     digest = _digest(value) if isinstance(value, torch.Tensor) else zlib.crc32(repr(value).encode())
                     yield f"{key} of {names.get(id(p), 'a parameter')} in optimiser {i}", digest
+
+
+def _has_memory(tensor: torch.Tensor) -> bool:
+    return tensor.device.type != "meta" and not torch.nn.parameter.is_lazy(tensor) and type(tensor).__name__ != "FakeTensor"
 
 
 def _digest(tensor: torch.Tensor) -> int:
@@ -275,10 +276,10 @@ class _Reached:
                 continue
             self._seen.add(id(each))
             self._kept.append(each)
-            if isinstance(each, torch.Tensor):
-                self.tensors.append((here, each))
-            else:
+            if not isinstance(each, torch.Tensor):
                 queue.extend(self._held_by(here, each))
+            elif _has_memory(each):
+                self.tensors.append((here, each))
 
     def _held_by(self, name: str, thing: Any) -> Iterator[tuple[str, Any]]:
         if isinstance(thing, dict):
