@@ -226,6 +226,7 @@ class PutsBack(TestCase):
         bank, shadow, optimizer = WithQueue(), Shadow(student), ByHand(student.parameters())
         statistics, history, recent = {"mean": torch.zeros(())}, [torch.zeros(1)], collections.deque([torch.zeros(1)], maxlen=3)
         level, data, calls = torch.zeros(()), batches(student), [0]
+        without_memory = [nn.LazyLinear(3), nn.Linear(3, 3, device="meta")]  # noqa: F841: modules of this process, to be passed over
         adopted = {name: tensor.data for name, tensor in adopter.named_parameters()}
 
         def step(model, keyword=torch.zeros(2)):  # noqa: B008: a default is a place like any other
