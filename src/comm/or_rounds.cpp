@@ -21,13 +21,13 @@ namespace {
 // What a message begins with.
 struct MessageHead {
   uint64_t call = 0;
-  uint64_t bytes = 0;
+  uint64_t bytes = 0;  // of all pieces together
 };
 
-// Gloo ends the process when a message is longer than what waits for it. So there is room for the longest: 24 bytes of
-// 2,000 ranks and a bit of 100,000 parameters.
+// Gloo ends the process when a message is longer than what waits for it. So what is longer than the room for a message
+// (24 bytes of 2,000 ranks and a bit of 100,000 parameters) goes in pieces, each as a call of its own.
 constexpr size_t kLongestMessage = 64 * kKiB;
-constexpr size_t kMostBytes = kLongestMessage - sizeof(MessageHead);
+constexpr size_t kLongestPiece = kLongestMessage - sizeof(MessageHead);
 
 // Tags of Gloo's messages: numbers from 0 to 2^31 - 1, the same on both sides.
 constexpr int kTagsOfCall = 32;
@@ -47,8 +47,9 @@ class OrRounds::Rounds {
  public:
   struct Call {
     at::Tensor bytes;
+    size_t begin = 0, count = 0;  // the piece of them
     std::chrono::milliseconds timeout{0};
-    c10::intrusive_ptr<OwnWork> work;
+    c10::intrusive_ptr<OwnWork> work;  // of the last piece; null for others
   };
 
   Rounds(c10::intrusive_ptr<c10d::Backend> backend, std::optional<ModelledLink> link)
@@ -88,7 +89,7 @@ class OrRounds::Rounds {
         calls_.pop_front();
       }
       run_call(call);
-      call.work->complete(error_);
+      if (call.work) call.work->complete(error_);
       ++number_;
     }
   }
@@ -132,9 +133,9 @@ class OrRounds::Rounds {
   }
 
   void run_round(const Call& call, int round) {
-    const auto bytes = static_cast<size_t>(call.bytes.nbytes());
-    auto* const ours = static_cast<uint8_t*>(call.bytes.mutable_data_ptr());
-    const MessageHead head{number_, bytes};
+    const size_t bytes = call.count;
+    auto* const ours = static_cast<uint8_t*>(call.bytes.mutable_data_ptr()) + call.begin;
+    const MessageHead head{number_, call.bytes.nbytes()};
     const at::Tensor message = sent_[static_cast<size_t>(round)].narrow(0, 0, static_cast<int64_t>(sizeof head + bytes));
     auto* const out = static_cast<uint8_t*>(message.mutable_data_ptr());
     std::memcpy(out, &head, sizeof head);
@@ -161,7 +162,7 @@ class OrRounds::Rounds {
   // Over a modelled link: waits for the link's time for one round.
   void travel(const Call& call) {
     if (!link_) return;
-    const auto bytes = static_cast<int64_t>(call.bytes.nbytes() + sizeof(MessageHead));
+    const auto bytes = static_cast<int64_t>(call.count + sizeof(MessageHead));
     const double seconds = agreement_time(*link_, bytes) / std::max(rounds_of(size_), 1);
     std::unique_lock lock(mutex_);
     if (changed_.wait_for(lock, std::chrono::duration<double>(seconds), [this] { return closing_; })) throw_gone();
@@ -243,7 +244,10 @@ Work OrRounds::start(at::Tensor bytes, std::chrono::milliseconds timeout) {
     return work;
   }
   if (!thread_.joinable()) thread_ = std::thread([rounds = rounds_] { rounds->run(); });
-  rounds_->add({std::move(bytes), timeout, work});
+  const size_t all = bytes.nbytes();
+  size_t begin = 0;
+  for (; all - begin > kLongestPiece; begin += kLongestPiece) rounds_->add({bytes, begin, kLongestPiece, timeout, nullptr});
+  rounds_->add({bytes, begin, all - begin, timeout, work});
   return work;
 }
 
@@ -252,7 +256,6 @@ Work start_or(const ProcessGroup& group, at::Tensor bytes) {
   if (bytes.scalar_type() != at::kByte || !bytes.is_cpu() || !bytes.is_contiguous()) {
     throw InputError("start_or(): expected contiguous bytes on the CPU");
   }
-  if (bytes.nbytes() > kMostBytes) throw InputError(fmt::format("start_or(): {} bytes; expected at most {}", bytes.nbytes(), kMostBytes));
   return dynamic_cast<LosableGroup&>(*group.c10d).or_rounds().start(std::move(bytes), group.timeout.value_or(group.state->options.timeout));
 }
 

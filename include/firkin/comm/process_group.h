@@ -179,9 +179,9 @@ Work start_all_gather(const ProcessGroup& group, at::Tensor output, at::Tensor i
 // Not available over a modelled link.
 Work start_all_gather_rows(const ProcessGroup& group, const at::Tensor& output, at::Tensor input);
 
-// Starts replacing `bytes` (kByte, contiguous, on the CPU, at most 65,520, of equal length on every rank) by the bitwise
-// OR over all ranks, in ceil(log2 W) hops: this is how ranks agree. Otherwise like start_all_reduce(). Differing lengths
-// are an error naming both. Only over Connections: its messages cannot be told apart from c10d's own send and recv.
+// Starts replacing `bytes` (kByte, contiguous, on the CPU, of equal length on every rank) by the bitwise OR over all
+// ranks, in ceil(log2 W) hops per 65,520 bytes: this is how ranks agree. Otherwise like start_all_reduce(). Differing
+// lengths are an error naming both. Only over Connections: its messages look like those of c10d's own send and recv.
 Work start_or(const ProcessGroup& group, at::Tensor bytes);
 
 // Waits for a collective started through `group`. Blocks the calling thread; with NCCL only the device's current
