@@ -256,6 +256,7 @@ void Sharded::step_buckets() {
     }
   });
   settled().set();
+  modules_->begin_forward();  // one between backward and this step has awaited the parameters before it
   for (size_t i = 0; i < trained(); ++i) is_late_[i] = (*slices_)[parts_[i].bucket].is_gathering();
 }
 
