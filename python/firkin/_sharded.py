@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
@@ -19,6 +20,36 @@ _BY_PARAMETER = tuple(getattr(torch.optim, name) for name in ("Adafactor", "Muon
 _MASTER = "master"  # its key in a whole state: the float32 values that the parameter rounds
 
 
+class _Divided(torch.Tensor):
+    """What a parameter has for a gradient from backward to step(), since parts of its gradient are on the ranks that step them.
+
+    So step() sees whether the program takes it away, and nobody reads it by mistake.
+    """
+
+    _parameter: weakref.ref[torch.Tensor]
+    __torch_function__ = torch._C._disabled_torch_function_impl
+
+    @staticmethod
+    def __new__(cls, p: torch.Tensor) -> _Divided:
+        made: _Divided = torch.Tensor._make_wrapper_subclass(cls, p.shape, strides=p.stride(), dtype=p.dtype, device=p.device)  # type: ignore[attr-defined]
+        made._parameter = weakref.ref(p)
+        return made
+
+    @classmethod
+    def __torch_dispatch__(cls, function: Any, _types: Any, args: Any = (), _kwargs: Any = None) -> Any:
+        p = args[0]._parameter() if function is torch.ops.aten.add_.Tensor and isinstance(args[0], cls) else None
+        if p is not None and torch._C._current_graph_task_id() != -1:  # another backward: the engine says what is wrong with it
+            p.grad = args[1].clone()
+            return args[0]
+        raise InputError(
+            "DataParallel: a parameter's gradient is used, and under the strategy sharded it is divided among the ranks; expected"
+            " clip_grad_norm_() of the ShardedOptimizer, or the gradients of the parts in its param_groups"
+        )
+
+    def __repr__(self) -> str:  # type: ignore[override]
+        return f"a gradient of shape {list(self.shape)}, divided among the ranks"
+
+
 class _Part(NamedTuple):
     parameter: torch.Tensor
     # This rank's elements, 1-d or in the parameter's shape. With master weights they are a float32 copy.
@@ -27,6 +58,7 @@ class _Part(NamedTuple):
     # What stands for the parameter in an optimiser without ranks: itself, or with master weights a float32 tensor of
     # its shape that takes no memory.
     whole: torch.Tensor
+    divided: _Divided
 
     @property
     def has_master(self) -> bool:
@@ -51,8 +83,9 @@ class ShardedOptimizer(torch.optim.Optimizer):
 
     Backward sums the gradients of each part on the rank that steps it. The new parameters travel during the next
     forward, in which every module waits for its own. On two ranks parameters equal those of "bucketed" to the last bit.
-    Every rank must call step() after every successful backward. Parameters have no grad after backward, so
-    torch.nn.utils.clip_grad_norm_ finds nothing to clip: use clip_grad_norm_() of this class.
+    Every rank must call step() after every successful backward. A parameter's grad is then only there to be set to None
+    on every rank, which leaves the parameter out of the step. To read it, or to clip by torch.nn.utils.clip_grad_norm_,
+    raises InputError: use clip_grad_norm_() of this class.
 
     model: a firkin.DistributedDataParallel before its first backward. A model takes one ShardedOptimizer.
 
@@ -103,6 +136,7 @@ class ShardedOptimizer(torch.optim.Optimizer):
         self._model = model
         self._engine = model._arrivals.engine
         self._takes_new = params is None
+        self._stand_ins: list[_Part] = []  # parts whose parameters have one
         self._make = lambda groups: optimizer_class(groups, **options)
 
         def make(runs: list[tuple[str, torch.Tensor]]) -> Any:
@@ -119,10 +153,23 @@ class ShardedOptimizer(torch.optim.Optimizer):
         super().__setstate__({})  # makes what every Optimizer has besides its groups, states and defaults
         inner = self.optimizer
         self._engine.audit_tensors(lambda: _audited(inner.param_groups))
+        stand_in = weakref.WeakMethod(self._stand_in)
+
+        def after_backward() -> None:
+            if method := stand_in():
+                method()
+
+        model._arrivals.after_backward = after_backward
 
     @property
     def param_groups(self) -> list[dict[str, Any]]:  # type: ignore[override]
         """The optimiser's groups; their parameters are this rank's parts."""
+        if sys._getframe(1).f_globals.get("__name__") == "torch.distributed.checkpoint.state_dict":
+            raise InputError(
+                "ShardedOptimizer: torch.distributed.checkpoint looks for the model's parameters in the groups, which have parts of them; expected"
+                " this optimiser's own state_dict() and load_state_dict()"
+            )
+        self._leave_out()
         return self.optimizer.param_groups
 
     @property
@@ -146,6 +193,10 @@ class ShardedOptimizer(torch.optim.Optimizer):
                 loss = closure()
         if self._overflowed():
             self.optimizer.zero_grad()
+        self._leave_out()
+        for part in self._stand_ins:
+            part.parameter.grad = None
+        self._stand_ins.clear()
         self._native.step()
         return loss
 
@@ -154,11 +205,17 @@ class ShardedOptimizer(torch.optim.Optimizer):
 
         To be called between backward() and step().
         """
+        self._leave_out()
         norm: float = self._native.clip_gradients(max_norm)
         return norm
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         self.optimizer.zero_grad(set_to_none)
+        for p in (p for group in self._groups for p in group["params"]):
+            if set_to_none:
+                p.grad = None
+            elif p.grad is not None and not isinstance(p.grad, _Divided):  # of a backward under no_sync()
+                p.grad.detach_().zero_()
 
     def drain(self) -> None:
         """Waits for parameters in flight."""
@@ -282,6 +339,30 @@ class ShardedOptimizer(torch.optim.Optimizer):
         for mine, its in zip(self.optimizer.param_groups, self._over_runs(self._groups)):
             mine["params"] = its["params"]
 
+    def _stand_in(self) -> None:
+        """Gives parameters something in the place of their gradients. Called after each backward."""
+        if all(part.run.grad is None for part in self._parts):
+            return
+        # Of an empty part this rank does not know whether there is a gradient.
+        empty_too = not self._model.find_unused_parameters
+        for part in self._parts:
+            has_gradient = part.run.grad is not None or (empty_too and part.run.numel() == 0 and part.parameter.requires_grad)
+            if has_gradient and part.parameter.grad is None:
+                part.parameter.grad = part.divided
+                self._stand_ins.append(part)
+
+    def _leave_out(self) -> None:
+        """Drops gradients of parameters from which the program has taken away what stands for them."""
+        for part in self._stand_ins:
+            held = part.parameter.grad
+            if held is None:
+                part.run.grad = None
+            elif held is not part.divided:
+                raise InputError(
+                    f"ShardedOptimizer: a parameter of shape {list(held.shape)} has another gradient than backward left; expected step() right after"
+                    " the backward that synchronises, and changes of gradients in this optimiser's param_groups"
+                )
+
     def _overflowed(self) -> bool:
         """Whether gradients overflowed on any rank, from the attributes that a scaler sets before it calls step().
 
@@ -324,7 +405,7 @@ class ShardedOptimizer(torch.optim.Optimizer):
 
 def _part(parameter: torch.Tensor, run: torch.Tensor, begin: int) -> _Part:
     whole = parameter if run.dtype == parameter.dtype else torch.zeros((), dtype=run.dtype, device=run.device).expand(parameter.shape)
-    return _Part(parameter, run, begin, whole)
+    return _Part(parameter, run, begin, whole, _Divided(parameter))
 
 
 def _check_fits(optimizer: torch.optim.Optimizer, whole_parameters: bool) -> None:
