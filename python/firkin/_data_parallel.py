@@ -140,12 +140,15 @@ class DistributedDataParallel(torch.nn.Module):
             }
 
         self._settings = Ranks(process_group).attempt(settings)
+        self.device = next((p.device for p in module.parameters()), None)
+        self.device_ids = None if self._device is None else [self._device.index]
+        self.output_device = None if self._device is None else self._device.index
         self._start()
 
     def _start(self) -> None:
         """Makes the engine. Collective."""
         self._ranks = Ranks(self._group)
-        group = dist.group.WORLD if self._group is None else self._group
+        group = self.process_group
         parameters, buffers = _named_parameters(self.module), _named_buffers(self.module)
         settings, native = dict(self._settings), load_engine()
         link = settings.pop("link")
@@ -157,6 +160,8 @@ class DistributedDataParallel(torch.nn.Module):
 
     def _listen(self, engine: Any, parameters: _NamedTensors) -> None:
         running = Arrivals(engine, [p for _, p in parameters])
+        if self._running is not None:
+            running.after_backward = self._running.after_backward
         if self.strategy in _AWAITED:
             self._leave = weakref.finalize(self, running.install(self.module))
         self._running = running
@@ -318,7 +323,26 @@ class DistributedDataParallel(torch.nn.Module):
     def finish_gradient_synchronization(self) -> None:
         """Ends the step after a synchronising backward(), with finish_with_backward=False; otherwise does nothing."""
         self._engine.finish()
-        self._arrivals.drain_unless_overlapped()
+        self._arrivals.end_backward()
+
+    # What programs read from PyTorch's class, besides device, device_ids and output_device.
+    dim, gradient_as_bucket_view, static_graph = 0, True, False
+
+    @property
+    def process_group(self) -> dist.ProcessGroup:
+        group: dist.ProcessGroup = dist.group.WORLD if self._group is None else self._group
+        return group
+
+    @property
+    def broadcast_buffers(self) -> bool:
+        return bool(self._settings["broadcast_buffers"])
+
+    @property
+    def find_unused_parameters(self) -> bool:
+        return bool(self._settings["find_unused_parameters"])
+
+    def _set_static_graph(self) -> None:
+        """Does nothing: graphs may change, and a parameter without a gradient is told."""
 
     @contextlib.contextmanager
     def no_sync(self) -> Iterator[None]:

@@ -117,6 +117,7 @@ class Arrivals:
         self._hooks: set[int] = set()
         # To be called before the root module's forward, in case that module takes no hooks.
         self.await_root: Callable[..., None] = lambda *_: None
+        self.after_backward: Callable[[], None] = lambda: None
         _running.add(self)
 
     def install(self, module: torch.nn.Module) -> Callable[[], None]:
@@ -162,11 +163,12 @@ class Arrivals:
         if not self.in_forward:
             self.engine.drain()
 
-    def drain_unless_overlapped(self) -> None:
-        """Waits at the end of a backward for all gradients, unless OverlappedOptimizers hold every parameter."""
+    def end_backward(self) -> None:
+        """Waits for all gradients, unless OverlappedOptimizers hold every parameter."""
         late = {id(p) for each in self.optimizers for group in each.optimizer.param_groups for p in group["params"]}
         if any(p.requires_grad and id(p) not in late for p in self._parameters):
             self.engine.drain()
+        self.after_backward()
 
     def _drain(self, *_: Any) -> None:
         self.engine.drain()
@@ -203,7 +205,7 @@ class Arrivals:
         self._backward, self.is_stepped = task, False
         queue = torch.autograd.Variable._execution_engine.queue_callback
         # Queued twice, so that it runs after the engine's own callback.
-        queue(lambda: queue(self.drain_unless_overlapped))
+        queue(lambda: queue(self.end_backward))
 
     def before_step(self, optimizer: Any) -> None:
         """Waits before a step that is not the engine's own."""
@@ -295,12 +297,17 @@ class OverlappedOptimizer(torch.optim.Optimizer):
     another way. Under other strategies step() is optimizer.step().
 
     optimizer: one that skips parameters without a gradient, and counts steps by parameter, since it steps each part that
-    arrives by itself (no Lookahead); its groups must be complete. Raises InputError for L-BFGS.
+    arrives by itself; its groups must be complete. Raises InputError for L-BFGS, and under "ordered" for an optimiser
+    around another one (Lookahead).
     """
 
     def __init__(self, model: Any, optimizer: torch.optim.Optimizer) -> None:
         if isinstance(optimizer, torch.optim.LBFGS):
             raise InputError("OverlappedOptimizer: L-BFGS needs all gradients at once; expected another optimiser")
+        inner = next((each for each in vars(optimizer).values() if isinstance(each, torch.optim.Optimizer)), None)
+        if inner is not None and model.strategy == "ordered":
+            names = f"{type(optimizer).__name__} around {type(inner).__name__}"
+            raise InputError(f"OverlappedOptimizer: {names} cannot step each part that arrives by itself; expected the inner one or another strategy")
         self.optimizer = optimizer
         self._arrivals: Arrivals = model._arrivals
         self._native = load_engine().EngineOptimizer(self._arrivals.engine, optimizer, engine_step(optimizer))
