@@ -249,6 +249,29 @@ TEST(Sharded, AParameterMayGetOtherMemory) {
   });
 }
 
+TEST(Sharded, AParameterOfAnotherLayoutIsRefused) {
+  run_late("sharded", [](Place& place) {
+    place.train(0, 2);
+    place.training.ddp.drain();
+    at::Tensor weight = place.net.body->layers[0]->weight;
+    weight.set_data(weight.detach().t().contiguous().t());
+    place.backward(2);
+    EXPECT_THAT(message_of<InputError>([&] { place.training.step(); }),
+                HasSubstr("memory layout of body.first.weight changed after wrapping"));
+  });
+}
+
+TEST(Sharded, TheForwardAfterAStepWaitsAlsoIfOneBeforeItHasWaited) {
+  expect_as_bucketed(kSharded, [](Place& place) {
+    for (int step = 0; step < 6; ++step) {
+      place.backward(step);
+      const at::NoGradGuard no_grad;
+      place.loss(step);
+      place.training.step();
+    }
+  });
+}
+
 // That rank's step() throws; it still owes the others its parts, and its next step says so.
 TEST(Sharded, AParameterWhoseMemoryCannotBeFollowedFailsTheNextStepOnAllRanksAndHoldsUpNone) {
   const std::vector<Tensors> ranks = run_late("sharded", [](Place& place) {
@@ -263,7 +286,7 @@ TEST(Sharded, AParameterWhoseMemoryCannotBeFollowedFailsTheNextStepOnAllRanksAnd
         whole.push_back(parameter.variable_data());
         parameter.set_data(at::zeros({1}, at::kDouble));
       }
-      EXPECT_THROW(place.training.step(), c10::Error);
+      EXPECT_THROW(place.training.step(), InputError);
       for (size_t i = 0; i < parameters.size(); ++i) parameters[i].set_data(whole[i]);
     }
     EXPECT_THAT(message_of<RuntimeError>([&] { place.loss(4).backward(); }), HasSubstr("expected ShardedOptimizer::step() on every rank"));

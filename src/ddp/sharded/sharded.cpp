@@ -28,6 +28,15 @@ at::Tensor elements_of(const ParameterPart& part) {
   return part.within(part.parameter.variable_data(), part.begin).variable_data();
 }
 
+// Whether the elements of both lie in the same order in memory.
+bool are_laid_out_alike(const at::Tensor& a, const at::Tensor& b) {
+  if (a.sizes() != b.sizes()) return false;
+  for (int64_t dim = 0; dim < a.dim(); ++dim) {
+    if (a.size(dim) > 1 && a.stride(dim) != b.stride(dim)) return false;
+  }
+  return true;
+}
+
 at::Tensor first_run(const ParameterPart& part, const ShardedOptions& options) {
   const at::Tensor parameter = part.parameter.variable_data();
   at::Tensor run = parameter;
@@ -204,6 +213,12 @@ std::vector<int64_t> Sharded::gather_order() const {
 void Sharded::follow_parameters() {
   const at::NoGradGuard no_grad;
   for (const ParameterPart& part : parts_) {
+    if (part.bucket >= 0 && !are_laid_out_alike(part.parameter, transport().buckets()->view(part.position))) {
+      throw InputError(
+          fmt::format("ShardedOptimizer: the shape or the memory layout of {} changed after wrapping; expected the change (to "
+                      "channels_last, say) before",
+                      part.run.name));
+    }
     if (part.has_master()) {
       const at::Tensor now = elements_of(part);
       const at::Tensor is_new = now.ne(part.run.tensor.to(now.scalar_type()));
