@@ -1,6 +1,6 @@
 """Figures of the pages, computed again: from stored results, from the tables of data/, or from what a command prints.
 
-FIRKIN names the binary, FIRKIN_SOURCE_DIR the repository. A claim is a sentence with its figures filled in; it must stand on its page, wherever
+FIRKIN names the binary, FIRKIN_SOURCE_DIR the repository, FIRKIN_PACKAGE the folder with the Python package, if there is one. A claim is a sentence with its figures filled in; it must stand on its page, wherever
 lines break. All figures of README.md are here.
 """
 
@@ -41,6 +41,13 @@ def measured_ms(result: dict) -> dict[str, float]:
     """By strategy, or by cap in MiB."""
     rows = [(row["strategy"], row) for row in result["strategies"]] + [(f"{row['cap_mib']:g}", row) for row in result["curve"]]
     return {name: 1e3 * row["measured_s"] for name, row in rows if row.get("measured_s") is not None}
+
+
+def facts_of_seeds(title: str) -> list[list[str]]:
+    """The rows of a table that tools/seed_facts.py prints, as their figures."""
+    printed = subprocess.run([sys.executable, ROOT / "tools/seed_facts.py", ROOT / "data"], check=True, stdout=subprocess.PIPE, text=True).stdout
+    lines = printed[printed.index(title) :].split("\n\n")[0].splitlines()
+    return [re.findall(r"[\d.]+", line) for line in lines]
 
 
 def map_cells() -> list[dict]:
@@ -159,6 +166,13 @@ class Claims(unittest.TestCase):
                    f"(+{slower[0]:.1f} to +{slower[1]:.1f} ms)", f"gain for 100 ({long[0]:.1f} and {long[1]:.1f} ms)",
                    f'"2-3 %": it is {100 * (max(caps) / min(caps) - 1):.1f} %')  # fmt: skip
 
+    def test_what_overlap_saves_in_003(self):
+        title, _, *rows = facts_of_seeds("Naive (004)")
+        alone_ms = title[2]
+        timer, step = ([float(row[column]) for row in rows] for column in (-2, -1))
+        self.claim("docs/experiments.md", f"435 of them take {alone_ms} ms of {rows[0][2]}",
+                   f'the timer "saves" {min(timer):.0f} to {max(timer):.0f} ms where the step saves {min(step):.0f} to {max(step):.0f}')  # fmt: skip
+
     def test_the_closed_form(self):
         with tempfile.TemporaryDirectory() as folder:
             firkin("import", "--out", folder, *COURSE)
@@ -173,6 +187,21 @@ class Claims(unittest.TestCase):
                    f"gives {any_ratio / 2**20:.0f} MiB", f"a(x) = {1e3 * o:.2f} ms + x / ({1e-9 / per_byte:.1f} GB/s), a line that misses the table by {100 * result['alpha_beta']['median_relative_error']:.0f} %",
                    f"{b / 2**20:.0f} MiB in {s / b:.1f} buckets with {2e3 * math.sqrt(s * o * per_byte):.1f} ms left")  # fmt: skip
 
+    def test_how_the_courses_cap_moves(self):
+        """From the factor that the page names, and beyond it, keeping the cap costs over 1 %; with all other factors it does not."""
+        with tempfile.TemporaryDirectory() as folder:
+            firkin("import", "--out", folder, *COURSE)
+            result = json.loads(firkin("predict", "--tensors", f"{folder}/tensors.csv", "--allreduce", f"{folder}/allreduce.csv", "--sensitivity", "--json"))
+        costs = {}
+        for point in result["sensitivity"]["points"]:
+            costs.setdefault(point["influence"], {})[point["factor"]] = point["kept_backward_s"] / point["backward_s"] - 1
+        named = {"total bytes": 2, "latency": 4, "bandwidth": 0.25, "backward time": 0.25}
+        for influence, from_factor in named.items():
+            beyond = {factor for factor in costs[influence] if (factor >= from_factor if from_factor > 1 else factor <= from_factor)}
+            self.assertEqual({factor for factor, cost in costs[influence].items() if cost > 0.01}, beyond, influence)
+        self.claim("docs/experiments.md", f"Keeping the {result['best_uniform']['cap_mib']:.0f} MiB that",
+                   "only with twice the bytes, four times the latency, a quarter of the bandwidth, or backward four times as fast, and beyond")  # fmt: skip
+
     def test_what_the_notebook_says(self):
         notebook = json.loads((ROOT / "examples/cmsc828g/assignment2.ipynb").read_text())
         text = "".join("".join(output.get("text", [])) for cell in notebook["cells"] for output in cell.get("outputs", []))
@@ -186,6 +215,8 @@ class Claims(unittest.TestCase):
         chosen = f"{result['decision']['cap_mib']:g}"
         self.claim("docs/tutorial.md", f"no communication | {step['none']:.1f} ms", f"2 buckets | {step['torch default']:.1f} ms",
                    f"the cap Firkin chose, {chosen} MiB: 19 buckets | {step[chosen]:.1f} ms", f"16 buckets | {step['ordered']:.1f} ms")  # fmt: skip
+        self.assertEqual(result["decision"]["cap_mib"], result["best_measured"]["cap_mib"])
+        self.claim("docs/index.md", f"{chosen} MiB is best, and a prediction that is calibrated says so")
 
     def test_the_validation_page_is_that_of_the_kept_results(self):
         with tempfile.TemporaryDirectory() as folder:
@@ -208,3 +239,28 @@ class Claims(unittest.TestCase):
         import page
 
         self.assertEqual(page.text(json.loads((ROOT / "studies/worth/results.json").read_text())), (ROOT / "docs/where_it_matters.md").read_text())
+
+    def test_versions(self):
+        """What is needed, as the build files say it."""
+        def found(pattern, file):
+            return re.search(pattern, (ROOT / file).read_text())[1]
+
+        python = found(r'requires-python = ">=([\d.]+)"', "pyproject.toml")
+        cmake = found(r"cmake_minimum_required\(VERSION ([\d.]+)\)", "CMakeLists.txt")
+        oldest = found(r"a PyTorch \(([\d.]+) or later\)", "pyproject.toml")
+        series = found(r"set\(FIRKIN_TORCH_VERSIONS ([\d. ]+)\)", "cmake/LibTorch.cmake").split()
+        self.assertEqual(found(r'cmake.version = ">=([\d.]+)"', "pyproject.toml"), cmake)
+        self.claim("README.md", f"your own PyTorch, {oldest} or later")
+        self.claim("python/README.md", f"Needs Linux, Python {python} or later, and your own PyTorch, {oldest} or later", f"({series[0]} to {series[-1]}; it needs")
+        self.claim("docs/install.md", f"Firkin needs Linux, Python {python}, g++ 12, CMake {cmake}", f"This needs Python {python} and torch {oldest} or later",
+                   f"To use your own, torch {series[0]} to {series[-1]}:", f"torch {series[0]} to {series[-1]} (for a newer one")  # fmt: skip
+
+    def test_every_reader_of_files_is_fuzzed(self):
+        """SECURITY.md says so. What base/ has are parts of these readers."""
+        self.claim("SECURITY.md", "Their readers are fuzzed")
+        fuzzed = (ROOT / "tests/fuzz/readers.cpp").read_text()
+        headers = [header for folder in ("include/firkin", "src") for header in (ROOT / folder).rglob("*.h") if header.parent.name != "base"]
+        readers = {name for header in headers
+                   for name in re.findall(r"\b(parse_\w+)\(std::string_view \w*text, const std::string& \w*file\b", header.read_text())}  # fmt: skip
+        self.assertIn("parse_results", readers)
+        self.assertEqual({name for name in readers if f"{name}(" not in fuzzed}, set())
