@@ -53,7 +53,8 @@ def text(result):
 
     tcp = [cell for cell in cells if group(cell) == "TCP, 10 and 25 Gbit/s"]
     slow_lora = [cell for cell in groups["TCP, 1 Gbit/s"] if cell["model"] == "7B, LoRA"]
-    most_of_ordered = max(cells, key=ordered_gain)
+    large_alps = [cell for cell in groups["Alps, 32 to 2,048"] if cell["ranks"] >= 128]
+    most_of_ordered = max(large_alps, key=ordered_gain)
     zaratan_large = next(cell for cell in groups["Zaratan"] if cell["model"] == "gpt2-large")
     h100 = [row for row in published if row["name"].startswith("TianqGuo")]
     errors = [error for row in published for error in row["errors"]]
@@ -76,7 +77,7 @@ def text(result):
         ordered_pcie=most("PCIe", ordered_gain), ordered_lora=percent(max(map(ordered_gain, slow_lora))),
         fixed_worst=f"{1 + max(regrets('Alps, 32 to 2,048', 'pytorch')):.1f}",
         lora_slow=f"{percent(min(map(gain, slow_lora)), 0)} to {percent(max(map(gain, slow_lora)), 0)}",
-        ordered_slingshot=percent(statistics.median(ordered_gain(cell) for cell in cells if group(cell) == "Alps, 32 to 2,048" and cell["ranks"] >= 128), 0),
+        ordered_slingshot=percent(statistics.median(map(ordered_gain, large_alps)), 0),
         ordered_most=f"{percent(ordered_gain(most_of_ordered))}, {most_of_ordered['model']} on {most_of_ordered['ranks']}",
         ordered_tcp=percent(statistics.median(map(ordered_gain, tcp)), 0),
         groups=table(["", "best cap saves: a quarter of the batch", "the map", "four times the batch", "above the bound", "`sharded`: over the best cap", "over `ordered`", "memory"], by_group),
