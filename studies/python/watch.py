@@ -3,7 +3,8 @@
     lab/run --rate 1gbit -- .venv/bin/python studies/python/watch.py named             20 runs each: a slow rank, communication, neither
     chrt --rr 1 lab/run --rate 1gbit --hosts 3 -- ... named                            the same on three ranks, before other programs of these cores
     lab/run --rate 1gbit -- .venv/bin/python studies/python/watch.py bound             gain_at_most_s of six caps against the best of them
-        ... named --runs 1 --page watch.html                                           also writes the page of the case `communication`
+        ... named --runs 1 --page watch.html                                           also writes the page of the case `communication`, and what
+                                                                                       ranks told each other (watched.jsonl is one)
     .venv/bin/torchrun --nproc-per-node 2 studies/python/watch.py cost [stock|firkin]  a step of 20 ms: time in the hooks, and watched less not
     lab/run --rate 1gbit -- .venv/bin/python studies/python/watch.py tune --runs 5     how often firkin.tune steps, with a watch and without
 
@@ -12,8 +13,10 @@ backward(), and says how far the watch is from that.
 """
 
 import argparse
+import json
 import logging
 import os
+import pathlib
 import random
 import statistics
 import time
@@ -96,6 +99,8 @@ def watched(net, cap_mib, steps, slow_in=None, slow_rank=None, page=None):
             outside.backward(loss)
     if page is not None:
         watch.report(page)
+        if dist.get_rank() == 0:
+            pathlib.Path(page).with_suffix(".jsonl").write_text("\n".join(watch._told) + "\n")  # a line per rank
     everyone = [None] * dist.get_world_size()
     dist.all_gather_object(everyone, outside.steps)
     if dist.get_rank():

@@ -83,7 +83,17 @@ class Claims(unittest.TestCase):
         ratio = result["decision"]["over_default"]
         self.claim("README.md", f"steps take {100 * (1 - ratio['ratio']):.1f} % less time",
                    f"interval {100 * (1 - ratio['ratio_ci']['high']):.1f} % to {100 * (1 - ratio['ratio_ci']['low']):.1f} %",
-                   f"of a {result['model']['gradient_bytes'] / 2**20:.0f} MiB model on two hosts", f"one of [{len(list((ROOT / 'studies/validation/data').iterdir()))} configurations]")  # fmt: skip
+                   f"of a {result['model']['gradient_bytes'] / 2**20:.0f} MiB model with batch {result['model']['batch_size']} on two hosts", f"one of [{len(list((ROOT / 'studies/validation/data').iterdir()))} configurations]")  # fmt: skip
+
+    def test_the_watched_program(self):
+        """What its ranks told each other is kept; the package sums it up. README.md shows the first lines of docs/watch.md."""
+        if not os.environ.get("FIRKIN_PACKAGE"):
+            self.skipTest("the Python package is not in this build")
+        code = "import json, sys; from firkin import _core; print(json.loads(_core.watched_summary(sys.stdin.read().splitlines()))['lines'])"
+        kept = (ROOT / "studies/python/watched.jsonl").read_text()
+        lines = subprocess.run([os.environ["FIRKIN_PYTHON"], "-c", code], input=kept, check=True, stdout=subprocess.PIPE, text=True,
+                               env=os.environ | {"PYTHONPATH": os.environ["FIRKIN_PACKAGE"]}).stdout  # fmt: skip
+        self.claim("docs/watch.md", f"firkin.watch, {lines}")
 
     def test_every_figure_of_the_study_is_of_what_is_kept(self):
         """The labels of the two best caps in the picture are those of the data beside it."""
