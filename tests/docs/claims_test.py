@@ -259,11 +259,12 @@ class Claims(unittest.TestCase):
         python = found(r'requires-python = ">=([\d.]+)"', "pyproject.toml")
         cmake = found(r"cmake_minimum_required\(VERSION ([\d.]+)\)", "CMakeLists.txt")
         oldest = found(r"a PyTorch \(([\d.]+) or later\)", "pyproject.toml")
+        json_library = found(r"firkin_find\(nlohmann_json ([\d.]+)", "cmake/Dependencies.cmake")
         series = found(r"set\(FIRKIN_TORCH_VERSIONS ([\d. ]+)\)", "cmake/LibTorch.cmake").split()
         self.assertEqual(found(r'cmake.version = ">=([\d.]+)"', "pyproject.toml"), cmake)
         self.claim("README.md", f"your own PyTorch, {oldest} or later")
         self.claim("python/README.md", f"Needs Linux, Python {python} or later, and your own PyTorch, {oldest} or later", f"({series[0]} to {series[-1]}; it needs")
-        self.claim("docs/install.md", f"Firkin needs Linux, Python {python}, g++ 12, CMake {cmake}", f"This needs Python {python} and torch {oldest} or later",
+        self.claim("docs/install.md", f"Firkin needs Linux, Python {python}, g++ 12, CMake {cmake}", f"nlohmann-json {json_library} and", f"This needs Python {python} and torch {oldest} or later",
                    f"To use your own, torch {series[0]} to {series[-1]}:", f"torch {series[0]} to {series[-1]} (for a newer one")  # fmt: skip
 
     def test_every_reader_of_files_is_fuzzed(self):
