@@ -141,7 +141,7 @@ Run declare_buckets(CLI::App& app) {
   add_model_flags(app, flags->model);
   add_rule_flags(app, flags->rule);
   CLI::Option* tensors = app.add_option("--tensors", flags->tensors_file,
-                                        "a tensors.csv (name,bytes,ready_s), not a model; with\n--memory, --dtype says what its bytes are");
+                                        "a tensors.csv (name,bytes,ready_s), not a model;\nwith --memory, --dtype says what its bytes are");
   add_sizes(app, "--cap", flags->caps, "bucket caps: 1MiB,25MiB");
   app.add_flag("--list", flags->list, "list the tensors of every bucket");
   CLI::Option* memory = app.add_flag("--memory", flags->memory, "memory of a rank with AdamW, plain and sharded, for\n1 to 1024 ranks");
