@@ -101,15 +101,17 @@ GradientBuckets::Memory GradientBuckets::make_memory(const Bucket& bucket) {
 
 bool GradientBuckets::is_kept(size_t bucket) const {
   const Bucket& tensors = plan_.buckets[bucket];
+  const Memory& memory = buckets_[bucket];
+  const c10::Storage& storage = memory.flat.storage();
   bool any_left = false;
   for (auto tensor = static_cast<size_t>(tensors.first); tensor < static_cast<size_t>(tensors.first + tensors.count); ++tensor) {
     const at::Tensor& view = views_[tensor];
+    // Whoever sets a gradient's data, as Module.to() does, sets this view's.
+    if (view.storage().unsafeGetStorageImpl() != storage.unsafeGetStorageImpl()) return true;
     if (parameters_[tensor].grad().is_same(view)) continue;
     if (is_held(view.unsafeGetTensorImpl(), view.use_count(), wire_views_[tensor].is_same(view) ? size_t{2} : size_t{1})) return true;
     any_left = true;
   }
-  const Memory& memory = buckets_[bucket];
-  const c10::Storage& storage = memory.flat.storage();
   return any_left && is_held(storage.unsafeGetStorageImpl(), storage.use_count(), memory.own_uses);
 }
 

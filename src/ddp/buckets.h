@@ -30,9 +30,9 @@ class GradientBuckets {
                   std::optional<at::ScalarType> wire_dtype = std::nullopt, int64_t shared_by = 0);
 
   // Between steps: a bucket gets new memory if the program still holds a gradient that is no parameter's any more (it
-  // took it out of grad() and keeps it), or something else in the bucket's memory. A gradient that still is a
-  // parameter's behaves as it does without buckets: whoever holds it sees it accumulate. Returns whether any bucket got
-  // new memory. 10 ns a parameter.
+  // took it out of grad() and keeps it), or something else in the bucket's memory, or has given a gradient that was in
+  // the bucket other memory (Module.to() in Python). A gradient that still is a parameter's behaves as it does without
+  // buckets: whoever holds it sees it accumulate. Returns whether any bucket got new memory. 10 ns a parameter.
   bool leave_kept_gradients();
 
   const BucketPlan& plan() const { return plan_; }

@@ -49,6 +49,11 @@ def replace(model, optimizer):
     group["params"] = [layer.weight if p is old else p for p in group["params"]]
 
 
+def convert_and_back(model, optimizer):
+    """Which gives gradients, too, other memory."""
+    model.float().double()
+
+
 def drop(model, optimizer):
     del model.module.layers[2]
 
@@ -60,6 +65,7 @@ CHANGES = {
     "replace": (replace, {}),
     "replace, find_unused_parameters": (replace, {"find_unused_parameters": True}),
     "drop": (drop, {}),
+    "convert and back": (convert_and_back, {}),
 }
 
 
