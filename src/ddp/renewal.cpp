@@ -67,7 +67,7 @@ std::string why_not_renewed(const StepSetup& setup, const ParameterRenewal& rene
   if (!renewal.sets_differ.empty()) return renewal.sets_differ;
   if (renewal.parameters.empty()) return "the module has no trainable parameter left";
   if (setup.options.strategy.shards) {
-    if (std::string twice = registered_twice(*setup.module); !twice.empty()) return twice;
+    if (std::string reason = why_not_sharded(*setup.module); !reason.empty()) return reason;
   }
   const bool is_planned = takes_plan(setup.options) || !setup.options.ready_order.empty();
   if (is_planned && renewal.parameters.size() != setup.parameters.size()) {

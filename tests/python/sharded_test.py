@@ -202,6 +202,11 @@ class Sharded(TestCase):
             scaler.scale(loss_of(model, 0)).backward()
             scaler.step(optimizer)
 
+        def shares_memory():
+            module = seeded(Layers, [WIDTH] * 4)
+            module.layers[1].weight = torch.nn.Parameter(module.layers[0].weight.data)
+            firkin.DistributedDataParallel(module, strategy="sharded")
+
         def with_a_frozen_layer():
             module = seeded(Layers, [WIDTH] * 4)
             module.layers[0].requires_grad_(False)
@@ -236,6 +241,7 @@ class Sharded(TestCase):
                 wrapped("sharded"), torch.optim.Adafactor, whole_parameters=False
             ),
             "the strategy sharded takes no gradient hook": lambda: wrapped("sharded", compression="bf16"),
+            "share memory, which the strategy sharded would step on several ranks": shares_memory,
             "the scaler judged by each rank's own gradients": scales_alone,
             f"the state of a frozen parameter of shape [{WIDTH}, {WIDTH}]; expected it thawed first": loads_what_is_frozen,
         }))  # fmt: skip

@@ -52,21 +52,29 @@ at::Tensor first_run(const ParameterPart& part, const ShardedOptions& options) {
 }  // namespace
 
 void check_sharded(const DataParallelOptions& options, const torch::nn::Module& module) {
-  if (const std::string twice = registered_twice(module); !twice.empty()) throw InputError("DataParallel: " + twice);
+  if (const std::string reason = why_not_sharded(module); !reason.empty()) throw InputError("DataParallel: " + reason);
   if (!options.gradient_hook.wire_dtype) return;
   throw InputError("DataParallel: the strategy sharded takes no gradient hook, because it sums gradients itself; expected none");
 }
 
-std::string registered_twice(const torch::nn::Module& module) {
+std::string why_not_sharded(const torch::nn::Module& module) {
   std::unordered_map<const torch::nn::Module*, std::string> first_names;
   for (const auto& item : module.named_modules(/*name_prefix=*/"", /*include_self=*/false)) {
     const auto [first, is_new] = first_names.emplace(item.value().get(), item.key());
     if (is_new || trainable_parameters(*item.value()).empty()) continue;
     return fmt::format(
         "the module {} is {} as well, and LibTorch's optimisers step its parameters twice, which the strategy sharded does not; expected "
-        "it "
-        "registered once",
+        "it registered once",
         item.key(), first->second);
+  }
+  std::vector<NamedTensor> by_address = trainable_parameters(module);
+  const auto address = [](const NamedTensor& p) { return static_cast<const char*>(p.tensor.const_data_ptr()); };
+  std::ranges::sort(by_address, {}, address);
+  for (size_t i = 1; i < by_address.size(); ++i) {
+    const NamedTensor &one = by_address[i - 1], &other = by_address[i];
+    if (one.tensor.numel() == 0 || address(one) + one.tensor.nbytes() <= address(other)) continue;
+    return fmt::format("{} and {} share memory, which the strategy sharded would step on several ranks; expected one parameter", one.name,
+                       other.name);
   }
   return "";
 }
