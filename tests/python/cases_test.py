@@ -125,6 +125,13 @@ def stepping_by_itself_and_going_back(trainee, step):
     trainee.backward(trainee.model(x).square().mean())
 
 
+def dropping_a_micro_batch(trainee, step):
+    with trainee.alone():
+        trainee.model(batch(step, 1)).square().mean().backward()
+    trainee.optimizer.zero_grad()
+    trainee.plain(step)
+
+
 def normalising_between_micro_batches(trainee, step):
     with trainee.alone():
         trainee.model(batch(step)).square().mean().backward()
@@ -297,6 +304,7 @@ PROGRAMS = {
     "replaces a part without parameters": trains(lambda: net(nn.Identity()), replacing_a_part),
     "sharpness-aware": trains(net, climbing_and_going_back),
     "normalises between micro-batches": trains(net, normalising_between_micro_batches),
+    "drops a micro-batch": trains(net, dropping_a_micro_batch),
     "noise of its own": trains(net, noise_of_its_own, audit_every=2),
     "steps by itself and goes back": trains(net, stepping_by_itself_and_going_back, audit_every=0),
     "a scripted part": trains(OfScript),

@@ -91,6 +91,13 @@ def stepped_in_backward():
     return module
 
 
+class Lookahead(torch.optim.Optimizer):
+    """In the shape of public ones."""
+
+    def __init__(self, optimizer):
+        self.optimizer, self.param_groups = optimizer, optimizer.param_groups
+
+
 class Engine(TestCase):
     @on_ranks(2)
     def test_every_strategy_trains_as_one_process(self):
@@ -165,6 +172,7 @@ class Engine(TestCase):
     def test_bad_input_is_one_line_on_every_rank(self):
         rank, good, wrapped = dist.get_rank(), seeded(two_linear_layers), seeded(two_linear_layers)
         keep = firkin.DataParallel(wrapped)
+        ordered = firkin.DataParallel(seeded(two_linear_layers), strategy="ordered")
         self.assert_refused(refusals({
             "no trainable parameter": lambda: firkin.DataParallel(nn.Tanh()),
             "weight of a lazy module has no shape yet": lambda: firkin.DataParallel(nn.LazyLinear(3)),
@@ -185,6 +193,7 @@ class Engine(TestCase):
             "expected planned or ordered": lambda: firkin.DataParallel(good, plan=two_buckets(good), strategy="flat"),
             "0.weight is on meta": lambda: firkin.DataParallel(two_linear_layers().to("meta")),
             "expected another optimiser": lambda: firkin.OverlappedOptimizer(keep, torch.optim.LBFGS(keep.parameters())),
+            "Lookahead around SGD": lambda: firkin.OverlappedOptimizer(ordered, Lookahead(sgd(ordered.parameters()))),
         }))  # fmt: skip
         loss_of(firkin.DataParallel(good), 0).backward()  # nothing is left of what failed
 
@@ -271,6 +280,13 @@ class Engine(TestCase):
         self.assertEqual(list(ours.state_dict()), list(theirs.state_dict()))
         self.assertEqual([n for n, _ in ours.named_parameters()], [n for n, _ in theirs.named_parameters()])
         self.assertEqual(str(ours.load_state_dict(theirs.state_dict())), "<All keys matched successfully>")
+
+    @on_ranks(2)
+    def test_has_the_attributes_that_programs_read(self):
+        ours, theirs = (wrap(seeded(two_linear_layers), find_unused_parameters=True) for wrap in (firkin.DataParallel, DDP))
+        for name in ("broadcast_buffers", "device", "device_ids", "dim", "find_unused_parameters", "output_device", "process_group", "static_graph"):
+            self.assertEqual(getattr(ours, name), getattr(theirs, name), name)
+        ours._set_static_graph()
 
     def test_an_engine_for_another_pytorch_is_refused_and_for_another_build_of_it_taken(self):
         check_built_for(torch.__version__.split("+")[0] + "+cu999")

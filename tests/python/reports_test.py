@@ -7,6 +7,7 @@ import torch
 import torch.distributed as dist
 from ranks import on_ranks
 from torch import nn
+from torch.nn.utils import prune
 from torch.utils.checkpoint import checkpoint
 from trainees import SGD, STEPS, STRATEGIES, WIDTH, ByHand, Trainee, batch, net, results_of, trains
 
@@ -235,6 +236,64 @@ def copies_itself_for_an_average(strategy):
     return trainee
 
 
+def leaving_out_a_layer(trainee, step):
+    trainee.plain(step)
+    if step in (1, 2):
+        for p in trainee.module[4].parameters():
+            p.grad = None
+
+
+def validating_before_the_step(trainee, step):
+    """As many batches as the rank has."""
+    trainee.plain(step)
+    trainee.model.eval()
+    with torch.no_grad():
+        for micro in range(2 * dist.get_rank()):
+            trainee.model(batch(step, micro))
+    trainee.model.train()
+
+
+def images():
+    torch.manual_seed(9)
+    return nn.Sequential(nn.Unflatten(1, (WIDTH, 1, 1)), nn.Upsample(size=(4, 4)), nn.Conv2d(WIDTH, 4, 3), nn.Flatten(), nn.Linear(16, 3)).double()
+
+
+def becoming_channels_last(trainee, step):
+    trainee.drain()
+    if step == 2:
+        trainee.model.to(memory_format=torch.channels_last)
+    trainee.plain(step)
+
+
+def hooking_modules(trainee, step):
+    if step == 0:
+        trainee.model.register_forward_pre_hook(lambda _module, inputs: (2 * inputs[0],))
+        trainee.model.register_full_backward_hook(lambda *_: None)
+        trainee.module[2].register_full_backward_pre_hook(lambda _module, of_outputs: (2 * of_outputs[0],))
+    trainee.plain(step)
+
+
+def swapping_in_an_average(trainee, step):
+    """For an evaluation, by .data."""
+    trainee.drain()
+    if step == 0:
+        trainee.average_of = [p.detach().clone() for p in trainee.leaves]
+    for _ in range(2):
+        for p, average in zip(trainee.leaves, trainee.average_of):
+            p.data, average.data = average.data, p.data
+        with torch.no_grad():
+            trainee.model(batch(step))
+    for p, average in zip(trainee.leaves, trainee.average_of):
+        average.mul_(0.5).add_(p.detach(), alpha=0.5)
+    trainee.plain(step)
+
+
+def pruned():
+    module = net()
+    prune.l1_unstructured(module[0], "weight", 0.3)
+    return module
+
+
 def compiled():
     module = Shared(False)
     module.compile(backend="eager")
@@ -261,6 +320,12 @@ PROGRAMS = {
     "averages by itself": trains(net, averaging_by_itself),  # pytorch/functorch#445
     "steps in backward": steps_in_backward,  # pytorch/pytorch#124523
     "an average of copies": copies_itself_for_an_average,  # pytorch/pytorch#73825, ultralytics/yolov5#279, microsoft/Tutel#177
+    "leaves out a layer": trains(net, leaving_out_a_layer),  # lightly-ai/lightly#731
+    "validates before the step": trains(lambda: net(nn.BatchNorm1d(WIDTH)), validating_before_the_step),  # pytorch/pytorch#53979, #54059
+    "becomes channels-last": trains(images, becoming_channels_last),  # pytorch/pytorch#70222, vturrisi/solo-learn#306
+    "hooks on modules": trains(net, hooking_modules),  # pytorch/pytorch#35191, #66229
+    "swaps in an average": trains(net, swapping_in_an_average),  # lucidrains/ema-pytorch#9, Lightning-AI/pytorch-lightning#21724
+    "pruned": trains(pruned),  # microsoft/nni#5205
     # lyuwenyu/RT-DETR#684, joanaapa/Distillation-DNABERT-Promoter#1
     "a head that one rank leaves out": trains(lambda: TwoHeads(lambda step, rank: (0, 1) if rank == step % 2 else (0,)), **UNUSED),
 }
@@ -278,6 +343,7 @@ REFUSED = {  # by strategy, and what each rank then says
     ("adapters by turns", "planned"): "the module now trains 2 parameters, but its plan or ready order covers 4",
     ("loads by assignment", "sharded"): r"expected parameters_changed\(\) on every rank",
     ("loads by assignment", "ordered"): "strategy ordered cannot follow in Python",
+    ("becomes channels-last", "sharded"): "the memory layout of 2.weight changed after wrapping",
     ("averages by itself", "sharded"): "has a gradient that no synchronising backward has summed over the ranks",
     **{("steps in backward", strategy): "a hook removed the gradient of 4.bias before it was averaged" for strategy in STRATEGIES},
     ("parts frozen by turns", "planned"): "the module now trains 4 parameters, but its plan or ready order covers 6",

@@ -14,6 +14,7 @@ from models import (
 )  # fmt: skip
 from ranks import on_ranks, with_ranks
 from torch import nn
+from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict
 
 EXAMPLES = pathlib.Path(__file__).resolve().parents[2] / "examples" / "python"
 STEPS = 5
@@ -172,6 +173,19 @@ class Sharded(TestCase):
             self.assertAlmostEqual(sum(held), 1)
 
     @on_ranks(2)
+    def test_what_has_no_gradient_any_more_is_not_in_the_norm(self):
+        norms = []
+        for strategy in ("bucketed", "sharded"):
+            model = wrapped(strategy)
+            optimizer = optimizer_of(model)
+            loss_of(model, 0).backward()
+            next(model.parameters()).grad = None
+            clip = optimizer.clip_grad_norm_ if strategy == "sharded" else lambda most: nn.utils.clip_grad_norm_(model.parameters(), most)  # noqa: B023
+            norms.append(float(clip(1e9)))
+            optimizer.step()
+        self.assertAlmostEqual(*norms, places=5)
+
+    @on_ranks(2)
     def test_the_courses_adapter_steps_an_unwrapped_module_as_the_plain_optimiser_with_a_part_of_its_state(self):
         """examples/python/cs336_adapters.py in the shape of the course's test: the optimiser gets parameters, and the module is not wrapped."""
         sys.path.insert(0, str(EXAMPLES))
@@ -224,6 +238,17 @@ class Sharded(TestCase):
             plain = torch.optim.Adagrad(seeded(Layers, [WIDTH] * 4).parameters())
             firkin.ShardedOptimizer(model, torch.optim.Adagrad, model.parameters()).load_state_dict(plain.state_dict())
 
+        def after_a_backward(use):
+            model = wrapped("sharded")
+            optimizer = optimizer_of(model)
+            loss_of(model, 0).backward()
+            use(model, optimizer)
+
+        def replaces_a_gradient(model, optimizer):
+            p = next(model.parameters())
+            p.grad = torch.zeros_like(p)
+            optimizer.step()
+
         def forgets_a_step():
             model = wrapped("sharded")
             _optimizer = optimizer_of(model)
@@ -243,6 +268,9 @@ class Sharded(TestCase):
             "the strategy sharded takes no gradient hook": lambda: wrapped("sharded", compression="bf16"),
             "share memory, which the strategy sharded would step on several ranks": shares_memory,
             "the scaler judged by each rank's own gradients": scales_alone,
+            "is divided among the ranks": lambda: after_a_backward(lambda model, _: nn.utils.clip_grad_norm_(model.parameters(), 1.0)),
+            "has another gradient than backward left": lambda: after_a_backward(replaces_a_gradient),
+            "expected this optimiser's own state_dict()": lambda: get_optimizer_state_dict(model.module, optimizer),
             f"the state of a frozen parameter of shape [{WIDTH}, {WIDTH}]; expected it thawed first": loads_what_is_frozen,
         }))  # fmt: skip
         self.assert_refused(refusals({
