@@ -196,6 +196,24 @@ def taken_once(_leaves):
     return None
 
 
+def stepping_halves(strategy):
+    """Each by an optimiser of its own, with a forward between their steps."""
+    trainee = Trainee(strategy, net())
+    trainee.optimizer = None
+    halves = [torch.optim.SGD(half.parameters(), **SGD) for half in (trainee.module[:2], trainee.module[2:])]
+    if strategy is not None:
+        halves = [firkin.OverlappedOptimizer(trainee.model, half) for half in halves]
+    for step in range(STEPS):
+        for half in halves:
+            half.zero_grad()
+        trainee.plain(step)
+        halves[0].step()
+        with torch.no_grad():
+            trainee.model(batch(step, 1))
+        halves[1].step()
+    return trainee
+
+
 class OfScript(nn.Module):
     """With a part that torch.jit.script has compiled, which has a batch norm and assigns a buffer of its own."""
 
@@ -315,9 +333,10 @@ PROGRAMS = {
     "functional_call with adapted weights": trains(net, adapting),
     "functional_call with a teacher's parameters": trains(net, beside_a_teacher),
     **{f"momentum contrast by {name}": trains(lambda read=read: Contrast(read)) for name, read in READS.items()},
+    "steps halves": stepping_halves,
     **NEEDS_GRADIENTS,
 }  # fmt: skip
-BESIDES = [(name, "sharded") for name in NEEDS_GRADIENTS]
+BESIDES = [(name, "sharded") for name in ("steps halves", *NEEDS_GRADIENTS)]  # "sharded" takes one optimiser
 
 
 class Programs(ByHand):

@@ -131,7 +131,7 @@ void DeferredSteps::add(torch::optim::Optimizer& optimizer) {
   steps_.push_back({.optimizer = &optimizer, .options = options_of(optimizer)});
 }
 
-void DeferredSteps::run(const std::vector<at::Tensor>& parameters, c10::function_ref<void()> set_gradients) {
+void DeferredSteps::run(c10::function_ref<void()> set_gradients) {
   std::vector<std::pair<at::Tensor, at::Tensor>> hidden;  // parameters and their gradients
   const auto restore = c10::make_scope_exit([&hidden] {
     for (auto& [parameter, gradient] : hidden) parameter.mutable_grad() = std::move(gradient);
@@ -154,7 +154,11 @@ void DeferredSteps::run(const std::vector<at::Tensor>& parameters, c10::function
     step.optimizer->step();
     set_options(*step.optimizer, current);
   }
-  for (const at::Tensor& parameter : parameters) parameter.mutable_grad().reset();
+  for (const Step& step : steps_) {
+    for (const auto& group : step.optimizer->param_groups()) {
+      for (const at::Tensor& parameter : group.params()) parameter.mutable_grad().reset();
+    }
+  }
 }
 
 Ordered::Ordered(Synchronizer& synchronizer) : FirstUse(synchronizer, kUnusedGradients) {
@@ -331,9 +335,7 @@ void Ordered::receive_late(const std::vector<int64_t>& buckets) {
   if (steps_are_lost_ || complete.empty()) return;
   if (deferred_.empty()) return transport.adopt(complete);
   RECORD_USER_SCOPE("optimiser");
-  std::vector<at::Tensor> parameters;
-  for (const size_t parameter : complete) parameters.push_back(tensor_of(parameter));
-  deferred_.run(parameters, [&] { transport.adopt(complete); });
+  deferred_.run([&] { transport.adopt(complete); });
   transport.settled().set();
 }
 

@@ -29,8 +29,9 @@ class DeferredSteps {
   void clear() { steps_.clear(); }
 
   // Steps all optimisers, in the order in which they were added, with no gradient defined but those that
-  // `set_gradients` sets for these parameters. Afterwards those are undefined, and all others as before.
-  void run(const std::vector<at::Tensor>& parameters, c10::function_ref<void()> set_gradients);
+  // `set_gradients` sets. Afterwards the gradients of their parameters are as before; others stay as they are set, since
+  // another optimiser may step later.
+  void run(c10::function_ref<void()> set_gradients);
 
  private:
   struct Step {
