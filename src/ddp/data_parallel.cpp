@@ -1,5 +1,6 @@
 #include "firkin/ddp/data_parallel.h"
 
+#include <ATen/MemoryOverlap.h>
 #include <ATen/ops/scalar_tensor.h>
 #include <fmt/format.h>
 
@@ -92,13 +93,18 @@ void check_dtypes(const StepSetup& setup) {
   }
 }
 
-void check_dense(const std::vector<NamedTensor>& tensors) {
+void check_layouts(const std::vector<NamedTensor>& tensors) {
   for (const auto& [name, tensor] : tensors) {
-    if (!tensor.defined() || tensor.layout() == at::kStrided) continue;
-    throw InputError(fmt::format(
-        "DataParallel: {} is sparse, and only dense tensors travel; expected a dense one, or a member that is not registered in "
-        "the module",
-        name));
+    if (!tensor.defined()) continue;
+    if (tensor.layout() != at::kStrided) {
+      throw InputError(fmt::format(
+          "DataParallel: {} is sparse, and only dense tensors travel; expected a dense one, or a member that is not registered in "
+          "the module",
+          name));
+    }
+    if (at::has_internal_overlap(tensor) != at::MemOverlap::Yes) continue;
+    throw InputError(
+        fmt::format("DataParallel: {} is expanded, so that elements share memory and it cannot be written; expected a clone()", name));
   }
 }
 
@@ -129,8 +135,8 @@ StepSetup prepare(torch::nn::Module& module, const ProcessGroup& group, DataPara
     throw InputError(fmt::format("DataParallel: {} is on {}, for which the process group has no backend", parameter.name,
                                  parameter.tensor.device().str()));
   }
-  check_dense(parameters_in(module));
-  if (setup.options.broadcast_buffers || setup.options.broadcast_parameters) check_dense(buffers_in(module));
+  check_layouts(parameters_in(module));
+  if (setup.options.broadcast_buffers || setup.options.broadcast_parameters) check_layouts(buffers_in(module));
   if (setup.options.gradient_hook.comm_hook) check_comm_hook(setup.options);
   if (setup.options.strategy.launch != Launch::kNever) check_dtypes(setup);
   if (setup.options.strategy.shards) check_sharded(setup.options, module);

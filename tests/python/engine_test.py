@@ -79,6 +79,12 @@ def come_and_go(times):
         del model
 
 
+def with_expanded_buffer():
+    module = two_linear_layers()
+    module.register_buffer("running_wm", torch.eye(2).expand(3, 2, 2))
+    return module
+
+
 def with_sparse_buffer():
     module = nn.Linear(2, 2)
     module.register_buffer("adjacency", torch.eye(2).to_sparse())
@@ -177,6 +183,7 @@ class Engine(TestCase):
             "no trainable parameter": lambda: firkin.DataParallel(nn.Tanh()),
             "weight of a lazy module has no shape yet": lambda: firkin.DataParallel(nn.LazyLinear(3)),
             "adjacency is sparse, and only dense tensors travel": lambda: firkin.DataParallel(with_sparse_buffer()),
+            "running_wm is expanded": lambda: firkin.DataParallel(with_expanded_buffer()),
             "an optimiser steps 0.bias in backward": lambda: firkin.DataParallel(stepped_in_backward()),
             "0.weight is wrapped already": lambda: firkin.DataParallel(wrapped),
             "rank 1 has": lambda: firkin.DataParallel(two_linear_layers(16 + rank)),
