@@ -6,6 +6,7 @@ import functools
 import itertools
 import threading
 import types
+import warnings
 import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -279,6 +280,16 @@ def engine_step(optimizer: torch.optim.Optimizer) -> Callable[[], None]:
     return torch.compiler.disable(step)  # type: ignore[no-any-return, no-untyped-call]
 
 
+def warn_of_unknown(wrapper: str, optimizer: torch.optim.Optimizer) -> None:
+    """Says what an optimiser that is not PyTorch's must keep to, since nobody can see whether it does."""
+    if not type(optimizer).__module__.startswith("torch."):
+        warnings.warn(
+            f"{wrapper}: steps of {type(optimizer).__name__} must take each parameter by itself: no norm or estimate over all gradients,"
+            " no random numbers. Otherwise parameters are wrong, and may differ between ranks",
+            stacklevel=3,
+        )
+
+
 class OverlappedOptimizer(torch.optim.Optimizer):
     """The optimiser for the strategy "ordered": steps parameters once their gradients are there, during forward.
 
@@ -308,6 +319,8 @@ class OverlappedOptimizer(torch.optim.Optimizer):
         if inner is not None and model.strategy == "ordered":
             names = f"{type(optimizer).__name__} around {type(inner).__name__}"
             raise InputError(f"OverlappedOptimizer: {names} cannot step each part that arrives by itself; expected the inner one or another strategy")
+        if model.strategy == "ordered":
+            warn_of_unknown("OverlappedOptimizer", optimizer)
         self.optimizer = optimizer
         self._arrivals: Arrivals = model._arrivals
         self._native = load_engine().EngineOptimizer(self._arrivals.engine, optimizer, engine_step(optimizer))

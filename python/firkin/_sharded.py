@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from firkin import _ddp
 from firkin._core import InputError
 from firkin._native import load_engine
-from firkin._ordered import engine_step
+from firkin._ordered import engine_step, warn_of_unknown
 from firkin._torch import dist, torch
 
 # The one tensor in an optimiser's state that may have a parameter's shape without having a value for each of its
@@ -414,6 +414,7 @@ def _check_fits(optimizer: torch.optim.Optimizer, whole_parameters: bool) -> Non
         raise InputError(f"ShardedOptimizer: {name} looks at all parameters at once; expected an optimiser that looks at one at most")
     if isinstance(optimizer, _BY_PARAMETER) and not whole_parameters:
         raise InputError(f"ShardedOptimizer: {name} looks at whole parameters; expected whole_parameters=True")
+    warn_of_unknown("ShardedOptimizer", optimizer)
 
 
 def _options(group: dict[str, Any]) -> dict[str, Any]:

@@ -255,6 +255,11 @@ class Sharded(TestCase):
             for step in range(2):
                 loss_of(model, step).backward()
 
+        with self.assertWarnsRegex(UserWarning, "ShardedOptimizer: steps of Lamb must take each parameter by itself"):
+            optimizer_of(wrapped("sharded"), Lamb, lr=0.1, whole_parameters=True)
+        with self.assertWarnsRegex(UserWarning, "OverlappedOptimizer: steps of Lamb must take each parameter by itself"):
+            optimizer_of(wrapped("ordered"), Lamb, lr=0.1)
+
         self.assert_refused(refusals({
             "strategy sharded": lambda: firkin.ShardedOptimizer(wrapped("bucketed"), torch.optim.SGD, lr=0.1),
             "this DataParallel already has one": lambda: optimizer_of(model),
