@@ -31,47 +31,35 @@ class KeptState {
     for (const at::Tensor& tensor : module.buffers()) tensors_.emplace_back(tensor, tensor.detach().clone());
   }
 
-  // Also removes gradients. If LibTorch throws, restores what can be restored, then throws that.
+  // Also removes gradients.
   void put_back() {
     const at::NoGradGuard no_grad;
-    std::exception_ptr first_error;
     for (auto& [tensor, kept] : tensors_) {
-      try {
-        tensor.mutable_grad().reset();
-        if (tensor.sizes() == kept.sizes() && tensor.scalar_type() == kept.scalar_type()) {
-          tensor.copy_(kept);
-        } else {  // a step has resized it, or changed its type
-          tensor.set_data(kept);
-        }
-      } catch (...) {
-        if (!first_error) first_error = std::current_exception();
+      tensor.mutable_grad().reset();
+      if (tensor.sizes() == kept.sizes() && tensor.scalar_type() == kept.scalar_type()) {
+        tensor.copy_(kept);
+      } else {  // a step has resized it, or changed its type
+        tensor.set_data(kept);
       }
     }
-    if (first_error) std::rethrow_exception(first_error);
   }
 
  private:
   std::vector<std::pair<at::Tensor, at::Tensor>> tensors_;
 };
 
-// Returns what the body returns, after restoring the module; restores it also if the body throws, and then throws the
-// body's error.
+// Returns what the body returns, or throws what it throws, after restoring the module.
 template <class Body>
 auto with_module_put_back(const torch::nn::Module& module, Body body) {
   KeptState kept(module);
-  std::exception_ptr error;
   std::optional<decltype(body())> result;
   try {
     result.emplace(body());
   } catch (...) {
-    error = std::current_exception();
-  }
-  try {
     kept.put_back();
-  } catch (...) {
-    if (!error) error = std::current_exception();
+    throw;
   }
-  if (error) std::rethrow_exception(error);
+  kept.put_back();
   return std::move(*result);
 }
 
