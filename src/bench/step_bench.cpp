@@ -50,7 +50,7 @@ std::vector<NamedTensor> in_forward_order(const std::vector<NamedTensor>& regist
 }
 
 std::shared_ptr<c10d::Reducer> make_reducer(const ProcessGroup& group, const std::vector<NamedTensor>& parameters,
-                                            const TorchPeerOptions& options) {
+                                            const DataParallelOptions& options) {
   std::vector<at::Tensor> tensors;
   std::unordered_map<size_t, std::string> names;
   for (const NamedTensor& parameter : parameters) {
@@ -74,7 +74,7 @@ std::shared_ptr<c10d::Reducer> make_reducer(const ProcessGroup& group, const std
 
 }  // namespace
 
-TorchPeer::TorchPeer(const torch::nn::Module& module, const ProcessGroup& group, const TorchPeerOptions& options) : group_(group) {
+TorchPeer::TorchPeer(const torch::nn::Module& module, const ProcessGroup& group, const DataParallelOptions& options) : group_(group) {
   const std::vector<NamedTensor> parameters = in_forward_order(trainable_parameters(module), options.ready_order);
   if (parameters.empty()) throw InputError("the strategy torch: the module has no trainable parameter");
   const std::vector<at::Tensor> buffers = detached(module.buffers());
@@ -254,11 +254,7 @@ void add_ratio_to_torch(const std::vector<StepSetting>& settings, const std::vec
 
 StepRunner::StepRunner(const ProcessGroup& group, Workload& workload, DataParallelOptions options) : workload_(workload) {
   if (options.strategy.launch == Launch::kByTorch) {
-    peer_.emplace(*workload.module, group,
-                  TorchPeerOptions{.cap = options.cap,
-                                   .ready_order = options.ready_order,
-                                   .broadcast_parameters = options.broadcast_parameters,
-                                   .broadcast_buffers = options.broadcast_buffers});
+    peer_.emplace(*workload.module, group, options);
     return;
   }
   options.finish_with_backward = static_cast<bool>(workload.whole_step);

@@ -36,21 +36,13 @@ namespace firkin {
 // ---- c10d::Reducer, PyTorch's own bucketed reducer, driven from C++: the peer that Firkin's strategies are compared
 // with.
 //
-//   TorchPeer peer(*net, group, {.cap = kTorchDefaultCaps});
+//   TorchPeer peer(*net, group, options);
 //   for (...) {
 //     peer.prepare();
 //     loss().backward();  // when it returns, gradients are the mean over the ranks
 //     optimizer.step();
 //     peer.rebuild_buckets();
 //   }
-
-struct TorchPeerOptions {
-  CapOptions cap;                         // the rule is always PyTorch's, close-when-full
-  std::vector<int64_t> ready_order = {};  // as in DataParallelOptions; for the first step
-  bool broadcast_parameters = true;       // rank 0's parameters and buffers to all at construction
-  // Rank 0's buffers to all before every step, as DistributedDataParallel sends them.
-  bool broadcast_buffers = true;
-};
 
 // For one experiment: with none of the guarantees of DataParallel. A parameter without a gradient is an error of the
 // next step, and a backward that throws on one rank leaves the others waiting. Gradients that are views of the
@@ -60,8 +52,10 @@ struct TorchPeerOptions {
 // Reducer's hooks. The group and the module must outlive it.
 class TorchPeer {
  public:
-  // Throws InputError when the module has no trainable parameter.
-  TorchPeer(const torch::nn::Module& module, const ProcessGroup& group, const TorchPeerOptions& options);
+  // Of the options it takes cap (the rule is always PyTorch's, close-when-full), ready_order (for the first step),
+  // broadcast_parameters, and broadcast_buffers (before every step, as DistributedDataParallel sends them). Throws
+  // InputError when the module has no trainable parameter.
+  TorchPeer(const torch::nn::Module& module, const ProcessGroup& group, const DataParallelOptions& options);
   TorchPeer(const TorchPeer&) = delete;
   TorchPeer& operator=(const TorchPeer&) = delete;
 

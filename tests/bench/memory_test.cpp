@@ -63,10 +63,6 @@ Use memory_of(const DataParallelOptions& options) {
   return memory_of([&](auto& net, const ProcessGroup& group) { return DataParallel(net, group, options); });
 }
 
-Use memory_of(const TorchPeerOptions& options) {
-  return memory_of([&](auto& net, const ProcessGroup& group) { return TorchPeer(net, group, options); });
-}
-
 constexpr int64_t kLittle = kGradientBytes / 50;  // activations, small tensors
 
 // Layers are used in the order in which they are registered, reversed: the first backward shows another order than was assumed, and the
@@ -112,7 +108,8 @@ TEST(Memory, WhenReadyBackwardAddsOneGradientAtATime) {
 
 TEST(Memory, AtMostThatOfTheReducerWithItsBucketViews) {
   const Use ours = memory_of(with_cap("bucketed", kWidth * kWidth * 4));
-  const Use torchs = memory_of(TorchPeerOptions{.cap = {.cap_bytes = kWidth * kWidth * 4}});
+  const Use torchs =
+      memory_of([](auto& net, const ProcessGroup& group) { return TorchPeer(net, group, with_cap("torch", kWidth * kWidth * 4)); });
   EXPECT_LE(ours.between_steps, torchs.between_steps + kLittle);
   EXPECT_LE(ours.peak, torchs.peak + kLittle);
 }

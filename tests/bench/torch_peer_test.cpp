@@ -18,13 +18,20 @@ struct Module : Parameters {
   at::Tensor seen = register_buffer("seen", at::zeros({2}));
 };
 
+DataParallelOptions with_caps(const CapOptions& cap, const std::vector<int64_t>& ready_order = {}) {
+  DataParallelOptions options;
+  options.cap = cap;
+  options.ready_order = ready_order;
+  return options;
+}
+
 // On two ranks, 16 bytes a bucket.
-void on_two_ranks(const std::function<void(const ProcessGroup&, const TorchPeerOptions&)>& body) {
-  run_ranks(2, [&](const ProcessGroup& group) { body(group, {.cap = {.cap_bytes = 16}}); });
+void on_two_ranks(const std::function<void(const ProcessGroup&, const DataParallelOptions&)>& body) {
+  run_ranks(2, [&](const ProcessGroup& group) { body(group, with_caps({.cap_bytes = 16})); });
 }
 
 TEST(TorchPeer, GradientsAreTheMeanOverTheRanksWhenBackwardReturns) {
-  on_two_ranks([](const ProcessGroup& group, const TorchPeerOptions& options) {
+  on_two_ranks([](const ProcessGroup& group, const DataParallelOptions& options) {
     Module module;
     TorchPeer peer(module, group, options);
     for (int step = 0; step < 3; ++step) {
@@ -38,7 +45,7 @@ TEST(TorchPeer, GradientsAreTheMeanOverTheRanksWhenBackwardReturns) {
 }
 
 TEST(TorchPeer, ABackwardThatIsNotPreparedStaysOnItsRank) {
-  on_two_ranks([](const ProcessGroup& group, const TorchPeerOptions& options) {
+  on_two_ranks([](const ProcessGroup& group, const DataParallelOptions& options) {
     Module module;
     TorchPeer peer(module, group, options);
     for (int micro = 0; micro < 3; ++micro) {
@@ -50,7 +57,7 @@ TEST(TorchPeer, ABackwardThatIsNotPreparedStaysOnItsRank) {
 }
 
 TEST(TorchPeer, RanksBeginWithRank0sParametersAndItsBuffersComeBeforeEveryStep) {
-  on_two_ranks([](const ProcessGroup& group, const TorchPeerOptions& options) {
+  on_two_ranks([](const ProcessGroup& group, const DataParallelOptions& options) {
     Module module;
     {
       const at::NoGradGuard no_grad;
@@ -70,9 +77,9 @@ TEST(TorchPeer, RanksBeginWithRank0sParametersAndItsBuffersComeBeforeEveryStep) 
 TEST(TorchPeer, BucketsAreFilledInReadyOrder) {
   run_ranks(2, [](const ProcessGroup& group) {
     Module module;
-    TorchPeer peer(module, group, {.cap = {.cap_bytes = 32, .first_cap_bytes = 16}});
+    TorchPeer peer(module, group, with_caps({.cap_bytes = 32, .first_cap_bytes = 16}));
     EXPECT_THAT(peer.bucket_bytes(), ElementsAre(16, 32));
-    const TorchPeer other(module, group, {.cap = {.cap_bytes = 32}, .ready_order = {1, 0, 2}});
+    const TorchPeer other(module, group, with_caps({.cap_bytes = 32}, {1, 0, 2}));
     EXPECT_THAT(other.bucket_bytes(), ElementsAre(32, 16));
   });
 }
