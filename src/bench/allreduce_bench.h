@@ -34,8 +34,7 @@ struct AllReduceBenchOptions {
 // Runs an AllReduceSchedule. Collective: every rank gets the same result, in the order of options.sizes, and for each
 // size in that of options.collectives. Results are checked element by element, outside of any timing. Memory per rank:
 // the largest size, or up to four of it within 256 MiB; of several collectives kBuffersOfACollective of the largest
-// size, or as much. Throws InputError if there are no sizes, for a size that is no positive multiple of 4 and
-// of an element or has other slices, for seconds that are not positive, and for slices on one rank.
+// size, or as much.
 std::vector<AllReduceSeries> measure_allreduce(const ProcessGroup& group, const AllReduceBenchOptions& options);
 
 // `sizes`, ascending, rounded up to whole elements in every rank's slice, as the strategy sharded fills its buckets;
@@ -73,8 +72,7 @@ struct ChunksPoint {
   int64_t wrong = 0;  // elements that were not the exact sum in the checked first run, over all ranks
 };
 
-// How many chunks `elements` float32 make. Throws InputError unless both are positive, chunk_bytes is a multiple of 4,
-// and there are at most kMostChunks.
+// How many chunks `elements` float32 make. Throws InputError for more than kMostChunks.
 int64_t chunk_count(int64_t elements, int64_t chunk_bytes);
 
 // The sizes that can be chunks of `elements`. Those that are not below the whole are replaced by the whole, once, as
@@ -83,7 +81,7 @@ std::vector<int64_t> chunk_sizes(const std::vector<int64_t>& sizes, int64_t elem
 
 // Randomised rounds over all sizes until the time is spent. A size that no longer fits into the time is left out.
 // Collective: every rank gets the same points, in the order of options.chunk_bytes. Memory per rank: the data once.
-// Throws InputError as chunk_count, and for no sizes or seconds that are not positive.
+// Throws InputError as chunk_count.
 std::vector<ChunksPoint> measure_chunks(const ProcessGroup& group, const ChunksBenchOptions& options);
 
 // The rows of a result.

@@ -69,8 +69,7 @@ struct LayerProfile {
 std::string layer_of(const std::string& parameter);
 
 // Steps the workload without communicating gradients. Collective: every rank gets the same result. Steps are those of
-// measure_ready_profile(), observed differently. Throws InputError for a model without trainable parameters, and for
-// counts that are not positive.
+// measure_ready_profile(), observed differently.
 LayerProfile measure_layers(const ProcessGroup& group, Workload& workload, const LayerBenchOptions& options);
 
 }  // namespace firkin

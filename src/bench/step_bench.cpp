@@ -323,9 +323,6 @@ std::vector<BucketStats> StepRunner::buckets() const {
 
 std::vector<SettingSteps> measure_steps(const ProcessGroup& group, Workload& workload, const std::vector<StepSetting>& settings,
                                         const StepBenchOptions& options) {
-  if (settings.empty() || options.blocks.most < 1 || options.steps.warmup_steps < 1 || options.steps.timed_steps < 1) {
-    throw InputError("step benchmark: expected at least one setting, block, warm-up step and timed step");
-  }
   std::vector<SettingSteps> result;
   std::vector<StepCounts> steps;
   for (const StepSetting& setting : settings) {

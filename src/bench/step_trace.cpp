@@ -6,7 +6,6 @@
 #include <iterator>
 
 #include "comm/across_ranks.h"
-#include "firkin/base/error.h"
 
 namespace firkin {
 
@@ -32,7 +31,6 @@ std::vector<Span> record_steps(const ProcessGroup& group, Workload& workload, co
 
 std::vector<std::vector<Span>> trace_steps(const ProcessGroup& group, Workload& workload, const DataParallelOptions& options,
                                            const StepTraceOptions& trace) {
-  if (trace.warmup_steps < 1 || trace.steps < 1) throw InputError("trace: expected at least one step and one warm-up step");
   const std::vector<Span> recorded = record_steps(group, workload, options, trace);
   const auto is_in_a_step = [steps = steps_in(recorded)](const Span& span) {  // and no barrier between steps
     return std::ranges::any_of(steps, [&](const Period& step) { return span.start_ns >= step.start_ns && span.start_ns < step.end_ns; });
