@@ -174,13 +174,12 @@ OrderedPlan find_ordered_plan(const TensorProfile& profile, const CommCosts& cos
   OrderedPlan result;
   result.bound_s = pipeline_bound_s(profile, costs, options.simulation);
   if (!profile.bytes.empty()) {
-    constexpr int64_t kEffortPerTensor = 5000;  // for each start; it grows no further beyond as many tensors as the exact plan takes
-    const int64_t effort = kEffortPerTensor * std::min(std::ssize(profile.bytes), kMostExactTensors);
+    constexpr int64_t kEffortPerTensor = 5000;  // for each start
     OrderedSearch search(profile, costs, options);
     std::vector<OrderedCandidate> candidates = ordered_starts(profile, costs, options, search);
     for (OrderedCandidate& candidate : candidates) {
       if (candidate.period_s <= result.bound_s * (1 + options.tolerance)) break;  // no plan is better
-      search.improve(candidate, effort);
+      search.improve(candidate, kEffortPerTensor * std::ssize(profile.bytes));
     }
     const double limit = std::ranges::min_element(candidates, {}, &OrderedCandidate::period_s)->period_s * (1 + options.tolerance);
     const auto rank = [&](const OrderedCandidate& c) { return std::pair(c.period_s > limit, c.buckets.size()); };

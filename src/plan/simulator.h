@@ -158,6 +158,7 @@ class Simulator {
     bool updated = false;
   };
 
+  double needed_s(const Bucket& bucket) const;
   double ready_s(const Bucket& bucket) const { return profile_.ready_s[static_cast<size_t>(bucket.first + bucket.count - 1)]; }
   template <typename PieceAt, typename Launched>
   double launch_all(size_t count, SimulatedClock& clock, const PieceAt& piece_at, const Launched& launched) const;
@@ -173,6 +174,7 @@ class Simulator {
   double ranks_ = 1;                         // `sharded` divides a step among them
   std::vector<int64_t> bytes_before_;        // the sum over the tensors before tensor i
   std::vector<double> update_before_;        // update_s of the tensors before tensor i
+  std::vector<int64_t> needed_before_;       // the last tensor before tensor i that forward needs earlier; -1: none
   std::vector<Piece> pieces_;
   std::vector<size_t> by_need_;   // pieces, in the order in which forward needs them
   std::vector<size_t> arrivals_;  // pieces, in the order in which they arrive

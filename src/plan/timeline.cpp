@@ -87,6 +87,12 @@ Simulator::Simulator(const TensorProfile& profile, const CommCosts& costs, const
     bytes_before_[i + 1] = bytes_before_[i] + profile.bytes[i];
     update_before_[i + 1] = update_before_[i] + (profile.update_s.empty() ? 0 : profile.update_s[i]);
   }
+  for (size_t i = 0; i < profile.needed_s.size(); ++i) {
+    auto before = static_cast<int64_t>(i) - 1;
+    while (before >= 0 && profile.needed_s[static_cast<size_t>(before)] >= profile.needed_s[i])
+      before = needed_before_[static_cast<size_t>(before)];
+    needed_before_.push_back(before);
+  }
 }
 
 Simulator::Simulator(const TensorProfile& profile, const ShardedCosts& costs, int64_t ranks, const SimulationOptions& options,
@@ -94,6 +100,14 @@ Simulator::Simulator(const TensorProfile& profile, const ShardedCosts& costs, in
     : Simulator(profile, costs.reduce_scatter, options, many_plans) {
   gather_costs_.emplace(costs.all_gather, many_plans);
   ranks_ = static_cast<double>(checked_ranks(ranks));
+}
+
+// The same as first_need_s(), in a step or two where forward needs tensors in about the reverse order.
+double Simulator::needed_s(const Bucket& bucket) const {
+  if (!profile_.knows_forward()) return 0;
+  auto tensor = static_cast<size_t>(bucket.first + bucket.count - 1);
+  while (needed_before_[tensor] >= bucket.first) tensor = static_cast<size_t>(needed_before_[tensor]);
+  return profile_.needed_s[tensor];
 }
 
 int64_t Simulator::bytes(const Bucket& bucket) const {
@@ -155,7 +169,7 @@ void Simulator::set_buckets(std::span<const Bucket> buckets) {
     const auto end = first + static_cast<size_t>(bucket.count);
     Piece& piece = pieces_.emplace_back(Piece{.cost = cost(bucket),
                                               .ready_s = ready_s(bucket),
-                                              .needed_s = first_need_s(profile_, bucket),
+                                              .needed_s = needed_s(bucket),
                                               .update_s = update_before_[end] - update_before_[first]});
     if (!gather_costs_) continue;
     piece.step_s = std::exchange(piece.update_s, 0) / ranks_;
