@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <chrono>
 #include <memory>
+#include <optional>
 
 #include "bench/allreduce_bench.h"
 #include "bench/ready_profile.h"
@@ -18,23 +19,6 @@
 
 namespace firkin {
 namespace {
-
-// One Progress per phase.
-class PhaseProgress {
- public:
-  explicit PhaseProgress(bool enabled) : enabled_(enabled) {}
-  void operator()(const std::string& phase, int units, const std::string& done) {
-    if (phase != phase_ && progress_) progress_->finish();
-    if (phase != phase_) progress_ = std::make_unique<Progress>(phase, units, enabled_);
-    phase_ = phase;
-    progress_->advance(done);
-  }
-
- private:
-  bool enabled_;
-  std::string phase_;
-  std::unique_ptr<Progress> progress_;
-};
 
 void check_input(const Workload& workload, const TuneOptions& options) {
   for (const int64_t cap : options.phases.caps) {
@@ -182,8 +166,15 @@ PhaseOptions phases_of(double seconds, int blocks, const std::vector<int64_t>& c
 }
 
 void show_progress(TuneOptions& options, bool enabled) {
-  auto progress = std::make_shared<PhaseProgress>(enabled);
-  options.on_progress = [progress](const std::string& phase, int units, const std::string& done) { (*progress)(phase, units, done); };
+  struct Shown {
+    std::string phase;
+    std::optional<Progress> progress;
+  };
+  options.on_progress = [shown = std::make_shared<Shown>(), enabled](const std::string& phase, int units, const std::string& done) {
+    if (phase != shown->phase) shown->progress.emplace(phase, units, enabled);
+    shown->phase = phase;
+    shown->progress->advance(done);
+  };
 }
 
 Tuning tune(const ProcessGroup& group, Workload& workload, const TuneOptions& options) {
