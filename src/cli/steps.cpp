@@ -122,17 +122,10 @@ StepConfiguration measure_configuration(MatrixRun& run, const Configuration& con
 }
 
 // What an earlier run measured of each configuration; none if it is yet to be measured. Rank 0 alone reads the file,
-// which other machines may not have, and only it gets the figures. What is wrong with it is every rank's error.
+// which other machines may not have, and only it gets the figures.
 std::vector<std::optional<StepConfiguration>> measured_before(const StepFlags& flags, const ProcessGroup& group,
                                                               const std::vector<Configuration>& configurations) {
-  std::vector<StepConfiguration> earlier;
-  std::optional<std::string> problem;
-  try {
-    if (group.rank == 0) earlier = resumable_configurations(flags);
-  } catch (const InputError& error) {
-    problem = error.what();
-  }
-  if (const auto first = first_problem(group, problem)) throw InputError(first->text);
+  const std::vector<StepConfiguration> earlier = on_rank_0_alone(group, [&] { return resumable_configurations(flags); });
   std::vector<std::optional<StepConfiguration>> before;
   for (const Configuration& configuration : configurations) {
     const auto found = std::ranges::find(earlier, configuration.description, &StepConfiguration::model);

@@ -7,11 +7,13 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
+#include <exception>
 #include <optional>
 #include <string>
 #include <type_traits>
 #include <vector>
 
+#include "firkin/base/error.h"
 #include "firkin/comm/process_group.h"
 
 namespace firkin {
@@ -87,6 +89,20 @@ inline std::optional<RankProblem> first_problem(const ProcessGroup& group, const
   if (first == ranks.end()) return std::nullopt;
   const auto rank = static_cast<int>(first - ranks.begin());
   return RankProblem{rank, text_of_rank(group, ours.value_or(""), rank)};
+}
+
+// What `look` returns on rank 0; nothing elsewhere. What it throws is every rank's InputError. Collective.
+template <typename Look>
+auto on_rank_0_alone(const ProcessGroup& group, const Look& look) {
+  decltype(look()) found{};
+  std::optional<std::string> problem;
+  try {
+    if (group.rank == 0) found = look();
+  } catch (const std::exception& error) {
+    problem = error.what();
+  }
+  if (const auto first = first_problem(group, problem)) throw InputError(first->text);
+  return found;
 }
 
 // Every rank's text, by rank, on every rank. Collective.

@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <exception>
 #include <memory>
 #include <optional>
 #include <utility>
@@ -86,19 +85,6 @@ Workload workload_of(torch::nn::Module& module, const TrainingStep& step, const 
   return workload;
 }
 
-// Rank 0 alone looks at the folder; a problem with it is every rank's error.
-std::unique_ptr<OutputFolder> claimed_folder(const ProcessGroup& group, const std::string& out) {
-  std::unique_ptr<OutputFolder> folder;
-  std::optional<std::string> problem;
-  try {
-    if (group.rank == 0 && !out.empty()) folder = std::make_unique<OutputFolder>(out, "tune: out");
-  } catch (const std::exception& error) {
-    problem = error.what();
-  }
-  if (const auto first = first_problem(group, problem)) throw InputError(first->text);
-  return folder;
-}
-
 ModuleProfile public_profile(const MeasuredProfile& profile) {
   return {.tensors = profile.tensors, .ready_order = profile.ready_order, .bare_backward_s = profile.bare_backward_s.value_or(0)};
 }
@@ -141,7 +127,8 @@ ModuleTuning tune_module(torch::nn::Module& module, const TrainingStep& step, co
   Workload workload = workload_of(module, step, group);
   ProcessGroup on_device = group;
   on_device.device = device_of(workload);  // where gradients are, all-reduces are measured
-  const auto folder = claimed_folder(group, options.out);
+  const auto folder =
+      on_rank_0_alone(group, [&] { return options.out.empty() ? nullptr : std::make_unique<OutputFolder>(options.out, "tune: out"); });
   Results results;
   results.run = begin_head("tune");
   results.run.seed = static_cast<int64_t>(options.seed);
