@@ -3,7 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <string>
+#include <limits>
 #include <utility>
 #include <vector>
 

@@ -7,12 +7,9 @@
 #pragma once
 
 #include <cstdint>
-#include <limits>
 #include <optional>
-#include <string>
 #include <vector>
 
-#include "firkin/base/units.h"
 #include "firkin/plan/best_plan.h"
 #include "firkin/plan/timeline.h"
 #include "firkin/plan/uncertainty.h"
