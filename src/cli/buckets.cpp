@@ -103,7 +103,7 @@ int list_models(const BucketsFlags& flags) {
 // What training keeps on one rank: without sharding, and for each power of two of ranks with it.
 int show_memory(const BucketsFlags& flags) {
   const int64_t bytes = element_bytes(flags.model), elements = gradients_of(flags).total_bytes() / bytes;
-  const TrainedMemory trained = {.elements = elements, .element_bytes = bytes, .masters = bytes < kFloatBytes};
+  const TrainedMemory trained = {.elements = elements, .element_bytes = bytes};
   std::vector<RankMemory> memory = {plain_memory(trained)};
   for (int64_t ranks = 1; ranks <= 1024; ranks *= 2) memory.push_back(sharded_memory(trained, ranks));
   nlohmann::json result = {

@@ -46,8 +46,8 @@ RankMemory plain_memory(const TrainedMemory& trained) {
   const int64_t bytes = trained.elements * trained.element_bytes;
   return {.parameters = bytes,
           .gradients = bytes,
-          .optimizer = trained.states * (trained.masters ? kFloatBytes * trained.elements : bytes),
-          .masters = trained.masters ? kFloatBytes * trained.elements : 0};
+          .optimizer = 2 * (trained.masters() ? kFloatBytes * trained.elements : bytes),
+          .masters = trained.masters() ? kFloatBytes * trained.elements : 0};
 }
 
 RankMemory sharded_memory(const TrainedMemory& trained, int64_t ranks) {

@@ -93,8 +93,7 @@ class TuneRun {
   PhaseOptions phase_options() const {
     PhaseOptions phases = options_.phases;
     phases.ordered = tensors().knows_forward() && !workload_.whole_step;
-    const auto bytes = static_cast<int64_t>(at::elementSize(dtype()));
-    if (options_.sharded) phases.sharded = TrainedMemory{.element_bytes = bytes, .masters = bytes < kFloatBytes};
+    if (options_.sharded) phases.sharded = TrainedMemory{.element_bytes = static_cast<int64_t>(at::elementSize(dtype()))};
     phases.measures_sharded = options_.sharded && !workload_.whole_step;
     return phases;
   }

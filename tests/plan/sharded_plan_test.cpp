@@ -198,7 +198,7 @@ TEST(ShardedMemory, DividesTheStateAndKeepsReceivedSlices) {
 }
 
 TEST(ShardedMemory, MastersAndTheirStateAreInFloat32) {
-  const TrainedMemory bf16 = {.elements = 100, .element_bytes = 2, .masters = true};
+  const TrainedMemory bf16 = {.elements = 100, .element_bytes = 2};
   EXPECT_EQ(plain_memory(bf16).total(), 200 + 200 + 800 + 400);
   EXPECT_EQ(sharded_memory(bf16, 2).total(), 200 + 200 + 200 + 400 + 200);
 }

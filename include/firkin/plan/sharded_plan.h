@@ -22,8 +22,9 @@ ShardedCosts calibrated(const ShardedCosts& measured, const CommCosts& all_reduc
 struct TrainedMemory {
   int64_t elements = 0;       // in all parameters
   int64_t element_bytes = 4;  // for a parameter and its gradient
-  int64_t states = 2;         // the optimiser's numbers for each parameter: two moments of AdamW
-  bool masters = false;       // float32 copies are stepped, and the state is in float32 as well
+
+  // Whether float32 copies are stepped, and the state is in float32 as well.
+  bool masters() const { return element_bytes < kFloatBytes; }
 };
 
 // Bytes of tensors on one rank, activations and padding aside.
@@ -32,7 +33,7 @@ struct RankMemory {
   int64_t gradients = 0;  // in their buckets
   // During a step: slices from other ranks; later, if masters are stepped, the part's gradient in float32.
   int64_t received = 0;
-  int64_t optimizer = 0;  // its state
+  int64_t optimizer = 0;  // AdamW's two moments of each parameter
   int64_t masters = 0;
 
   int64_t total() const { return parameters + gradients + received + optimizer + masters; }
