@@ -51,7 +51,9 @@ class Phases {
   }
 
   void race_caps() {
-    choose_race(tuning_, options_.compare ? std::vector<int64_t>() : options_.caps, options_.smallest_cap_bytes, options_.raced);
+    RaceOptions race = {.count = options_.raced, .smallest_cap_bytes = options_.smallest_cap_bytes};
+    if (!options_.compare) race.wanted = options_.caps;
+    choose_race(tuning_, race);
     std::vector<int64_t> caps;
     for (const PredictedCap& cap : tuning_.raced) caps.push_back(cap.cap_bytes);
     if (const std::vector<int64_t> agreed = meter_.of_rank_0(caps); agreed != caps) {

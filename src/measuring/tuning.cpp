@@ -113,10 +113,9 @@ StepModel model_of(const Tuning& tuning) {
           .residual = tuning.fit.residual};
 }
 
-void choose_race(Tuning& tuning, const std::vector<int64_t>& wanted, int64_t smallest_cap_bytes, size_t count) {
-  const int64_t most_buckets = most_calibrated_buckets(tuning.calibration_plans);
-  tuning.raced = caps_to_race(model_of(tuning), tuning.rule,
-                              {.count = count, .most_buckets = most_buckets, .smallest_cap_bytes = smallest_cap_bytes, .wanted = wanted});
+void choose_race(Tuning& tuning, RaceOptions options) {
+  options.most_buckets = most_calibrated_buckets(tuning.calibration_plans);
+  tuning.raced = caps_to_race(model_of(tuning), tuning.rule, options);
 }
 
 bool is_clear(Tuning& tuning) {

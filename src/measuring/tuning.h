@@ -80,9 +80,8 @@ void calibrate(Tuning& tuning);
 // The fitted model, after calibrate(). Refers to `tuning`.
 StepModel model_of(const Tuning& tuning);
 
-// Sets `raced` to at most `count` caps. wanted: caps that are raced whatever their prediction.
-void choose_race(Tuning& tuning, const std::vector<int64_t>& wanted = {}, int64_t smallest_cap_bytes = 1,
-                 size_t count = RaceOptions().count);
+// Sets `raced`: caps that make no more buckets than were calibrated on.
+void choose_race(Tuning& tuning, RaceOptions options = {});
 
 // Whether the race is decided, so that no further block is needed. Keeps the leading cap in `standing`; call it after
 // the last block too.

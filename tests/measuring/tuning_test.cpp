@@ -114,7 +114,7 @@ TEST(Tuning, RacesAtMostFourCapsAndTheWanted) {
   Tuning tuning = calibrated_tuning();
   choose_race(tuning);
   EXPECT_LE(tuning.raced.size(), 4u);
-  choose_race(tuning, {kMiB / 4, 3 * kMiB}, kMiB / 4);
+  choose_race(tuning, {.smallest_cap_bytes = kMiB / 4, .wanted = {kMiB / 4, 3 * kMiB}});
   std::vector<int64_t> caps;
   for (const PredictedCap& cap : tuning.raced) caps.push_back(cap.cap_bytes);
   EXPECT_THAT(caps, Contains(kMiB / 4));
