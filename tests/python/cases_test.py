@@ -83,33 +83,6 @@ def and_back(trainee):
             p.copy_(value)
 
 
-def climbing_and_going_back(trainee, step):
-    with trainee.alone():
-        trainee.model(batch(step)).square().mean().backward()
-    with and_back(trainee):
-        with torch.no_grad():
-            for p in trainee.leaves:
-                p.add_(p.grad, alpha=0.1)
-        trainee.optimizer.zero_grad()
-        trainee.module.zero_grad()
-        trainee.plain(step)
-
-
-def noise_of_its_own(trainee, step):
-    """Every rank moves its weights by its own noise for each of two micro-batches, and back."""
-    trainee.drain()
-    for micro in range(2):
-        with and_back(trainee):
-            with torch.no_grad():
-                for p in trainee.leaves:
-                    p.add_(batch(step, micro).mean(), alpha=0.1)
-            if micro == 0:
-                with trainee.alone():
-                    trainee.model(batch(step)).square().mean().backward()
-            else:
-                trainee.plain(step, micro)
-
-
 def stepping_by_itself_and_going_back(trainee, step):
     """As often as the rank likes, to start the step from what that has given."""
     if step == 0:
@@ -132,19 +105,11 @@ def dropping_a_micro_batch(trainee, step):
     trainee.plain(step)
 
 
-def normalising_between_micro_batches(trainee, step):
-    with trainee.alone():
-        trainee.model(batch(step)).square().mean().backward()
-    with torch.no_grad():
-        trainee.leaves[0].div_(trainee.leaves[0].norm())
-    trainee.plain(step, 1)
-
-
 def keeping_gradients(take, to_none=True):
     def backward(trainee, step):
         of_tasks = []
         for task in range(2):
-            trainee.optimizer.zero_grad(set_to_none=to_none)
+            trainee.optimizer.zero_grad()
             trainee.backward(trainee.model(batch(step))[:, task].square().mean())
             trainee.drain()
             of_tasks.append([take(p.grad) for p in trainee.leaves])
@@ -311,7 +276,6 @@ NEEDS_GRADIENTS = {  # of which "sharded" has none after a backward
     "two graphs through batch norm": trains(lambda: net(nn.BatchNorm1d(WIDTH)), forward_twice),
     "gradients kept": keeping_gradients(lambda g: g),
     "what lies in the gradients' memory kept": keeping_gradients(lambda g: g.detach().view(-1)),
-    "copies of gradients kept, zeroed in place": keeping_gradients(torch.clone, to_none=False),
     **{f"gradients of its own, {hold.__name__}": gradients_of_its_own(hold) for hold in (laid_into_one_tensor, made_beforehand, taken_once)},
 }
 PROGRAMS = {
@@ -320,10 +284,7 @@ PROGRAMS = {
         for how in (reassigns, registers_late, removes_and_registers_again, grows, changes_dtype)
     },
     "replaces a part without parameters": trains(lambda: net(nn.Identity()), replacing_a_part),
-    "sharpness-aware": trains(net, climbing_and_going_back),
-    "normalises between micro-batches": trains(net, normalising_between_micro_batches),
     "drops a micro-batch": trains(net, dropping_a_micro_batch),
-    "noise of its own": trains(net, noise_of_its_own, audit_every=2),
     "steps by itself and goes back": trains(net, stepping_by_itself_and_going_back, audit_every=0),
     "a scripted part": trains(OfScript),
     "all scripted": trains(lambda: torch.jit.script(net())),
@@ -352,12 +313,6 @@ class Programs(ByHand):
         trainee.module[0].keep = reassigns
         trainee.module[0].level = torch.zeros(WIDTH, dtype=torch.float64)
         trainee.train(steps=2)
-
-        stepper = Trainee("bucketed", net(), audit_every=0).train(steps=1)
-        with stepper.alone():
-            stepper.model(batch(0)).square().mean().backward()
-        stepper.optimizer.step()
-        self.assert_refused(refusals({"no_sync": lambda: stepper.train(steps=3)}), "AuditError")
 
         model = firkin.DistributedDataParallel(net())
         temperature = nn.Parameter(torch.ones(()))
