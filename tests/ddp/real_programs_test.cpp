@@ -123,7 +123,7 @@ TEST_P(RealPrograms, APenaltyOnGradientsThatAutogradGradComputesIsPartOfTheLoss)
 }
 
 // A backward under no_sync() after the step's own, an auxiliary loss say, and then the optimiser's step. (Who goes back before he steps
-// does the same at first: followed_modules_test.cpp. So the rank's suspicion makes all compare in the step after the next.)
+// does the same at first: own_steps_test.cpp. So the rank's suspicion makes all compare in the step after the next.)
 
 TEST_P(RealPrograms, ParametersThatWereSteppedWithGradientsOfNoSyncFailTheStepAfterTheNextOnEveryRank) {
   expect_what_one_process_computes([](World& world) {
