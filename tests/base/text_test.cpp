@@ -134,12 +134,7 @@ TEST(CsvField, RejectsALineBreak) {
 }
 
 std::string json_error(const std::string& text) {
-  try {
-    parse_json(text, "f.json", "an object");
-  } catch (const InputError& error) {
-    return error.what();
-  }
-  return "no error";
+  return error_of([&] { parse_json(text, "f.json", "an object"); });
 }
 
 TEST(ParseJson, ReadsWhatIsJson) {
