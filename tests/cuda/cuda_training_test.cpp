@@ -4,14 +4,9 @@
 #include <gmock/gmock.h>
 
 #include "../comm/process_ranks.h"
-#include "../comm/thread_ranks.h"
 #include "../ddp/layered_net.h"
-#include "../ddp/tensors.h"
 #include "../ddp/throw_in_backward.h"
-#include "firkin/ddp/data_parallel.h"
-#include "firkin/ddp/module_parameters.h"
-#include "firkin/ddp/overlapped_optimizer.h"
-#include "firkin/ddp/sharded_optimizer.h"
+#include "../ddp/training.h"
 #include "gpus.h"
 
 #include <torch/torch.h>
@@ -34,9 +29,7 @@ struct Course {
 };
 
 DataParallelOptions options_of(const Course& course, const torch::nn::Module& module) {
-  DataParallelOptions options;
-  options.strategy = find_strategy(course.strategy);
-  options.cap.cap_bytes = 300;
+  DataParallelOptions options = with_strategy(course.strategy, 300);
   options.gradient_hook = course.hook;
   if (course.strategy == "planned") {
     const auto tensors = static_cast<int64_t>(trainable_parameters(module).size());
@@ -49,25 +42,17 @@ DataParallelOptions options_of(const Course& course, const torch::nn::Module& mo
 Tensors train(const Course& course, const ProcessGroup& group) {
   const at::TensorOptions options = at::TensorOptions(group.device).dtype(course.dtype);
   LayeredNet net(options);
-  DataParallel ddp(*net, group, options_of(course, *net));
-  const torch::optim::SGDOptions momentum = torch::optim::SGDOptions(0.1).momentum(0.9);
-  torch::optim::SGD optimizer(net->parameters(), momentum);
-  OverlappedOptimizer overlapped(ddp, optimizer);
-  std::optional<ShardedOptimizer> sharded;
-  if (find_strategy(course.strategy).shards) {
-    const auto sgd = [&](const auto& parts) { return std::make_unique<torch::optim::SGD>(tensors_of(parts), momentum); };
-    sharded.emplace(ddp, sgd, course.sharded);
-  }
+  Training training(*net, group, options_of(course, *net), "SGD", course.sharded);
   for (int step = 0; step < kSteps; ++step) {
     const bool fails = course.a_step_fails && step == 2;
-    optimizer.zero_grad();
+    training.zero_grad();
     try {
       const auto throws = [](const at::Tensor& x) { return ThrowInBackward::apply(x, "on purpose"); };
       const at::Tensor batch = batch_of(step, group.rank, options);
       const at::Tensor out = fails && group.rank == 1 ? net->forward(batch, throws) : net->forward(batch);
       out.pow(2).mean().backward();
       EXPECT_FALSE(fails);
-      sharded ? sharded->step() : overlapped.step();
+      training.step();
     } catch (const StepError& error) {
       EXPECT_TRUE(fails);
       EXPECT_THAT(error.what(), testing::HasSubstr("on purpose"));
@@ -75,7 +60,7 @@ Tensors train(const Course& course, const ProcessGroup& group) {
       EXPECT_TRUE(fails);
     }
   }
-  overlapped.drain();
+  training.ddp.drain();
   Tensors parameters;
   for (const at::Tensor& parameter : net->parameters()) parameters.push_back(parameter.detach().cpu().to(at::kFloat));
   return parameters;
