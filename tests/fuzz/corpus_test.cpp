@@ -2,10 +2,16 @@
 // them.
 #include <gtest/gtest.h>
 
+#include <cstddef>
+#include <cstdint>
 #include <filesystem>
+#include <string>
+#include <utility>
 
 #include "firkin/base/file.h"
 #include "readers.h"
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size);  // fuzz_target.cpp
 
 namespace firkin::fuzz {
 namespace {
@@ -33,6 +39,16 @@ std::string name_of(const testing::TestParamInfo<Reader>& info) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Readers, Corpus, testing::ValuesIn(readers().begin(), readers().end()), name_of);
+
+// What libFuzzer calls, of one reader: the others' differ in its name alone.
+TEST(FuzzTarget, FeedsItsReaderAndTakesAnErrorThatNamesItsPlaceForAnAnswer) {
+  const Reader& reader = find_reader(FIRKIN_FUZZ_READER);
+  for (const auto& [name, verdict] : {std::pair{"plain", Verdict::kAccepted}, {"nan", Verdict::kRejected}}) {
+    const std::string text = read_file(std::filesystem::path(FIRKIN_SOURCE_DIR) / "tests/fuzz/corpus" / FIRKIN_FUZZ_READER / name);
+    ASSERT_EQ(run_reader(reader, text), verdict) << name;
+    EXPECT_EQ(LLVMFuzzerTestOneInput(reinterpret_cast<const uint8_t*>(text.data()), text.size()), 0) << name;
+  }
+}
 
 }  // namespace
 }  // namespace firkin::fuzz
