@@ -65,7 +65,7 @@ class Matrix(Steps):
         self.assertEqual(status, {(16, 16): "measured", (16, 1024): "out of memory"})
 
     def test_an_interrupted_matrix_is_a_valid_file_and_resumes(self):
-        shape = ["--batch", "1", "--sequence", "16,24,32,40,48,56", "--strategies", "flat", "--out", str(self.out)]
+        shape = ["--batch", "1", "--sequence", "16,24,32", "--strategies", "flat", "--out", str(self.out)]
         process = subprocess.Popen(
             [FIRKIN, "bench", "step", "--ranks", "2", *TINY, "--blocks", "30", *shape],
             stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
@@ -87,7 +87,7 @@ class Matrix(Steps):
         self.assertIn("measured before: ", result.stdout)
         resumed = self.results()
         self.assertTrue(resumed["complete"])
-        self.assertEqual(len(resumed["configurations"]), 6)
+        self.assertEqual(len(resumed["configurations"]), 3)
         measured_before = len(partial["configurations"])
         self.assertEqual(resumed["configurations"][:measured_before], partial["configurations"])
 
