@@ -383,7 +383,7 @@ class DistributedDataParallel(torch.nn.Module):
         self._engine.join(step or (lambda: None))
         if step is None:
             longest = int(self._ranks.max([float(mine)])[0]) % self._ranks.size
-            _sync_module_states(self.module, self._group or dist.group.WORLD, 250 * _ddp.MIB, longest, _ddp.ignored(self.module))
+            _sync_module_states(self.module, self.process_group, 250 * _ddp.MIB, longest, _ddp.ignored(self.module))
 
     def drain(self) -> None:
         """Waits for everything in flight, as state_dict(), parameters() and copies do ("ordered" and "sharded")."""

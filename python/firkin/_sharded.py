@@ -305,7 +305,8 @@ class ShardedOptimizer(torch.optim.Optimizer):
         for i, part in enumerate(self._parts):
             state = next((theirs[i] for theirs in everyone if theirs[i]), {})
             for key, value in state.items():
-                yield part, key, _gathered(mine[i].get(key), value, part, self._model._group) if isinstance(value, torch.dtype) else value
+                is_divided = isinstance(value, torch.dtype)
+                yield part, key, _gathered(mine[i].get(key), value, part, self._model.process_group) if is_divided else value
 
     @torch.no_grad()
     def _divide(self, divided: list[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]) -> None:

@@ -147,7 +147,7 @@ class _Engine:
     ready: list[list[int]] = []
 
     def __init__(self, model: Ours) -> None:
-        self.group = model._group or dist.group.WORLD
+        self.group = model.process_group
         self._sizes = {name: p.nbytes for name, p in model._parameters_then}
 
     def take_times(self, model: Ours, begins: bool) -> None:
