@@ -165,13 +165,13 @@ PhaseOptions phases_of(double seconds, int blocks, const std::vector<int64_t>& c
 }
 
 void show_progress(TuneOptions& options, bool enabled) {
-  struct Shown {
-    std::string phase;
+  struct Phase {
+    std::string name;
     std::optional<Progress> progress;
   };
-  options.on_progress = [shown = std::make_shared<Shown>(), enabled](const std::string& phase, int units, const std::string& done) {
-    if (phase != shown->phase) shown->progress.emplace(phase, units, enabled);
-    shown->phase = phase;
+  options.on_progress = [shown = std::make_shared<Phase>(), enabled](const std::string& phase, int units, const std::string& done) {
+    if (phase != shown->name) shown->progress.emplace(phase, units, enabled);
+    shown->name = phase;
     shown->progress->advance(done);
   };
 }
