@@ -98,9 +98,10 @@ bool is_in_vain(c10d::Store& store, const LookOptions& options) {
   return !crossed.empty();
 }
 
-// What a rank that found crossed waits has said of them; empty if none has. This rank then gives up as well, and is not
-// missing.
-std::string told_crossed(c10d::Store& store, int rank) {
+// This rank gives up at `where`, so that it is not missing. Returns what a rank that found crossed waits has said of
+// them; empty if none has.
+std::string give_up_at(c10d::Store& store, int rank, const std::string& where) {
+  set_mark(store, rank, where);  // first: the others wait for it
   const std::string told = store.check({kCrossed}) ? store.get_to_str(kCrossed) : "";
   if (!told.empty()) set_mark(store, rank, told);
   return told;
@@ -113,7 +114,8 @@ std::string told_crossed(c10d::Store& store, int rank) {
                              const char* backend = "Gloo") {
   throw_if_lost(group);  // a failure after the first is its consequence
   GroupState& state = *group.state;
-  const auto crossed = state.store.ask(kStorePatience, [rank = group.rank](c10d::Store& asked) { return told_crossed(asked, rank); });
+  const auto crossed =
+      state.store.ask(kStorePatience, [rank = group.rank, what](c10d::Store& asked) { return give_up_at(asked, rank, what); });
   if (crossed && !crossed->empty()) lose_group_as(group, *crossed);
   const double looks = state.store_host == StoreHost::kThisRank ? kLooksOfTheHostsSurvey : kLooksOfASurvey;
   const auto window = std::chrono::duration_cast<milliseconds>(looks * state.options.look_every);
