@@ -268,8 +268,8 @@ def becoming_channels_last(trainee, step):
 def hooking_modules(trainee, step):
     if step == 0:
         trainee.model.register_forward_pre_hook(lambda _module, inputs: (2 * inputs[0],))
-        trainee.model.register_full_backward_hook(lambda *_: None)
-        trainee.module[2].register_full_backward_pre_hook(lambda _module, of_outputs: (2 * of_outputs[0],))
+        trainee.model.register_full_backward_pre_hook(lambda _module, of_outputs: (2 * of_outputs[0],))
+        trainee.module[2].register_full_backward_hook(lambda _module, of_inputs, _of_outputs: (2 * of_inputs[0],))
     trainee.plain(step)
 
 
