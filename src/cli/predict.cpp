@@ -169,7 +169,7 @@ Run declare_predict(CLI::App& app) {
   PredictionInputs& inputs = flags->given;
   app.add_option("--world", inputs.world_size, "number of ranks; extrapolates if not measured")
       ->check(CLI::Range(int64_t{2}, kLargestWorld));
-  add_sizes(app, "--cap", inputs.caps, "the curve's caps: 1MiB,25MiB (default: powers of two)");
+  add_sizes(app, "--cap", inputs.caps, "the curve's caps: 1MiB,25MiB (default: powers of 2)");
   add_rule_flags(app, flags->rule);
   add_import_flags(app, flags->reading, "Others' all-reduce times");
   for (const char* name : {"--in-place", "--dtype", "--unit", "--where"}) app.get_option(name)->excludes(app.get_option("--cluster"));
