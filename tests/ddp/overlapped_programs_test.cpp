@@ -163,7 +163,8 @@ TEST(AwaitingThreads, EachGetItsOwnParametersWhileOthersCompute) {
       ranks[static_cast<size_t>(group.rank)] = copies(training.ddp.module().parameters());
     });
     if (bucketed.empty()) bucketed = ranks[0];
-    for (const Tensors& rank : ranks) EXPECT_TRUE(same_bits(rank, bucketed)) << strategy;
+    for (const Tensors& rank : ranks)
+      EXPECT_LT(relative_difference(rank, bucketed), 1e-14) << strategy;  // products of threads may round anew
   }
 }
 
