@@ -221,6 +221,11 @@ class Sharded(TestCase):
             module.layers[1].weight = torch.nn.Parameter(module.layers[0].weight.data)
             firkin.DistributedDataParallel(module, strategy="sharded")
 
+        def ignores():
+            module = seeded(Layers, [WIDTH] * 4)
+            torch.nn.parallel.DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(module, ["layers.0.weight"])
+            firkin.DistributedDataParallel(module, strategy="sharded")
+
         def with_a_frozen_layer():
             module = seeded(Layers, [WIDTH] * 4)
             module.layers[0].requires_grad_(False)
@@ -271,6 +276,7 @@ class Sharded(TestCase):
                 wrapped("sharded"), torch.optim.Adafactor, whole_parameters=False
             ),
             "the strategy sharded takes no gradient hook": lambda: wrapped("sharded", compression="bf16"),
+            "layers.0.weight is not to be synchronised": ignores,
             "share memory, which the strategy sharded would step on several ranks": shares_memory,
             "the scaler judged by each rank's own gradients": scales_alone,
             "is divided among the ranks": lambda: after_a_backward(lambda model, _: nn.utils.clip_grad_norm_(model.parameters(), 1.0)),
