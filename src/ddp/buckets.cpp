@@ -147,10 +147,9 @@ void GradientBuckets::place_on_cpu(size_t tensor) {
   const at::Tensor& gradient = parameters_[tensor].grad();
   at::Tensor& view = views_[tensor];
   at::Tensor& target = wire_views_[tensor];
-  const bool lies_there = gradient.data_ptr() == view.data_ptr() && gradient.strides() == view.strides();
   if (scale_ != 1) {
     at::mul_out(view, gradient, scale_tensor_);
-  } else if (!lies_there) {
+  } else if (gradient.data_ptr() != view.data_ptr() || gradient.strides() != view.strides()) {
     view.copy_(gradient);
   }
   if (!target.is_same(view)) target.copy_(view);
