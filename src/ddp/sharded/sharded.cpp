@@ -1,5 +1,6 @@
 #include "sharded.h"
 
+#include <ATen/MemoryOverlap.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/_foreach_copy.h>
 #include <ATen/ops/where.h>
@@ -68,11 +69,11 @@ std::string why_not_sharded(const torch::nn::Module& module) {
         item.key(), first->second);
   }
   std::vector<NamedTensor> by_address = trainable_parameters(module);
-  const auto address = [](const NamedTensor& p) { return static_cast<const char*>(p.tensor.const_data_ptr()); };
-  std::ranges::sort(by_address, {}, address);
+  std::ranges::sort(by_address, {}, [](const NamedTensor& p) { return p.tensor.const_data_ptr(); });
   for (size_t i = 1; i < by_address.size(); ++i) {
     const NamedTensor &one = by_address[i - 1], &other = by_address[i];
-    if (one.tensor.numel() == 0 || address(one) + one.tensor.nbytes() <= address(other)) continue;
+    const at::MemOverlapStatus overlap = at::get_overlap_status(one.tensor, other.tensor);
+    if (overlap != at::MemOverlapStatus::Full && overlap != at::MemOverlapStatus::Partial) continue;
     return fmt::format("{} and {} share memory, which the strategy sharded would step on several ranks; expected one parameter", one.name,
                        other.name);
   }
