@@ -121,10 +121,10 @@ class DistributedDataParallel(torch.nn.Module):
                 raise InputError("DataParallel: both cap_mib and bucket_cap_mb; expected one, since they mean the same")
             if buckets not in (None, "automatic"):
                 raise InputError(f"DataParallel: buckets '{buckets}'; expected None or 'automatic'")
-            ignored = _ddp.ignored(module)
-            left = [name for name, p in module.named_parameters() if p.requires_grad and name in ignored]
-            if self.strategy == "sharded" and left:
-                raise InputError(f"DataParallel: {left[0]} is not to be synchronised, and sharded steps only what is; expected another strategy")
+            if self.strategy == "sharded" and (ignored := _ddp.ignored(module)):
+                for name, p in module.named_parameters():
+                    if p.requires_grad and name in ignored:
+                        raise InputError(f"DataParallel: {name} is not to be synchronised, and sharded steps only what is; expected another strategy")
             counts, ready_order = (None, []) if plan is None else _positions(plan, module, self.strategy)
             return {
                 "strategy": self.strategy,

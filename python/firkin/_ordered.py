@@ -315,11 +315,11 @@ class OverlappedOptimizer(torch.optim.Optimizer):
     def __init__(self, model: Any, optimizer: torch.optim.Optimizer) -> None:
         if isinstance(optimizer, torch.optim.LBFGS):
             raise InputError("OverlappedOptimizer: L-BFGS needs all gradients at once; expected another optimiser")
-        inner = next((each for each in vars(optimizer).values() if isinstance(each, torch.optim.Optimizer)), None)
-        if inner is not None and model.strategy == "ordered":
-            names = f"{type(optimizer).__name__} around {type(inner).__name__}"
-            raise InputError(f"OverlappedOptimizer: {names} cannot step each part that arrives by itself; expected the inner one or another strategy")
         if model.strategy == "ordered":
+            inner = next((each for each in vars(optimizer).values() if isinstance(each, torch.optim.Optimizer)), None)
+            if inner is not None:
+                names = f"{type(optimizer).__name__} around {type(inner).__name__}"
+                raise InputError(f"OverlappedOptimizer: {names} cannot step each part that arrives by itself; expected the inner one or another strategy")
             warn_of_unknown("OverlappedOptimizer", optimizer)
         self.optimizer = optimizer
         self._arrivals: Arrivals = model._arrivals
