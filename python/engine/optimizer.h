@@ -31,12 +31,29 @@ inline Held hold(py::object object) {
 // All entries of a group except its parameters. Tensors are copied: a learning rate may be one.
 inline py::dict copy_of_options(const py::dict& group) {
   py::dict copy;
-  const py::object tensor_type = py::module_::import("torch").attr("Tensor");
   for (const auto& [name, value] : group) {
     if (py::cast<std::string>(name) == "params") continue;
-    copy[name] = py::isinstance(value, tensor_type) ? value.attr("clone")() : py::reinterpret_borrow<py::object>(value);
+    if (THPVariable_Check(value.ptr())) {
+      copy[name] = THPVariable_Unpack(value.ptr()).detach().clone();
+    } else {
+      copy[name] = value;
+    }
   }
   return copy;
+}
+
+// Writes into tensors that the group has, because the program may hold them.
+inline void assign_options(py::dict group, const py::dict& from) {
+  const at::NoGradGuard no_grad;
+  for (const auto& [name, value] : from) {
+    const py::object now = group.attr("get")(name);
+    if (THPVariable_Check(value.ptr()) && THPVariable_Check(now.ptr())) {
+      THPVariable_Unpack(now.ptr()).copy_(THPVariable_Unpack(value.ptr()));
+    } else {
+      group[name] =
+          THPVariable_Check(value.ptr()) ? py::cast(THPVariable_Unpack(value.ptr()).clone()) : py::reinterpret_borrow<py::object>(value);
+    }
+  }
 }
 
 // The options of one group: those that the optimiser has now, or a copy of them.
@@ -51,7 +68,7 @@ class PythonOptions final : public ForeignOptions {
   }
   void assign(const torch::optim::OptimizerOptions& from) override {
     const py::gil_scoped_acquire gil;
-    group().attr("update")(copy_of_options(dynamic_cast<const PythonOptions&>(from).group()));
+    assign_options(group(), dynamic_cast<const PythonOptions&>(from).group());
   }
 
  private:
