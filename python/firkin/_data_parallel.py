@@ -273,12 +273,14 @@ class DistributedDataParallel(torch.nn.Module):
 
         To be called on every rank, and not for a ShardedOptimizer, whose state differs by design.
         """
+        self._audit_optimizer(lambda: optimizer)
 
+    def _audit_optimizer(self, audited: Callable[[], torch.optim.Optimizer | None]) -> None:
         model = weakref.ref(self)
 
         def tensors() -> list[tuple[str, torch.Tensor]]:
             found: list[tuple[str, torch.Tensor]] = []
-            if (held := model()) is None:
+            if (held := model()) is None or (optimizer := audited()) is None:
                 return found
             names = {p: name for name, p in reversed(held._parameters_then)}
             ignored = _ddp.ignored(held.module)

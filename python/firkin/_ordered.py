@@ -324,6 +324,7 @@ class OverlappedOptimizer(torch.optim.Optimizer):
         self.optimizer = optimizer
         self._arrivals: Arrivals = model._arrivals
         self._native = load_engine().EngineOptimizer(self._arrivals.engine, optimizer, engine_step(optimizer))
+        model._audit_optimizer(weakref.ref(optimizer))
         self._groups = len(optimizer.param_groups)
         self._steps_by_parts = model.strategy == "ordered"
         self.defaults = optimizer.defaults

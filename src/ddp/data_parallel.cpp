@@ -139,6 +139,9 @@ StepSetup prepare(torch::nn::Module& module, const ProcessGroup& group, DataPara
   if (setup.options.broadcast_buffers || setup.options.broadcast_parameters) check_layouts(buffers_in(module));
   if (setup.options.gradient_hook.comm_hook) check_comm_hook(setup.options);
   if (setup.options.strategy.launch != Launch::kNever) check_dtypes(setup);
+  if (setup.options.strategy.wait == Wait::kAtFirstUse) {
+    if (const std::string reason = why_not_awaited(setup.parameters); !reason.empty()) throw InputError("DataParallel: " + reason);
+  }
   if (setup.options.strategy.shards) check_sharded(setup.options, module);
   if (setup.options.buckets) check_automatic(setup.options, setup.parameters);
   setup.initial_order = reversed_order(setup.parameters.size());
@@ -287,6 +290,7 @@ void DataParallel::audit() {
 void DataParallel::audit_optimizer(const torch::optim::Optimizer& optimizer) {
   Synchronizer* synchronizer = parts_->synchronizer.get();
   if (synchronizer == nullptr) return;
+  if (dynamic_cast<const ForeignOptimizer*>(&optimizer) != nullptr) return;  // whoever keeps its states audits it: audit_tensors()
   synchronizer->audit_also(&optimizer, [synchronizer, &optimizer] {
     std::vector<NamedTensor> audited = outside_of(*synchronizer->setup().module, optimizer);
     std::vector<NamedTensor> stepped = synchronizer->setup().parameters;

@@ -1,5 +1,6 @@
 #include "first_use.h"
 
+#include <ATen/MemoryOverlap.h>
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -36,6 +37,18 @@ void await_parameters(const torch::nn::Module& module) {
     std::ranges::copy_if(listening.all, std::back_inserter(told), [&](const auto* each) { return each->owners_.contains(&module); });
   }
   for (const AwaitingModules* each : told) each->on_await_(module);
+}
+
+std::string why_not_awaited(std::vector<NamedTensor> parameters) {
+  std::ranges::sort(parameters, {}, [](const NamedTensor& p) { return p.tensor.const_data_ptr(); });
+  for (size_t i = 1; i < parameters.size(); ++i) {
+    const NamedTensor &one = parameters[i - 1], &other = parameters[i];
+    const at::MemOverlapStatus overlap = at::get_overlap_status(one.tensor, other.tensor);
+    if (overlap != at::MemOverlapStatus::Full && overlap != at::MemOverlapStatus::Partial) continue;
+    return fmt::format("{} and {} share memory, and the strategies ordered and sharded step each by itself; expected one parameter",
+                       one.name, other.name);
+  }
+  return "";
 }
 
 AwaitingModules::AwaitingModules(const torch::nn::Module& module, const std::vector<NamedTensor>& parameters, OnAwait on_await)

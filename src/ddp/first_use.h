@@ -22,6 +22,9 @@
 
 namespace firkin {
 
+// Why these parameters cannot be stepped one by one, as they are needed: two share memory. Empty if they can.
+std::string why_not_awaited(std::vector<NamedTensor> parameters);
+
 // Learns from the first forward which module a parameter belongs to: the innermost one that awaits and has it, itself
 // or in a submodule. A tied parameter belongs to several. One that no module awaits, or that is reached past all that
 // do, belongs to none. Not thread-safe.

@@ -8,6 +8,7 @@
 
 #include "comm/across_ranks.h"
 #include "firkin/base/error.h"
+#include "first_use.h"
 #include "sharded/sharded.h"
 #include "synchronizer.h"
 
@@ -66,6 +67,9 @@ ParameterRenewal renew_parameters(const ProcessGroup& control, const torch::nn::
 std::string why_not_renewed(const StepSetup& setup, const ParameterRenewal& renewal) {
   if (!renewal.sets_differ.empty()) return renewal.sets_differ;
   if (renewal.parameters.empty()) return "the module has no trainable parameter left";
+  if (setup.options.strategy.wait == Wait::kAtFirstUse) {
+    if (std::string reason = why_not_awaited(renewal.parameters); !reason.empty()) return reason;
+  }
   if (setup.options.strategy.shards) {
     if (std::string reason = why_not_sharded(*setup.module); !reason.empty()) return reason;
   }

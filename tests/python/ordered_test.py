@@ -6,8 +6,9 @@ import io
 import firkin
 import torch
 import torch.distributed as dist
+import torch.nn as nn
 from models import (
-    WIDTH, Layers, TestCase, batch, layers, loss_of, optimizer_of, over_a_slow_link, parameters_of, refusals, same, seeded, sgd, train, unlike,
+    WIDTH, Layers, TestCase, batch, layers, loss_of, of_all, optimizer_of, over_a_slow_link, parameters_of, refusals, same, seeded, sgd, train, unlike,
 )  # fmt: skip
 from ranks import on_ranks
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
@@ -118,6 +119,27 @@ class Ordered(TestCase):
         self.assertNotIn("firkin", str([vars(part) for part in module.modules()]))
 
     @on_ranks(2)
+    def test_a_rate_that_is_a_tensor_changes_in_place(self):
+        """After each step, while parameters still wait for theirs."""
+        models = {strategy: over_a_slow_link(strategy) for strategy in ("bucketed", "ordered")}
+        for model in models.values():
+            rate = torch.tensor(0.1, dtype=torch.float64)
+            optimizer = optimizer_of(model, torch.optim.Adam, lr=rate, foreach=False)
+            train(model, optimizer, range(2 * STEPS), after_step=lambda: rate.mul_(0.5))  # noqa: B023
+        self.assertGreater(models["ordered"].stats().awaited_bytes, 0)
+        self.assertTrue(same(*map(parameters_of, models.values())))
+
+    @on_ranks(2)
+    def test_audits_leave_out_what_ranks_keep_to_themselves(self):
+        module = layers()
+        nn.parallel.DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(module, ["layers.0.weight"])
+        model = over_a_slow_link("ordered", module.double(), audit_every=2)
+        train(model, optimizer_of(model, torch.optim.AdamW, lr=0.01), range(STEPS))
+        model.audit()
+        self.assertEqual(unlike(list(module.layers[1:].parameters())), 0)
+        self.assertFalse(same(*of_all([module.layers[0].weight])))
+
+    @on_ranks(2)
     def test_compression_is_that_of_pytorchs_hooks(self):
         for hook, name in ((default_hooks.fp16_compress_hook, "fp16"), (default_hooks.bf16_compress_hook, "bf16")):
             for strategy in ("ordered", "overlap"):
@@ -177,12 +199,18 @@ class Ordered(TestCase):
         _optimizer = firkin.OverlappedOptimizer(model, inner)
         train(model, inner, range(2))  # nothing is late
 
+        def shares_memory():
+            module = layers()
+            module.layers[1].weight = nn.Parameter(module.layers[0].weight.data)
+            over_a_slow_link("ordered", module)
+
         model, of_a_group = over_a_slow_link("ordered"), over_a_slow_link("ordered", process_group=dist.new_group([0, 1]))
         optimizer = optimizer_of(model)
         self.assert_refused(refusals({
             "expected OverlappedOptimizer.step()": lambda: train(model, optimizer.optimizer, range(1)),
             "expected its state_dict()": lambda: copy.deepcopy(optimizer),
             "expected the default one": lambda: copy.deepcopy(of_a_group),
+            "layers.1.weight share memory, and the strategies ordered and sharded step each by itself": shares_memory,
         }))  # fmt: skip
         handle = optimizer.optimizer.register_step_post_hook(lambda *_: None)
         self.assert_refused(refusals({"the inner optimiser has hooks": optimizer.step}))

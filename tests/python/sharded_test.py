@@ -277,7 +277,7 @@ class Sharded(TestCase):
             ),
             "the strategy sharded takes no gradient hook": lambda: wrapped("sharded", compression="bf16"),
             "layers.0.weight is not to be synchronised": ignores,
-            "share memory, which the strategy sharded would step on several ranks": shares_memory,
+            "share memory, and the strategies ordered and sharded step each by itself": shares_memory,
             "the scaler judged by each rank's own gradients": scales_alone,
             "is divided among the ranks": lambda: after_a_backward(lambda model, _: nn.utils.clip_grad_norm_(model.parameters(), 1.0)),
             "has another gradient than backward left": lambda: after_a_backward(replaces_a_gradient),

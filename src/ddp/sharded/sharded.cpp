@@ -1,6 +1,5 @@
 #include "sharded.h"
 
-#include <ATen/MemoryOverlap.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/_foreach_copy.h>
 #include <ATen/ops/where.h>
@@ -67,15 +66,6 @@ std::string why_not_sharded(const torch::nn::Module& module) {
         "the module {} is {} as well, and LibTorch's optimisers step its parameters twice, which the strategy sharded does not; expected "
         "it registered once",
         item.key(), first->second);
-  }
-  std::vector<NamedTensor> by_address = trainable_parameters(module);
-  std::ranges::sort(by_address, {}, [](const NamedTensor& p) { return p.tensor.const_data_ptr(); });
-  for (size_t i = 1; i < by_address.size(); ++i) {
-    const NamedTensor &one = by_address[i - 1], &other = by_address[i];
-    const at::MemOverlapStatus overlap = at::get_overlap_status(one.tensor, other.tensor);
-    if (overlap != at::MemOverlapStatus::Full && overlap != at::MemOverlapStatus::Partial) continue;
-    return fmt::format("{} and {} share memory, which the strategy sharded would step on several ranks; expected one parameter", one.name,
-                       other.name);
   }
   return "";
 }

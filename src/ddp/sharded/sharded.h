@@ -20,8 +20,7 @@ namespace firkin {
 
 // Throws InputError for options and modules that the strategy does not support.
 void check_sharded(const DataParallelOptions& options, const torch::nn::Module& module);
-// Why the strategy cannot train the module: one is registered in it under two names, or two parameters share memory.
-// Empty if it can.
+// Why the strategy cannot train the module: a part of it is registered under two names. Empty if it can.
 std::string why_not_sharded(const torch::nn::Module& module);
 
 // The run of a parameter's elements that this rank steps: those in its slice of the bucket.
