@@ -137,6 +137,7 @@ class ShardedOptimizer(torch.optim.Optimizer):
         self._engine = model._arrivals.engine
         self._takes_new = params is None
         self._stand_ins: list[_Part] = []  # parts whose parameters have one
+        self._left_out = 0  # a hash of the parameters that each step has left out
         self._make = lambda groups: optimizer_class(groups, **options)
 
         def make(runs: list[tuple[str, torch.Tensor]]) -> Any:
@@ -152,8 +153,8 @@ class ShardedOptimizer(torch.optim.Optimizer):
         self._native = load_engine().EngineShardedOptimizer(self._engine, make, master_weights, whole_parameters)
         super().__setstate__({})  # makes what every Optimizer has besides its groups, states and defaults
         inner = self.optimizer
-        self._engine.audit_tensors(lambda: _audited(inner.param_groups))
-        stand_in = weakref.WeakMethod(self._stand_in)
+        stand_in, left_out = weakref.WeakMethod(self._stand_in), weakref.WeakMethod(self._audited_left_out)
+        self._engine.audit_tensors(lambda: _audited(inner.param_groups) + (method() if (method := left_out()) else []))
 
         def after_backward() -> None:
             if method := stand_in():
@@ -194,6 +195,9 @@ class ShardedOptimizer(torch.optim.Optimizer):
         if self._overflowed():
             self.optimizer.zero_grad()
         self._leave_out()
+        if not self._model.find_unused_parameters:
+            left = [i for i, part in enumerate(self._stand_ins) if part.parameter.grad is None]
+            self._left_out = hash((self._left_out, *left)) if left else self._left_out
         for part in self._stand_ins:
             part.parameter.grad = None
         self._stand_ins.clear()
@@ -363,6 +367,9 @@ class ShardedOptimizer(torch.optim.Optimizer):
                     f"ShardedOptimizer: a parameter of shape {list(held.shape)} has another gradient than backward left; expected step() right after"
                     " the backward that synchronises, and changes of gradients in this optimiser's param_groups"
                 )
+
+    def _audited_left_out(self) -> list[tuple[str, torch.Tensor]]:
+        return [("what steps have left out (gradients set to None)", torch.tensor(self._left_out))]
 
     def _overflowed(self) -> bool:
         """Whether gradients overflowed on any rank, from the attributes that a scaler sets before it calls step().

@@ -185,6 +185,13 @@ class Sharded(TestCase):
             optimizer.step()
         self.assertAlmostEqual(*norms, places=5)
 
+        model.audit()
+        loss_of(model, 1).backward()
+        if dist.get_rank() == 1:
+            next(model.parameters()).grad = None
+        optimizer.step()
+        self.assert_refused(refusals({"what steps have left out (gradients set to None)": model.audit}), "AuditError")
+
     @on_ranks(2)
     def test_the_courses_adapter_steps_an_unwrapped_module_as_the_plain_optimiser_with_a_part_of_its_state(self):
         """examples/python/cs336_adapters.py in the shape of the course's test: the optimiser gets parameters, and the module is not wrapped."""
@@ -260,6 +267,12 @@ class Sharded(TestCase):
             for step in range(2):
                 loss_of(model, step).backward()
 
+        def goes_back_through_an_old_graph():
+            model = wrapped("sharded")
+            optimizer, old = optimizer_of(model), loss_of(model, 0)
+            train(model, optimizer, range(1))
+            old.backward()
+
         with self.assertWarnsRegex(UserWarning, "ShardedOptimizer: steps of Lamb must take each parameter by itself"):
             optimizer_of(wrapped("sharded"), Lamb, lr=0.1, whole_parameters=True)
         with self.assertWarnsRegex(UserWarning, "OverlappedOptimizer: steps of Lamb must take each parameter by itself"):
@@ -288,6 +301,7 @@ class Sharded(TestCase):
             "expected a ShardedOptimizer first": lambda: loss_of(without_optimizer, 0).backward(),
             "expected parameters_changed() on every rank after such a change": thaws,
             "expected ShardedOptimizer::step() on every rank": forgets_a_step,
+            "modified by an inplace operation": goes_back_through_an_old_graph,
         }), "RuntimeError", "StepError")  # fmt: skip
 
 

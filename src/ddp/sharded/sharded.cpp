@@ -270,6 +270,10 @@ void Sharded::step_buckets() {
     }
   });
   settled().set();
+  // A write in place, which comes later for what is gathered: autograd refuses a graph from before this step.
+  for (size_t i = 0; i < trained(); ++i) {
+    if (transport().is_wanted(i)) parts_[i].parameter.unsafeGetTensorImpl()->bump_version();
+  }
   modules_->begin_forward();  // one between backward and this step has awaited the parameters before it
   for (size_t i = 0; i < trained(); ++i) is_late_[i] = (*slices_)[parts_[i].bucket].is_gathering();
 }
