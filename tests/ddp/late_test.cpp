@@ -136,6 +136,36 @@ TEST(Ordered, RefusesAnOptimizerThatNeedsAllGradientsTogether) {
   });
 }
 
+// Clips by the norm of all gradients, which it never has together.
+struct ClippingSgd final : torch::optim::SGD {
+  using SGD::SGD;
+  at::Tensor step(LossClosure closure = nullptr) override {
+    torch::nn::utils::clip_grad_norm_(param_groups()[0].params(), 1e-3);
+    return SGD::step(closure);
+  }
+};
+
+TEST(Ordered, WarnsOfAnOptimizerOfTheProgramsOwn) {
+  struct Heard final : c10::WarningHandler {
+    void process(const c10::Warning& warning) override { text += warning.msg(); }
+    std::string text;
+  };
+  const c10::WarningUtils::WarnAlways always;
+  run_late("ordered", [](Place& place) {
+    Heard heard;
+    const c10::WarningUtils::WarningHandlerGuard guard(&heard);
+    place.train(0, kStepsToLearn + 1);
+    EXPECT_EQ(heard.text, "");
+    place.training.overlapped.reset();
+    place.backward(kStepsToLearn + 1);
+    ClippingSgd sgd(place.net.parameters(), torch::optim::SGDOptions(0.1));
+    OverlappedOptimizer overlapped(place.training.ddp, sgd);
+    overlapped.step();
+    overlapped.drain();
+    EXPECT_THAT(heard.text, HasSubstr("ClippingSgd must take each parameter by itself"));
+  });
+}
+
 TEST(Ordered, ALostGroupComesOutOfTheForwardThatAwaits) {
   run_linked_ranks(2, kLateLink, [](const ProcessGroup& group) {
     Place place(group, "ordered", {});

@@ -6,17 +6,21 @@
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <c10/util/Exception.h>
 #include <c10/util/ScopeExit.h>
+#include <c10/util/Type.h>
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <exception>
 #include <limits>
 #include <numeric>
 #include <optional>
+#include <typeinfo>
 #include <utility>
 
 #include "comm/across_ranks.h"
+#include "ddp/optimizer_state.h"
 #include "firkin/base/error.h"
 #include "firkin/base/units.h"
 #include "firkin/ddp/overlapped_optimizer.h"
@@ -24,7 +28,7 @@
 #include "firkin/stats/estimates.h"
 
 #include <torch/nn/utils/clip_grad.h>
-#include <torch/optim/lbfgs.h>
+#include <torch/optim.h>
 
 namespace firkin {
 namespace {
@@ -123,6 +127,23 @@ std::vector<std::unique_ptr<OptimizerOptions>> options_of(const torch::optim::Op
 
 void set_options(torch::optim::Optimizer& optimizer, const std::vector<std::unique_ptr<OptimizerOptions>>& options) {
   for (size_t i = 0; i < options.size(); ++i) assign(optimizer.param_groups()[i].options(), *options[i]);
+}
+
+// Nobody can see whether an optimiser of the program's own may be stepped by parts. (Python warns of its own.)
+void check_steps_by_parts(const torch::optim::Optimizer& optimizer) {
+  const std::type_info& type = typeid(optimizer);
+  if (type == typeid(torch::optim::LBFGS)) {
+    throw InputError(
+        "the strategy ordered does not work with L-BFGS, which needs all gradients at once; expected another strategy or optimiser");
+  }
+  const std::array known = {&typeid(torch::optim::SGD), &typeid(torch::optim::Adam), &typeid(torch::optim::AdamW),
+                            &typeid(torch::optim::RMSprop), &typeid(torch::optim::Adagrad)};
+  if (std::ranges::any_of(known, [&type](const std::type_info* each) { return *each == type; })) return;
+  if (dynamic_cast<const ForeignOptimizer*>(&optimizer) != nullptr) return;
+  TORCH_WARN_ONCE(
+      "OverlappedOptimizer: steps of ", c10::demangle(type.name()),
+      " must take each parameter by itself: no norm or estimate over all gradients, no random numbers. Otherwise parameters are "
+      "wrong, and may differ between ranks");
 }
 
 }  // namespace
@@ -273,10 +294,7 @@ void Ordered::check_unchanged() const {
 void Ordered::step(torch::optim::Optimizer& optimizer) {
   const auto held = enter_after_step();
   if (anything_late_) {
-    if (dynamic_cast<const torch::optim::LBFGS*>(&optimizer) != nullptr) {
-      throw InputError(
-          "the strategy ordered does not work with L-BFGS, which needs all gradients at once; expected another strategy or optimiser");
-    }
+    check_steps_by_parts(optimizer);
     if (deferred_.empty()) check_unchanged();
   }
   are_unclaimed_ = false;
