@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import itertools
+import os
 import threading
 import types
 import warnings
@@ -264,6 +266,15 @@ register_optimizer_step_post_hook(_after_step)
 @functools.cache
 def _wait_before_steps() -> None:
     register_optimizer_step_pre_hook(_before_step)
+    os.register_at_fork(before=_before_fork)
+
+
+def _before_fork() -> None:
+    """A forked child has no thread that would bring what is in flight to it."""
+    for arrivals in list(_running):
+        with contextlib.suppress(RuntimeError):  # a lost group's; whoever uses the engine next gets it as well
+            if arrivals.is_installed:
+                arrivals.drain_outside_forward()
 
 
 def engine_step(optimizer: torch.optim.Optimizer) -> Callable[[], None]:

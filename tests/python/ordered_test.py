@@ -2,6 +2,9 @@
 
 import copy
 import io
+import os
+import select
+import signal
 
 import firkin
 import torch
@@ -117,6 +120,26 @@ class Ordered(TestCase):
                 self.assertEqual(list(made.module.state_dict()), list(model.module.state_dict()))
         module = copy.deepcopy(over_a_slow_link("ordered").module)
         self.assertNotIn("firkin", str([vars(part) for part in module.modules()]))
+
+    @on_ranks(2)
+    def test_a_forked_child_has_the_parameters_of_the_last_step(self):
+        for strategy in ("ordered", "sharded"):
+            model = over_a_slow_link(strategy)
+            optimizer = optimizer_of(model)
+            train(model, optimizer, range(2 * STEPS))
+            receiver, sender = os.pipe()
+            child = os.fork()
+            if child == 0:
+                try:
+                    os.write(sender, str(sum(float(p.sum()) for p in model.module.parameters())).encode())
+                finally:
+                    os._exit(0)
+            os.close(sender)
+            said = os.read(receiver, 100) if select.select([receiver], [], [], 30)[0] else b"nothing"
+            os.close(receiver)
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+            self.assertEqual(said.decode(), str(sum(float(p.sum()) for p in model.module.parameters())), strategy)
 
     @on_ranks(2)
     def test_a_rate_that_is_a_tensor_changes_in_place(self):
