@@ -122,6 +122,21 @@ class Ordered(TestCase):
         self.assertNotIn("firkin", str([vars(part) for part in module.modules()]))
 
     @on_ranks(2)
+    def test_a_checkpoint_in_the_middle_of_a_step_changes_nothing(self):
+        """As a signal handler takes one, wherever it finds the program."""
+        models = {strategy: over_a_slow_link(strategy) for strategy in ("bucketed", "ordered", "sharded")}
+        for model in models.values():
+
+            class Peeks(torch.optim.SGD):
+                def step(self, closure=None, model=model):
+                    super().step(closure)
+                    model.state_dict()
+
+            train(model, optimizer_of(model, Peeks, lr=0.1), range(2 * STEPS))
+        first, *others = map(parameters_of, models.values())
+        self.assertTrue(all(same(first, other) for other in others))
+
+    @on_ranks(2)
     def test_a_forked_child_has_the_parameters_of_the_last_step(self):
         for strategy in ("ordered", "sharded"):
             model = over_a_slow_link(strategy)

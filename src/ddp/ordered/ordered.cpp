@@ -298,7 +298,11 @@ void Ordered::step(torch::optim::Optimizer& optimizer) {
     if (deferred_.empty()) check_unchanged();
   }
   are_unclaimed_ = false;
-  optimizer.step();
+  {
+    is_stepping_ = true;
+    const auto stepped = c10::make_scope_exit([this] { is_stepping_ = false; });
+    optimizer.step();
+  }
   if (anything_late_) deferred_.add(optimizer);
 }
 
@@ -321,6 +325,7 @@ void Ordered::receive_those(const std::vector<size_t>& parameters) {
 // Runs the optimiser once on all buckets that have arrived, which in Python costs as much as on one. While the next
 // bucket has not arrived, it runs on others that have.
 void Ordered::receive_in_turn(const std::vector<int64_t>& buckets) {
+  if (is_stepping_) return;
   const BucketTransport& transport = synchronizer_.transport();
   for (const int64_t bucket : buckets) {
     while (!transport.is_received(bucket)) {
@@ -353,6 +358,8 @@ void Ordered::receive_late(const std::vector<int64_t>& buckets) {
   if (steps_are_lost_ || complete.empty()) return;
   if (deferred_.empty()) return transport.adopt(complete);
   RECORD_USER_SCOPE("optimiser");
+  is_stepping_ = true;
+  const auto stepped = c10::make_scope_exit([this] { is_stepping_ = false; });
   deferred_.run([&] { transport.adopt(complete); });
   transport.settled().set();
 }

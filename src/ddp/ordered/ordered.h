@@ -105,6 +105,9 @@ class Ordered final : public FirstUse {
   std::vector<Trace> traces_;         // by parameter: of its gradient, when that arrived
   bool are_unclaimed_ = false;        // nobody has asked for the gradients that were in flight when the last step ended
   DeferredSteps deferred_;
+  // An optimiser steps now. Python may run a signal handler meanwhile, which asks for what is in flight; that waits for
+  // the step's end.
+  bool is_stepping_ = false;
 };
 
 }  // namespace firkin
