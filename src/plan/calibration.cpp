@@ -34,6 +34,7 @@ struct Fit {
   const CommCosts& costs;
   const std::vector<MeasuredRun>& runs;
   std::vector<Parameter> parameters;
+  double error = 3e-3;  // relative, expected of each time
 
   Calibration at(const Vector& x) const {
     Calibration result;
@@ -55,57 +56,99 @@ struct Fit {
     return result;
   }
 
-  // The small second term keeps a parameter without influence at 0.
-  double loss(const Vector& x) const {
-    constexpr double kPreferNone = 1e-5;
-    double sum = 0;
-    for (const double r : residuals(x)) sum += r * r;
-    for (const double value : x) sum += kPreferNone * value * value;
-    return sum;
+  // What is squared and summed up. The second part keeps a parameter without influence at 0, and those that can stand in
+  // for each other small.
+  Vector terms(const Vector& x) const {
+    Vector result = residuals(x);
+    for (const double value : x) result.push_back(error * value);
+    return result;
   }
 };
 
-// Pattern search (Hooke and Jeeves 1961), without derivatives: the loss has kinks where a bucket starts to wait for
-// another.
-Vector descend(const Fit& fit, Vector x) {
-  constexpr double kFirstStep = 0.2, kLastStep = 1e-7;
-  double best = fit.loss(x);
-  const auto try_moves = [&](Vector& point, double& value, double step) {
-    for (size_t i = 0; i < point.size(); ++i) {
-      for (const double sign : {1.0, -1.0}) {
-        Vector moved = point;
-        moved[i] = fit.clamped(i, point[i] + sign * step);
-        const double loss = fit.loss(moved);
-        if (loss < value) {
-          value = loss;
-          point = std::move(moved);
-          break;
-        }
-      }
-    }
-  };
-  for (double step = kFirstStep; step > kLastStep; step /= 2) {
-    for (;;) {
-      Vector explored = x;
-      double value = best;
-      try_moves(explored, value, step);
-      if (value >= best) break;
-      Vector ahead = explored;  // the same move once more, then explore around it
-      for (size_t i = 0; i < x.size(); ++i) ahead[i] = fit.clamped(i, 2 * explored[i] - x[i]);
-      double ahead_value = fit.loss(ahead);
-      try_moves(ahead, ahead_value, step);
-      x = ahead_value < value ? ahead : explored;
-      best = std::min(value, ahead_value);
+double dot(const Vector& a, const Vector& b) {
+  return std::inner_product(a.begin(), a.end(), b.begin(), 0.0);
+}
+
+// Solves a few linear equations with a symmetric positive definite matrix by Gaussian elimination.
+Vector solve(std::vector<Vector> matrix, Vector right) {
+  const size_t n = right.size();
+  for (size_t k = 0; k < n; ++k) {
+    for (size_t i = k + 1; i < n; ++i) {
+      const double factor = matrix[i][k] / matrix[k][k];
+      for (size_t j = k; j < n; ++j) matrix[i][j] -= factor * matrix[k][j];
+      right[i] -= factor * right[k];
     }
   }
-  return x;
+  for (size_t k = n; k-- > 0;) {
+    for (size_t j = k + 1; j < n; ++j) right[k] -= matrix[k][j] * right[j];
+    right[k] /= matrix[k][k];
+  }
+  return right;
+}
+
+struct Point {
+  Vector x, terms;
+  double loss = 0;
+};
+
+Point point_at(const Fit& fit, const Vector& x) {
+  Point point{.x = x, .terms = fit.terms(x)};
+  point.loss = dot(point.terms, point.terms);
+  return point;
+}
+
+// Levenberg and Marquardt's steps (Marquardt 1963) until none improves. The derivatives are those towards the middle of
+// a parameter's range; the loss has kinks where a bucket starts to wait for another.
+Point descend(const Fit& fit, Point point) {
+  constexpr double kDifference = 1e-6, kFirstDamping = 1e-3, kMostDamping = 1e8, kLeastGain = 1e-9;
+  constexpr int kMostSteps = 100;
+  const size_t n = point.x.size();
+  double damping = kFirstDamping;
+  for (int step = 0; step < kMostSteps; ++step) {
+    std::vector<Vector> slopes;  // of every term, for each parameter
+    std::vector<bool> held;      // whether it is at its end, beyond which the loss would fall
+    for (size_t i = 0; i < n; ++i) {
+      Vector moved = point.x;
+      const double difference = point.x[i] + kDifference > fit.parameters[i].limit ? -kDifference : kDifference;
+      moved[i] += difference;
+      Vector& slope = slopes.emplace_back(fit.terms(moved));
+      for (size_t t = 0; t < slope.size(); ++t) slope[t] = (slope[t] - point.terms[t]) / difference;
+    }
+    for (size_t i = 0; i < n; ++i) {
+      const double ahead = point.x[i] - dot(slopes[i], point.terms);
+      held.push_back(fit.clamped(i, ahead) == point.x[i] && ahead != point.x[i]);
+    }
+    const double before = point.loss;
+    for (; damping <= kMostDamping; damping *= 10) {
+      std::vector<Vector> matrix(n, Vector(n, 0));
+      Vector right(n, 0);
+      for (size_t i = 0; i < n; ++i) {
+        if (held[i]) {
+          matrix[i][i] = 1;
+          continue;
+        }
+        for (size_t j = 0; j < n; ++j) matrix[i][j] = held[j] ? 0 : dot(slopes[i], slopes[j]);
+        matrix[i][i] *= 1 + damping;
+        right[i] = -dot(slopes[i], point.terms);
+      }
+      Vector next = solve(matrix, right);
+      for (size_t i = 0; i < n; ++i) next[i] = fit.clamped(i, point.x[i] + next[i]);
+      Point tried = point_at(fit, next);
+      if (tried.loss >= point.loss) continue;
+      point = std::move(tried);
+      damping /= 10;
+      break;
+    }
+    if (point.loss >= before * (1 - kLeastGain)) break;
+  }
+  return point;
 }
 
 // Descends from the best few points of a coarse grid.
 Vector minimize(const Fit& fit) {
   constexpr std::array kGrid = {0.0, 0.05, 0.2, 0.6};  // a parameter that may be negative gets -0.6 instead of 0.2
-  constexpr size_t kStarts = 3;
-  std::vector<std::pair<double, Vector>> starts;
+  constexpr size_t kStarts = 12;
+  std::vector<Point> starts;
   size_t combinations = 1;
   for (size_t i = 0; i < fit.parameters.size(); ++i) combinations *= kGrid.size();
   for (size_t c = 0; c < combinations; ++c) {
@@ -115,19 +158,12 @@ Vector minimize(const Fit& fit) {
       const size_t at = rest % kGrid.size();
       x.push_back(at == 2 && fit.parameters[i].least < 0 ? -kGrid[3] : kGrid[at]);
     }
-    starts.emplace_back(fit.loss(x), x);
+    starts.push_back(point_at(fit, x));
   }
-  std::sort(starts.begin(), starts.end());
+  std::ranges::stable_sort(starts, {}, &Point::loss);
   starts.resize(std::min(kStarts, starts.size()));
-  for (auto& [loss, x] : starts) {
-    x = descend(fit, std::move(x));
-    loss = fit.loss(x);
-  }
-  return std::ranges::min_element(starts, {}, &std::pair<double, Vector>::first)->second;
-}
-
-double norm(const Vector& v) {
-  return std::sqrt(std::inner_product(v.begin(), v.end(), v.begin(), 0.0));
+  for (Point& start : starts) start = descend(fit, std::move(start));
+  return std::ranges::min_element(starts, {}, &Point::loss)->x;
 }
 
 void check_runs(const TensorProfile& profile, const std::vector<MeasuredRun>& runs) {
@@ -211,15 +247,23 @@ CommCosts calibrated(const CommCosts& costs, const Calibration& calibration) {
 Calibration calibrate(const TensorProfile& profile, const CommCosts& costs, const std::vector<MeasuredRun>& runs) {
   check_profile(profile);
   check_runs(profile, runs);
-  const Fit fit{profile, costs, runs, parameters_for(runs)};
-  const Vector x = minimize(fit);
+  Fit fit{profile, costs, runs, parameters_for(runs)};
+  Vector x = minimize(fit);
+  const auto residual = [&] {
+    const Vector residuals = fit.residuals(x);
+    return std::sqrt(dot(residuals, residuals) / static_cast<double>(residuals.size() - x.size()));
+  };
+  const bool has_residual = runs.size() > x.size();
+  if (has_residual && residual() > fit.error) {
+    fit.error = residual();
+    x = minimize(fit);
+  }
   Calibration result = fit.at(x);
-  const Vector residuals = fit.residuals(x);
-  Vector errors = residuals;
+  Vector errors = fit.residuals(x);
   for (double& error : errors) error = std::abs(std::expm1(error));
   result.median_relative_error = median(errors);
   for (const Parameter& parameter : fit.parameters) result.fitted.emplace_back(parameter.name);
-  if (residuals.size() > x.size()) result.residual = norm(residuals) / std::sqrt(static_cast<double>(residuals.size() - x.size()));
+  if (has_residual) result.residual = residual();
   return result;
 }
 

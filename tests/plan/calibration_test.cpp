@@ -87,14 +87,12 @@ TEST(Calibrate, WhatTheRunsDoNotDetermineGetsNoEffect) {
   EXPECT_EQ(calibration.options, SimulationOptions{});
 }
 
-class Residual : public testing::TestWithParam<uint64_t> {};  // of so many fits
-
-TEST_P(Residual, IsTheNoiseOfTheTimes) {
+TEST(Calibrate, ResidualIsTheNoiseOfTheTimes) {
   const SimulationOptions truth = {.overhead_s = 4e-3, .compute_slowdown = 1.4};
   const std::vector<MeasuredRun> exact = runs_of({1000000, 2000000, 3000000, 5000000, 7000000}, truth);
   EXPECT_LT(*calibrate(kProfile, kCosts, exact).residual, 1e-3);
   std::vector<double> squares;
-  for (uint64_t seed = 0; seed < GetParam(); ++seed) {
+  for (uint64_t seed = 0; seed < 60; ++seed) {
     SyntheticNoise noise(seed);
     std::vector<MeasuredRun> runs = exact;
     for (MeasuredRun& run : runs) run.end_s *= std::exp(0.01 * noise.normal());
@@ -102,9 +100,6 @@ TEST_P(Residual, IsTheNoiseOfTheTimes) {
   }
   EXPECT_NEAR(std::sqrt(mean(squares)), 0.01, 0.003);
 }
-
-INSTANTIATE_TEST_SUITE_P(Few, Residual, testing::Values(12));
-INSTANTIATE_TEST_SUITE_P(Full, Residual, testing::Values(60));
 
 TEST(Calibrate, RejectsRunsThatAreNoMeasurement) {
   const auto error = [](const std::vector<MeasuredRun>& runs) { return error_of([&] { calibrate(kProfile, kCosts, runs); }); };
