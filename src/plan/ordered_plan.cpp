@@ -26,7 +26,7 @@ struct OrderedCandidate {
 class OrderedSearch {
  public:
   OrderedSearch(const TensorProfile& profile, const CommCosts& costs, const SearchOptions& options)
-      : profile_(profile), options_(options), run_(profile, costs, options.simulation) {}
+      : options_(options), run_(profile, costs, options.simulation) {}
 
   OrderedCandidate launched(std::vector<Bucket> buckets) {
     run_.set_buckets(buckets);
@@ -34,13 +34,15 @@ class OrderedSearch {
     return {std::move(buckets), period_s};
   }
 
-  // Moves to better plans until no move improves, or `effort` (the buckets and tensors that simulations go over) is used
-  // up.
-  void improve(OrderedCandidate& candidate, int64_t effort) {
-    effort_left_ = effort;
-    for (bool moved = true; moved && effort_left_ > 0;) {
+  // Moves to better plans until no move improves, the plan takes at most `enough_s`, or enough moves were tried.
+  void improve(OrderedCandidate& candidate, double enough_s) {
+    constexpr int64_t kMostTries = 5000, kMostBuckets = 500000;  // buckets in all plans that are tried
+    tries_left_ = std::min(kMostTries, kMostBuckets / std::ssize(candidate.buckets));
+    enough_s_ = enough_s;
+    for (bool moved = true; moved;) {
       moved = false;
       for (size_t k = 0; k < candidate.buckets.size(); ++k) {
+        if (is_done(candidate)) return;
         if (merge(candidate, k)) moved = true;
         if (shift(candidate, k)) moved = true;
         if (cut(candidate, k)) moved = true;
@@ -57,9 +59,11 @@ class OrderedSearch {
   }
 
  private:
+  bool is_done(const OrderedCandidate& candidate) const { return tries_left_ <= 0 || candidate.period_s <= enough_s_; }
+
   bool accept(std::vector<Bucket> buckets, OrderedCandidate& candidate) {
-    if (effort_left_ <= 0 || !allowed(buckets)) return false;
-    effort_left_ -= std::ssize(buckets) + std::ssize(profile_.bytes);
+    if (is_done(candidate) || !allowed(buckets)) return false;
+    --tries_left_;
     OrderedCandidate other = launched(std::move(buckets));
     if (other.period_s >= candidate.period_s * (1 - kLeastImprovement)) return false;
     candidate = std::move(other);
@@ -105,10 +109,10 @@ class OrderedSearch {
     return moved;
   }
 
-  const TensorProfile& profile_;
   const SearchOptions& options_;
   Simulator run_;
-  int64_t effort_left_ = 0;
+  int64_t tries_left_ = 0;
+  double enough_s_ = 0;
 };
 
 // Caps from all bytes down to a quarter of the mean tensor, about three for each factor of two.
@@ -122,12 +126,12 @@ std::vector<int64_t> start_caps(int64_t total_bytes, int64_t tensors) {
   return caps;
 }
 
-// The few best partitions to start from, the best first.
-std::vector<OrderedCandidate> ordered_starts(const TensorProfile& profile, const CommCosts& costs, const SearchOptions& options,
-                                             OrderedSearch& search) {
+// The few best partitions to start from, the best first: `of_backward` and what uniform caps make. All that take at most
+// `enough_s` are as good.
+std::vector<OrderedCandidate> ordered_starts(const TensorProfile& profile, BucketPlan of_backward, const SearchOptions& options,
+                                             double enough_s, OrderedSearch& search) {
   constexpr size_t kStarts = 4;
-  std::vector<BucketPlan> partitions = {
-      exact_plan(profile, costs, {.largest_bucket_bytes = options.largest_bucket_bytes, .simulation = options.simulation})};
+  std::vector<BucketPlan> partitions = {std::move(of_backward)};
   for (const int64_t cap : start_caps(profile.total_bytes(), std::ssize(profile.bytes))) {
     for (const CapRule rule : {CapRule::kAtMost, CapRule::kCloseWhenFull}) {
       partitions.push_back(assign_buckets(profile.bytes, {.cap_bytes = cap, .rule = rule}));
@@ -141,7 +145,8 @@ std::vector<OrderedCandidate> ordered_starts(const TensorProfile& profile, const
     throw InputError(fmt::format("no plan of at most {} buckets, of at most {} bytes; expected more", options.most_buckets,
                                  options.largest_bucket_bytes));
   }
-  std::ranges::stable_sort(starts, {}, [](const OrderedCandidate& start) { return std::pair(start.period_s, start.buckets.size()); });
+  const auto rank = [&](const OrderedCandidate& start) { return std::pair(std::max(start.period_s, enough_s), start.buckets.size()); };
+  std::ranges::stable_sort(starts, {}, rank);
   const auto same = std::ranges::unique(starts, {}, &OrderedCandidate::buckets);
   starts.erase(same.begin(), same.end());
   if (starts.size() > kStarts) starts.resize(kStarts);
@@ -168,20 +173,26 @@ std::vector<int64_t> launch_order_by_need(const TensorProfile& profile, const Bu
   return plan_order(run.order_by_need());
 }
 
-OrderedPlan find_ordered_plan(const TensorProfile& profile, const CommCosts& costs, const SearchOptions& options) {
+OrderedPlan find_ordered_plan(const TensorProfile& profile, const CommCosts& costs, const SearchOptions& options,
+                              std::optional<BucketPlan> of_backward) {
   check_profile(profile);
   check_search(options);
   OrderedPlan result;
   result.bound_s = pipeline_bound_s(profile, costs, options.simulation);
   if (!profile.bytes.empty()) {
-    constexpr int64_t kEffortPerTensor = 5000;  // for each start
-    OrderedSearch search(profile, costs, options);
-    std::vector<OrderedCandidate> candidates = ordered_starts(profile, costs, options, search);
-    for (OrderedCandidate& candidate : candidates) {
-      if (candidate.period_s <= result.bound_s * (1 + options.tolerance)) break;  // no plan is better
-      search.improve(candidate, kEffortPerTensor * std::ssize(profile.bytes));
+    constexpr double kNotNoticed = 1e-4;  // relative: no measurement would show it
+    const double enough_s = result.bound_s * (1 + std::max(options.tolerance, kNotNoticed));
+    if (!of_backward) {
+      of_backward = exact_plan(profile, costs, {.largest_bucket_bytes = options.largest_bucket_bytes, .simulation = options.simulation});
     }
-    const double limit = std::ranges::min_element(candidates, {}, &OrderedCandidate::period_s)->period_s * (1 + options.tolerance);
+    OrderedSearch search(profile, costs, options);
+    std::vector<OrderedCandidate> candidates = ordered_starts(profile, *std::move(of_backward), options, enough_s, search);
+    for (OrderedCandidate& candidate : candidates) {
+      search.improve(candidate, enough_s);
+      if (candidate.period_s <= enough_s) break;
+    }
+    const double least_s = std::ranges::min_element(candidates, {}, &OrderedCandidate::period_s)->period_s;
+    const double limit = std::max(least_s * (1 + options.tolerance), enough_s);
     const auto rank = [&](const OrderedCandidate& c) { return std::pair(c.period_s > limit, c.buckets.size()); };
     result.plan.buckets = std::ranges::min_element(candidates, {}, rank)->buckets;
     result.plan.launch_order = launch_order_by_need(profile, result.plan, costs, options.simulation);
@@ -227,9 +238,9 @@ BucketPlan with_robust_order(const TensorProfile& profile, BucketPlan plan, cons
 }
 
 PredictedOrdered predict_ordered(const TensorProfile& profile, const CommCosts& costs, double bucketed_backward_s, SearchOptions options,
-                                 const std::vector<InputDraw>& draws) {
+                                 const std::vector<InputDraw>& draws, std::optional<BucketPlan> of_backward) {
   options.simulation = with_agreement(options.simulation, costs);
-  OrderedPlan best = find_ordered_plan(profile, costs, options);
+  OrderedPlan best = find_ordered_plan(profile, costs, options, std::move(of_backward));
   best.plan = with_robust_order(profile, std::move(best.plan), draws);
   const Pipeline step = simulate_pipeline(profile, best.plan, costs, options.simulation);
   const double bucketed_period_s = profile.forward_s + bucketed_backward_s + profile.updates_s();

@@ -116,12 +116,16 @@ std::vector<PredictedBaseline> predicted_baselines(const PredictionModel& model,
   return rows;
 }
 
-PredictedPlan predicted_plan(const PredictionModel& model, double uniform_s) {
+BestPlan best_plan(const PredictionModel& model, double uniform_s) {
   BestPlan best = find_best_plan(model.profile, model.costs, model.search);
   if (best.timeline.end_s > uniform_s) {  // under contention, or by less than the search's tolerance
     best.plan = model.odds->least_regret().plan;
     best.timeline = simulate(model.profile, best.plan, model.costs, model.search.simulation);
   }
+  return best;
+}
+
+PredictedPlan predicted_plan(const PredictionModel& model, const BestPlan& best, double uniform_s) {
   const double best_s = best.timeline.end_s;
   if (!(best_s > 0)) throw InputError("the tensors take no time to compute and to send; expected some ready_s or bytes above 0");
   PredictedPlan plan;
@@ -139,8 +143,10 @@ PredictedPlan predicted_plan(const PredictionModel& model, double uniform_s) {
   return plan;
 }
 
-PredictedOrdered predicted_ordered(const PredictionModel& model, double bucketed_backward_s) {
-  PredictedOrdered ordered = predict_ordered(model.profile, model.costs, bucketed_backward_s, model.search, model.all_draws());
+PredictedOrdered predicted_ordered(const PredictionModel& model, const BestPlan& best, double bucketed_backward_s) {
+  const bool contended = model.search.simulation.compute_slowdown != 1;  // then another plan may be better to start from
+  PredictedOrdered ordered = predict_ordered(model.profile, model.costs, bucketed_backward_s, model.search, model.all_draws(),
+                                             contended ? std::nullopt : std::optional(best.plan));
   std::vector<double> periods = drawn_periods(model.profile, ordered.plan, model.draws);
   constexpr double kOutside = 0.025;
   if (periods.empty()) periods = {ordered.period_s};
@@ -191,9 +197,10 @@ Prediction predict(PredictionInputs inputs) {
   result.alpha_beta = fit_alpha_beta(model.costs.isolated.points());
   result.best_uniform = least_regret(model);
   result.curve = predicted_curve(model, caps_of(inputs, result.workload.gradient_bytes));
-  result.best_plan = predicted_plan(model, result.best_uniform.time_s);
+  const BestPlan best = best_plan(model, result.best_uniform.time_s);
+  result.best_plan = predicted_plan(model, best, result.best_uniform.time_s);
   result.baselines = predicted_baselines(model, result.best_plan.backward_s);
-  if (model.profile.knows_forward()) result.ordered = predicted_ordered(model, result.best_uniform.time_s);
+  if (model.profile.knows_forward()) result.ordered = predicted_ordered(model, best, result.best_uniform.time_s);
   if (inputs.sharded) result.sharded = predicted_sharded(model, inputs, result.best_uniform, result.ordered->period_s);
   if (inputs.sensitivity) result.sensitivity = sensitivity_table(model.profile, model.costs, model.rule, model.search);
   return result;

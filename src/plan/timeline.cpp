@@ -176,8 +176,11 @@ void Simulator::set_buckets(std::span<const Bucket> buckets) {
     piece.gather = (*gather_costs_)(static_cast<double>(bytes(bucket)));
   }
   by_need_.resize(pieces_.size());
-  std::iota(by_need_.begin(), by_need_.end(), size_t{0});
-  std::ranges::stable_sort(by_need_, {}, [&](size_t k) { return pieces_[k].needed_s; });
+  const auto needed_s = [&](size_t k) { return pieces_[k].needed_s; };
+  std::iota(by_need_.rbegin(), by_need_.rend(), size_t{0});
+  if (std::ranges::is_sorted(by_need_, std::ranges::less_equal(), needed_s)) return;  // in reverse: the most frequent case
+  std::ranges::reverse(by_need_);
+  std::ranges::stable_sort(by_need_, {}, needed_s);
 }
 
 std::vector<int64_t> Simulator::order_by_need() const {

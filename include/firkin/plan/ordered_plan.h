@@ -31,8 +31,11 @@ struct OrderedPlan {
 
 // A search, not exact. It starts from the partitions of uniform caps and from the best plan for a single backward pass,
 // each launched by need, and improves the best few by local moves: merging, cutting and shifting buckets.
-// Deterministic. Throws InputError if the profile or the options fail their checks, or no plan meets the limits.
-OrderedPlan find_ordered_plan(const TensorProfile& profile, const CommCosts& costs, const SearchOptions& options = {});
+// It ends where the step is within 0.01 % of the bound; of such plans it takes one with few buckets. `of_backward`: that
+// best plan for a single backward pass, if it is known. Deterministic. Throws InputError if the profile or the options
+// fail their checks, or no plan meets the limits.
+OrderedPlan find_ordered_plan(const TensorProfile& profile, const CommCosts& costs, const SearchOptions& options = {},
+                              std::optional<BucketPlan> of_backward = {});
 
 // Seconds from the start of backward; what ends after the end of backward runs under the next forward pass.
 struct PredictedOrderedBucket : PredictedBucket {
@@ -62,7 +65,8 @@ BucketPlan with_robust_order(const TensorProfile& profile, BucketPlan plan, cons
 // `bucketed_backward_s`: backward with its communication under the best uniform cap. The plan is find_ordered_plan()'s,
 // in an order that is robust over the draws. Throws InputError as find_ordered_plan().
 PredictedOrdered predict_ordered(const TensorProfile& profile, const CommCosts& costs, double bucketed_backward_s,
-                                 SearchOptions options = {}, const std::vector<InputDraw>& draws = {});
+                                 SearchOptions options = {}, const std::vector<InputDraw>& draws = {},
+                                 std::optional<BucketPlan> of_backward = {});
 
 // ---- The launch order from observed steps.
 //
