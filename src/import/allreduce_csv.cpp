@@ -87,6 +87,7 @@ bool is_number(std::string_view field) {
 
 struct Source {
   std::string bytes, time, ranks, type;  // columns; empty: none
+  std::string gpus_per_rank, in_place;   // rccl-tests'; the latter tells which side a row is of
   double byte_unit = 1, time_unit = 1;
 };
 
@@ -104,6 +105,10 @@ Source find_columns(const CsvTable& table, const ImportOptions& options) {
       source.ranks = column;
     } else if (column == "type" || column == "dtype") {
       source.type = column;
+    } else if (const std::string name = fmt::format("{}", fmt::join(parts_of(column), "")); name == "inplace") {
+      source.in_place = column;
+    } else if (name == "gpusperrank") {
+      source.gpus_per_rank = column;
     }
   }
   if (source.bytes.empty()) table.fail_at_end(fmt::format("no column of sizes; expected {}", kExpectedColumns));
@@ -118,8 +123,10 @@ Source find_columns(const CsvTable& table, const ImportOptions& options) {
   return source;
 }
 
-// Whether the row has every COLUMN=VALUE that is asked for.
-bool is_wanted(const CsvTable& table, size_t row, const ImportOptions& options) {
+// Whether the row has every COLUMN=VALUE that is asked for, and is of the side that is.
+bool is_wanted(const CsvTable& table, size_t row, const Source& source, const ImportOptions& options) {
+  const bool in_place = !source.in_place.empty() && (table.text(row, source.in_place) == "1" || table.text(row, source.in_place) == "true");
+  if (!source.in_place.empty() && in_place != options.in_place) return false;
   return std::ranges::all_of(options.where, [&](const std::string& condition) {
     const size_t equals = condition.find('=');
     const std::string column = condition.substr(0, equals);
@@ -131,12 +138,22 @@ bool is_wanted(const CsvTable& table, size_t row, const ImportOptions& options) 
   });
 }
 
+// Whether a word names a collective that is no all-reduce: "ReduceScatter", "all_gather_perf".
+bool names_other_collective(const std::string& word) {
+  constexpr std::array<std::string_view, 11> kOthers = {"allgather", "reducescatter", "broadcast", "bcast",    "reduce",   "alltoall",
+                                                        "alltoallv", "gather",        "scatter",   "sendrecv", "hypercube"};
+  std::string name = fmt::format("{}", fmt::join(parts_of(word), ""));
+  if (name.ends_with("perf")) name.resize(name.size() - 4);
+  return std::ranges::find(kOthers, std::string_view(name)) != kOthers.end();
+}
+
 // A column of words (a cluster, a backend, a setting) must say the same in all rows: otherwise times of several
-// settings would mix.
+// settings would mix. None may name another collective.
 void check_one_setting(const CsvTable& table, const std::vector<size_t>& rows, const Source& source) {
   for (const std::string& column : table.columns()) {
     if (column == source.bytes || column == source.time || column == source.ranks || column == source.type) continue;
     const std::string& first = table.text(rows.front(), column);
+    if (names_other_collective(first)) table.fail(rows.front(), fmt::format("{} '{}'; expected all-reduces", column, first));
     for (const size_t row : rows) {
       const std::string& value = table.text(row, column);
       if (value == first || is_number(value) || is_number(first)) continue;
@@ -159,6 +176,7 @@ BenchmarkRow row_of(const CsvTable& table, size_t row, const Source& source, con
   }
   if (!source.ranks.empty()) {
     result.world_size = table.integer(row, source.ranks);
+    if (!source.gpus_per_rank.empty()) result.world_size *= table.integer(row, source.gpus_per_rank);
     if (result.world_size < 1) table.fail(row, fmt::format("{} is {}; expected at least 1", source.ranks, result.world_size));
   }
   if (!source.type.empty()) result.type = table.text(row, source.type);
@@ -177,14 +195,15 @@ bool belongs_to_allreduce_csv(std::string_view line) {
 }
 
 Imported parse_allreduce_times(std::string_view text, const std::string& file, const ImportOptions& options) {
-  const CsvTable table = parse_csv(undecorated(text), file, {.required = {}, .others_allowed = true});
+  const std::string clean = undecorated(text);
+  const CsvTable table = parse_csv(clean, file, {.required = {}, .others_allowed = true});
   const bool of_firkin =
       table.has("bytes") && table.has("world_size") && (table.has("median_s") || table.has("time_s") || table.has("mean_s"));
-  if (of_firkin) return {.table = parse_allreduce_csv(text, file)};
+  if (of_firkin) return {.table = parse_allreduce_csv(clean, file)};
   const Source source = find_columns(table, options);
   std::vector<size_t> wanted;
   for (size_t row = 0; row < table.rows(); ++row) {
-    if (is_wanted(table, row, options)) wanted.push_back(row);
+    if (is_wanted(table, row, source, options)) wanted.push_back(row);
   }
   if (wanted.empty()) table.fail_at_end("no measurements; expected lines of " + fmt::format("{}", fmt::join(table.columns(), ",")));
   check_one_setting(table, wanted, source);

@@ -86,8 +86,40 @@ Imported import_rows(BenchmarkRows found, const ImportOptions& options, const st
   return imported;
 }
 
+namespace {
+
+// UTF-16 with a byte-order mark, which PowerShell's > writes, as ASCII; what else it holds becomes '?'.
+std::string from_utf16(std::string_view text, bool little_endian) {
+  constexpr unsigned kMark = 0xFEFF, kNoBreakSpace = 0xA0, kAscii = 0x80;
+  std::string result;
+  for (size_t i = 0; i + 1 < text.size(); i += 2) {
+    const auto high = static_cast<unsigned char>(text[little_endian ? i + 1 : i]);
+    const auto low = static_cast<unsigned char>(text[little_endian ? i : i + 1]);
+    const unsigned code = 256u * high + low;
+    if (code != kMark) result += code < kAscii ? static_cast<char>(code) : code == kNoBreakSpace ? ' ' : '?';
+  }
+  return result;
+}
+
+// The bytes of a blank that is not ASCII at the beginning of `rest`: no-break, figure, thin, ... spaces (General
+// Punctuation's U+2000 to U+200A and U+202F) and the ideographic one; 0: there is none. `before`: the character before.
+size_t wide_blank(std::string_view rest, char before) {
+  const bool after_ascii = static_cast<unsigned char>(before) < 0x80;
+  if (rest.starts_with("\xC2\xA0")) return 2;
+  if (rest.starts_with("\xE2\x80\xAF") || rest.starts_with("\xE3\x80\x80")) return 3;
+  if (rest.starts_with("\xE2\x80") && rest.size() > 2 && static_cast<unsigned char>(rest[2]) <= 0x8A) return 3;
+  return after_ascii && rest.starts_with('\xA0') ? 1 : 0;  // ISO 8859-1's
+}
+
+}  // namespace
+
 std::string undecorated(std::string_view text) {
-  constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF", kEscape = "\x1b[", kNoBreakSpace = "\xC2\xA0";
+  constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF", kEscape = "\x1b[";
+  std::string converted;
+  if (const bool little = text.starts_with("\xFF\xFE"); little || text.starts_with("\xFE\xFF")) {
+    converted = from_utf16(text, little);
+    text = converted;
+  }
   std::string result;
   result.reserve(text.size());
   for (size_t i = 0; i < text.size();) {
@@ -98,9 +130,9 @@ std::string undecorated(std::string_view text) {
       i += i < text.size() && text[i] != '\n' ? 1 : 0;
     } else if (rest.starts_with(kByteOrderMark)) {
       i += kByteOrderMark.size();
-    } else if (rest.starts_with(kNoBreakSpace)) {
+    } else if (const size_t bytes = wide_blank(rest, i > 0 ? text[i - 1] : ' '); bytes > 0) {
       result += ' ';
-      i += kNoBreakSpace.size();
+      i += bytes;
     } else {
       result += text[i] == '\r' ? ' ' : text[i];
       ++i;

@@ -49,7 +49,8 @@ struct BenchmarkRows {
 // or a time or size is impossible. `expected`: what the file should hold; `end`: where it ends.
 Imported import_rows(BenchmarkRows found, const ImportOptions& options, const std::string& expected, const std::string& end);
 
-// The text without byte-order mark, terminal colours and carriage returns; line breaks stay where they are.
+// The text without byte-order mark, terminal colours, carriage returns and blanks beyond ASCII; line breaks stay where
+// they are. UTF-16 with a byte-order mark becomes ASCII.
 std::string undecorated(std::string_view text);
 
 // Calls `take` with each line and its number, from 1.
@@ -64,6 +65,7 @@ std::optional<int64_t> tagged_integer(std::string_view word);
 // Whether a line is the header or a row of a table of nccl-tests or rccl-tests, the title of one of OSU's, the header
 // of a CSV file with a column of sizes.
 bool belongs_to_nccl_tests(std::string_view line);
+bool is_json(std::string_view text);  // as nccl-tests writes it with -J
 bool belongs_to_osu(const std::vector<std::string_view>& words);
 bool belongs_to_allreduce_csv(std::string_view line);
 

@@ -54,6 +54,11 @@ std::string name_of(ImportFormat format) {
 
 ImportFormat recognize_import(std::string_view text, const std::string& file) {
   const std::string clean = undecorated(text);
+  if (clean.find('\0') != std::string::npos) {
+    throw InputError(
+        fmt::format("{}:1: holds bytes of 0; expected text in UTF-8 (iconv -f UTF-16LE -t UTF-8 {} converts UTF-16)", file, file));
+  }
+  if (is_json(clean)) return ImportFormat::kNcclTests;
   bool nccl_tests = false, osu = false;
   std::string_view first;  // the first line that is neither empty nor a comment
   int64_t first_number = 1;

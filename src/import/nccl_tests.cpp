@@ -3,6 +3,8 @@
 // A row is found by its shape: two whole numbers and the name of an element type (size, count, type), whatever stands
 // before them. What follows is read as the last header says. nccl-tests prints a row in pieces, between which other
 // processes write lines of their own, so a row stays open until its columns are complete or another row begins.
+//
+// The file that nccl-tests writes with -J holds the same as JSON.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -12,6 +14,7 @@
 #include <span>
 
 #include "benchmark_rows.h"
+#include "firkin/base/json_text.h"
 #include "firkin/base/units.h"
 
 namespace firkin {
@@ -29,7 +32,8 @@ struct NcclResult {
   double algorithm_bandwidth = 0, bus_bandwidth = 0;  // GB/s
   double wrong = 0;                                   // elements, or the largest error; 0 too if they were not checked
   double most_wrong = 0;
-  int64_t world_size = 0;  // 0: not stated
+  bool checked_one_side = false;  // out of place, while in-place results were not checked
+  int64_t world_size = 0;         // 0: not stated
 };
 
 constexpr const char* kExpectedRows = "the results of all_reduce_perf";
@@ -67,6 +71,8 @@ std::string other_collective(const NcclResult& result) {
   if (type && result.count > 0 && result.bytes / type->bytes != result.count) {
     return "a collective whose count is of one rank's part (reduce_scatter_perf)";
   }
+  // These name an operation, too, and with two ranks have the bandwidths of an all-reduce.
+  if (result.checked_one_side) return "a collective that is not checked in place (sendrecv_perf, alltoall_perf)";
   return "";
 }
 
@@ -163,6 +169,7 @@ constexpr std::string_view kBetweenWords = " \t\r,;";  // a table may be a CSV f
 struct OpenRow {
   NcclResult result;
   Words columns, values;  // values: as many as were read
+  bool in_place_first = false;
 };
 
 // Takes the words as the row's next values, as far as they fit its columns.
@@ -208,14 +215,15 @@ void continue_row(OpenRow& row, std::span<const std::string_view> words) {
   }
 }
 
-// The word in the column of one of these names; a table with both sides has the out-of-place columns first.
+// The word in the column of one of these names, on that side of a table with both.
 std::optional<std::string_view> value_in(const OpenRow& row, std::initializer_list<std::string_view> names, bool in_place) {
+  const bool takes_second = in_place != row.in_place_first;
   std::optional<size_t> found;
   for (size_t i = 0; i < row.columns.size(); ++i) {
     if (std::ranges::find(names, row.columns[i]) == names.end()) continue;
     const bool is_second = found.has_value();
     found = i;
-    if (!in_place || is_second) break;
+    if (!takes_second || is_second) break;
   }
   return found && *found < row.values.size() ? std::optional(row.values[*found]) : std::nullopt;
 }
@@ -246,6 +254,8 @@ void finish_row(BenchmarkRows& rows, std::optional<OpenRow>& open, const ImportO
   result.bus_bandwidth = *bus;
   result.wrong = *wrong;
   result.most_wrong = counts_wrong ? 0 : kMostError;
+  const auto is_unchecked = [&](bool in_place) { return value_in(row, {"#wrong", "error", "res"}, in_place) == "N/A"; };
+  result.checked_one_side = is_unchecked(true) && !is_unchecked(false);
   add_result(rows, result, options);
 }
 
@@ -255,6 +265,7 @@ struct Run {
   std::set<int64_t> ranks;  // those of the first communicator
   bool split = false;       // whether there are several
   Words columns;
+  bool in_place_first = false;  // whether the columns of in-place times come before the others
 
   int64_t world_size() const {
     if (ranks.empty()) return 0;
@@ -288,12 +299,19 @@ void read_device(Run& run, const Words& words) {
   }
 }
 
+// Reads which side of a table is on the left from the line above its header, or from the header itself.
+void read_sides(Run& run, const Words& words) {
+  const auto in_place = std::ranges::find(words, "in-place"), out_of_place = std::ranges::find(words, "out-of-place");
+  if (in_place != words.end() && out_of_place != words.end()) run.in_place_first = in_place < out_of_place;
+}
+
 BenchmarkRows rows_of_table(std::string_view text, const std::string& file, const ImportOptions& options) {
   BenchmarkRows rows;
   Run run;
   std::optional<OpenRow> open;
   for_each_line(text, [&](int64_t number, std::string_view line) {
     const Words words = words_of(line, kBetweenWords);
+    read_sides(run, words);
     if (const std::string program = program_in(words); !program.empty()) {
       run = {.program = program, .ranks = {}, .columns = {}};
     } else if (std::ranges::count(words, "nThread") > 0) {
@@ -312,7 +330,8 @@ BenchmarkRows rows_of_table(std::string_view text, const std::string& file, cons
                          .type = std::string(words[begin + 2]),
                          .world_size = run.world_size()},
               .columns = run.columns,
-              .values = {}};
+              .values = {},
+              .in_place_first = run.in_place_first};
       take_values(*open, std::span(words).subspan(begin + 3));
     } else {
       read_device(run, words);
@@ -323,7 +342,56 @@ BenchmarkRows rows_of_table(std::string_view text, const std::string& file, cons
   return rows;
 }
 
+BenchmarkRows rows_of_json(const std::string& text, const std::string& file, const ImportOptions& options) {
+  using Json = nlohmann::json;
+  constexpr const char* kExpectedJson = "what all_reduce_perf writes with -J, or the log that it prints";
+  const Json log = parse_json(text, file, kExpectedJson);
+  BenchmarkRows rows;
+  try {
+    const Json& config = log.at("config");
+    const Json& devices = config.at("devices");
+    // Each process lists its first device alone.
+    const auto is_of_first_group = [&](const Json& device) { return device.at("group") == devices.at(0).at("group"); };
+    const int64_t world_size =
+        std::ranges::count_if(devices, is_of_first_group) * config.at("nthreads").get<int64_t>() * config.at("ngpus").get<int64_t>();
+    const std::string program = program_in({"starting:", log.at("args").at(0).get_ref<const std::string&>()});
+    const Json& results = log.at("results");
+    for (size_t i = 0; i < results.size(); ++i) {
+      const Json& side = results[i].at(options.in_place || results[i].at("out_of_place").is_null() ? "in_place" : "out_of_place");
+      NcclResult result{.where = fmt::format("{}: result {}", file, i + 1),
+                        .program = program,
+                        .bytes = results[i].at("size").get<int64_t>(),
+                        .count = results[i].at("count").get<int64_t>(),
+                        .type = results[i].at("type").get<std::string>(),
+                        .operation = results[i].at("redop").get<std::string>(),
+                        .root = results[i].at("root").get<std::string>().ends_with("-1") ? -1 : 0,
+                        .world_size = world_size};
+      if (side.contains("cpu_time")) {
+        rows.skip("rows of CPU times (-C)", result.where);
+        continue;
+      }
+      result.time_us = side.at("time").get<double>();
+      result.algorithm_bandwidth = side.at("alg_bw").get<double>();
+      result.bus_bandwidth = side.at("bus_bw").get<double>();
+      if (!side.at("nwrong").is_null()) result.wrong = side.at("nwrong").get<double>();
+      const auto is_unchecked = [&](const char* name) {
+        return !results[i].at(name).is_null() && results[i].at(name).at("nwrong").is_null();
+      };
+      result.checked_one_side = is_unchecked("in_place") && !is_unchecked("out_of_place");
+      add_result(rows, result, options);
+    }
+  } catch (const Json::exception&) {
+    fail(file, fmt::format("JSON of another kind; expected {}", kExpectedJson));
+  }
+  return rows;
+}
+
 }  // namespace
+
+bool is_json(std::string_view text) {
+  const size_t begin = text.find_first_not_of("[ \n\t");  // rccl-tests writes an array
+  return begin != std::string_view::npos && text[begin] == '{';
+}
 
 bool belongs_to_nccl_tests(std::string_view line) {
   const Words words = words_of(line);
@@ -333,7 +401,8 @@ bool belongs_to_nccl_tests(std::string_view line) {
 Imported parse_nccl_tests(std::string_view text, const std::string& file, const ImportOptions& options) {
   const std::string clean = undecorated(text);
   const auto last_line = 1 + std::count(clean.begin(), clean.empty() ? clean.end() : clean.end() - 1, '\n');
-  return import_rows(rows_of_table(clean, file, options), options, kExpectedRows, at_line(file, last_line));
+  BenchmarkRows rows = is_json(clean) ? rows_of_json(clean, file, options) : rows_of_table(clean, file, options);
+  return import_rows(std::move(rows), options, kExpectedRows, at_line(file, last_line));
 }
 
 }  // namespace firkin

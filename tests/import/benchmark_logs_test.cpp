@@ -68,6 +68,10 @@ const std::string kOldTable =  // nccl-tests 2.10 and older: no root, and the la
 const std::string kBroadcast =  // of two ranks, where its bandwidths are those of an all-reduce
     "#       size         count    type    root     time   algbw   busbw  error     time   algbw   busbw  error\n"
     "     1000000        250000   float       0   100.00   10.00   10.00    N/A   125.00    8.00    8.00    N/A\n";
+const std::string kSides = "#                              out-of-place                       in-place\n";
+const std::string kOtherSides = "#                              in-place                       out-of-place\n";
+const std::string kSendRecv =  // of two ranks; it is not checked in place
+    kHeader + "     1000000        250000     float     sum      -1   100.00   10.00   10.00      0   125.00    8.00    8.00    N/A\n";
 const std::string kReduceScatter =
     kHeader + "     1000000         31250     float     sum      -1   100.00   10.00    8.75      0   125.00    8.00    7.00      0\n";
 const std::string kAllGather =
@@ -107,6 +111,28 @@ const std::string kNamedSides =
     "size,count,type,redop,root,out-of-place time,out-of-place algbw,out-of-place busbw,#wrong,in-place time,in-place "
     "algbw,in-place busbw,#wrong\n";
 
+// Each character as two bytes, behind a byte-order mark.
+std::string utf16(const std::string& text, bool little_endian) {
+  std::string result = little_endian ? "\xFF\xFE" : "\xFE\xFF";
+  for (const char c : text) result += little_endian ? std::string{c, '\0'} : std::string{'\0', c};
+  return result;
+}
+
+// The file of -J, of two processes with four devices each, of which they list the first. As text, `kTable`.
+std::string json(const std::string& program, const std::string& wrong_in_place = "0.000000") {
+  const auto result = [&](int64_t bytes, double time_us, double in_place_us) {
+    const auto side = [&](double us, const std::string& wrong) {
+      const double gigabytes = static_cast<double>(bytes) / us / 1e3;
+      return fmt::format(R"({{"time":{:f},"alg_bw":{:f},"bus_bw":{:f},"nwrong":{}}})", us, gigabytes, 1.75 * gigabytes, wrong);
+    };
+    return fmt::format(R"({{"size":{},"count":{},"type":"float","redop":"sum","root":"    -1","out_of_place":{},"in_place":{}}})", bytes,
+                       bytes / 4, side(time_us, "0.000000"), side(in_place_us, wrong_in_place));
+  };
+  return fmt::format(R"({{"version":1,"args":["./build/{}","-J","x"],"env":["A=NCCL"],"nccl_version":22907,"config":{{"nthreads":1,)"
+                     R"("ngpus":4,"devices":[{{"rank":0,"group":0}},{{"rank":4,"group":0}}]}},"results":[{},{}]}})",
+                     program, result(1000000, 100, 125), result(4000000, 200, 250));
+}
+
 struct Log {
   const char* name;
   std::string text;
@@ -132,6 +158,16 @@ const Log kLogs[] = {
     {"colours", devices(8) + replaced(kTable, "sum", "\x1b[1;32msum\x1b[0m"), "", {}},
     {"byte_order_mark", "\xEF\xBB\xBF" + devices(8) + kTable, "", {}},
     {"windows_line_ends", replaced(devices(8) + kTable, "\n", "\r\n"), "", {}},
+    {"utf16_of_powershell", utf16(devices(8) + kTable, true), "", {}},
+    {"utf16_of_the_other_order", utf16(replaced(devices(8) + kTable, "\n", "\r\n"), false), "", {}},
+    {"no_break_spaces", replaced(devices(8) + kTable, "  ", " \xC2\xA0"), "", {}},
+    {"no_break_spaces_of_latin_1", replaced(devices(8) + kTable, "  ", " \xA0"), "", {}},
+    {"spaces_of_a_web_page", replaced(replaced(devices(8) + kTable, "   ", "\xE2\x80\x83"), "  ", "\xE3\x80\x80"), "", {}},
+    {"json", json("all_reduce_perf"), "", {}},
+    {"sides_named", devices(8) + kSides + kTable, "", {}},
+    {"in_place_on_the_left", devices(8) + kOtherSides + kTable, "", {.in_place = true}},
+    {"out_of_place_on_the_right", kOtherSides + kHeader + "1000000 250000 float sum -1 125.00 8.00 14.00 0 100.00 10.00 17.50 0\n" +
+                                      "4000000 1000000 float sum -1 250.00 16.00 28.00 0 200.00 20.00 35.00 0\n"},
     {"rccl_tests", "# nThread 1 nGpus 8\n#\nrccl-tests: Version develop:5272cd1\n" + devices(8) + kTable, "", {}},
     {"command_and_warnings_before",
      "Warning: Permanently added 'worker-1' (ED25519) to the list of known hosts.\n"
@@ -248,6 +284,19 @@ const Refusal kRefusals[] = {
      kReduce,
      "log:2: only rows of a reduction to one rank (reduce_perf); expected the results of all_reduce_perf",
      {.world_size = 2}},
+    {"sendrecv_of_two",
+     kSendRecv,
+     "log:2: only rows of a collective that is not checked in place (sendrecv_perf, alltoall_perf); expected the results of "
+     "all_reduce_perf",
+     {.world_size = 2}},
+    {"json_of_sendrecv", json("sendrecv_perf"), "log: result 1: only rows of sendrecv_perf; expected the results of all_reduce_perf"},
+    {"json_of_an_unnamed_sendrecv", json("a.out", "null"),
+     "log: result 1: only rows of a collective that is not checked in place (sendrecv_perf, alltoall_perf); expected the results of "
+     "all_reduce_perf"},
+    {"json_of_something_else", "[\n{\"size\": 8, \"time\": 1}\n]\n",
+     "log: JSON of another kind; expected what all_reduce_perf writes with -J, or the log that it prints"},
+    {"json_cut_off", json("all_reduce_perf").substr(0, 600),
+     "log:1: not JSON; expected what all_reduce_perf writes with -J, or the log that it prints"},
     {"named", "$ ./build/sendrecv_perf -b 1M\n" + kTable, "log:3: only rows of sendrecv_perf; expected the results of all_reduce_perf"},
     {"cpu_times", kCpuTime, "log:2: only rows of CPU times (-C); expected the results of all_reduce_perf"},
     {"types_without_float", kHeader + kHalf + replaced(kHalf, "    half", "bfloat16"),

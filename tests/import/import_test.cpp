@@ -56,6 +56,8 @@ TEST(ImportFiles, RecognizesAFormatByWhatItHolds) {
   EXPECT_EQ(recognize_import("make: nothing to do\n# OSU MPI Allreduce Latency Test v7.3\n", "f"), ImportFormat::kOsu);
   EXPECT_THAT(error_of([] { recognize_import("\na,b\n", "f"); }), HasSubstr("f:2: unknown format; expected layer sizes"));
   EXPECT_THAT(error_of([] { recognize_import("", "f"); }), HasSubstr("f:1: unknown format"));
+  EXPECT_THAT(error_of([] { recognize_import(std::string("b\0y\0t\0e\0s\0", 10), "f"); }),
+              EndsWith("expected text in UTF-8 (iconv -f UTF-16LE -t UTF-8 f converts UTF-16)"));
 }
 
 TEST(ImportFiles, TakesRowsByAColumnOrRefusesTo) {
@@ -129,6 +131,18 @@ const Table kTables[] = {
     {"firkin", "bytes,world_size,median_s,gap_s\n1048576,8,0.0001,0.00009\n4194304,8,0.0002,\n"},
     {"out_of_place", "# source\nranks,bytes,time_us_oop,busbw_oop_GBps,time_us_ip\n8,1048576,100,18,125\n8,4194304,200,36,250\n"},
     {"in_place", "ranks,bytes,time_us_oop,time_us_ip\n8,1048576,90,100\n8,4194304,190,200\n", {.in_place = true}},
+    {"mark_before_firkins_own",
+     "\xEF\xBB\xBF"
+     "bytes,world_size,median_s\r\n1048576,8,0.0001\r\n4194304,8,0.0002\r\n"},
+    {"rccl_tests_out_of_place",
+     "numCycle,collective,nodes,ranks,ranksPerNode,gpusPerRank,size,type,redop,inplace,time,algbw,busbw,#wrong\n"
+     "0,AllReduce,1,2,2,4,1048576,float,sum,0,100,1,1,0\n0,AllReduce,1,2,2,4,1048576,float,sum,1,125,1,1,0\n"
+     "0,AllReduce,1,2,2,4,4194304,float,sum,0,200,1,1,0\n0,AllReduce,1,2,2,4,4194304,float,sum,1,250,1,1,0\n",
+     {.unit = "us"}},
+    {"rccl_tests_in_place",
+     "numCycle,collective,gpus,size,type,redop,inplace,time\n0,AllReduce,8,1048576,float,sum,0,90\n0,AllReduce,8,1048576,float,sum,1,100\n"
+     "0,AllReduce,8,4194304,float,sum,1,200\n",
+     {.in_place = true, .unit = "us"}},
     {"mebibytes", "source_repo,world_size,size_mib,time_ms\na/b,8,1,0.1\na/b,8,4,0.2\n"},
     {"seconds", "ranks,MiB,time_s\n8,1,0.0001\n8,4,0.0002\n"},
     {"course",
@@ -183,6 +197,8 @@ TEST(AllReduceCsv, IsRefusedWithTheLineAndWhatWasExpected) {
   EXPECT_EQ(csv_error("elements,time_us\n8,1\n"), "t.csv:2: no column of sizes; expected columns such as bytes, time_us and ranks");
   EXPECT_EQ(csv_error("backend,bytes,time_us,ranks\nnccl,8,1,2\ngloo,8,1,2\n"),
             "t.csv:3: backend 'gloo' after 'nccl'; expected one, as --where 'backend=nccl' chooses");
+  EXPECT_EQ(csv_error("collective,bytes,time_us,ranks\nReduceScatter,8,1,2\n"),
+            "t.csv:2: collective 'ReduceScatter'; expected all-reduces");
   EXPECT_THAT(csv_error("bytes,time_us,ranks\n8,1,2\n", {.where = {"config=x"}}), HasSubstr("--where config=x: expected COLUMN=VALUE"));
   EXPECT_THAT(csv_error("bytes,time_us,ranks\n8,1,2\n", {.where = {"ranks=3"}}), HasSubstr("t.csv:2: no measurements"));
   EXPECT_EQ(csv_error("bytes,time_us,ranks\n0,1,2\n"), "t.csv:2: bytes is 0; expected at least 1");
