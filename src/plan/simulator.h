@@ -154,6 +154,7 @@ class Simulator {
     double update_s = 0;  // in forward
     double step_s = 0;    // `sharded`: before forward
     CallCost gather = {};
+    size_t urgency = 0;  // its place in by_urgency_
     double arrival = 0;
     bool updated = false;
   };
@@ -176,8 +177,9 @@ class Simulator {
   std::vector<double> update_before_;        // update_s of the tensors before tensor i
   std::vector<int64_t> needed_before_;       // the last tensor before tensor i that forward needs earlier; -1: none
   std::vector<Piece> pieces_;
-  std::vector<size_t> by_need_;   // pieces, in the order in which forward needs them
-  std::vector<size_t> arrivals_;  // pieces, in the order in which they arrive
+  std::vector<size_t> by_need_;     // pieces, in the order in which forward needs them
+  std::vector<size_t> by_urgency_;  // the same, of those needed at once the one with the longest update first
+  std::vector<size_t> arrivals_;    // pieces, in the order in which they arrive
   size_t next_arrival_ = 0;
 };
 

@@ -8,7 +8,6 @@
 #include <initializer_list>
 #include <numeric>
 #include <queue>
-#include <tuple>
 #include <utility>
 
 #include "firkin/base/error.h"
@@ -176,26 +175,34 @@ void Simulator::set_buckets(std::span<const Bucket> buckets) {
     piece.gather = (*gather_costs_)(static_cast<double>(bytes(bucket)));
   }
   by_need_.resize(pieces_.size());
-  const auto needed_s = [&](size_t k) { return pieces_[k].needed_s; };
   std::iota(by_need_.rbegin(), by_need_.rend(), size_t{0});
-  if (std::ranges::is_sorted(by_need_, std::ranges::less_equal(), needed_s)) return;  // in reverse: the most frequent case
-  std::ranges::reverse(by_need_);
-  std::ranges::stable_sort(by_need_, {}, needed_s);
+  const auto needed_s = [&](size_t k) { return pieces_[k].needed_s; };
+  const bool reversed = std::ranges::adjacent_find(by_need_, std::greater_equal(), needed_s) == by_need_.end();  // mostly
+  if (!reversed) {
+    std::ranges::reverse(by_need_);
+    std::ranges::stable_sort(by_need_, {}, needed_s);
+  }
+  // Of buckets needed at the same time, the one with the longest update is the most urgent: it runs while the others
+  // arrive.
+  by_urgency_ = by_need_;
+  if (!reversed) std::ranges::stable_sort(by_urgency_, {}, [&](size_t k) { return std::pair(pieces_[k].needed_s, -pieces_[k].update_s); });
+  for (size_t rank = 0; rank < by_urgency_.size(); ++rank) pieces_[by_urgency_[rank]].urgency = rank;
 }
 
 std::vector<int64_t> Simulator::order_by_need() const {
-  // Of buckets needed at the same time, the one with the longest update goes first: it runs while the others arrive.
-  using Candidate = std::tuple<double, double, size_t>;
-  std::priority_queue<Candidate, std::vector<Candidate>, std::greater<>> ready;
+  std::vector<size_t> room;
+  room.reserve(pieces_.size());
+  std::priority_queue<size_t, std::vector<size_t>, std::greater<>> ready({}, std::move(room));  // by urgency
   std::vector<int64_t> order;
+  order.reserve(pieces_.size());
   double now = 0, launch = 0, link_free = kLongAgo;
   for (size_t next = 0; order.size() < pieces_.size();) {
     const auto calls = static_cast<double>(order.size() + 1);
     const auto ready_at = [&](size_t k) { return (pieces_[k].ready_s + options_.overhead_s * calls) * options_.compute_slowdown; };
     now = std::max(now, link_free);
     if (ready.empty()) now = std::max(now, ready_at(next));
-    for (; next < pieces_.size() && ready_at(next) <= now; ++next) ready.emplace(pieces_[next].needed_s, -pieces_[next].update_s, next);
-    const size_t k = std::get<size_t>(ready.top());
+    for (; next < pieces_.size() && ready_at(next) <= now; ++next) ready.push(pieces_[next].urgency);
+    const size_t k = by_urgency_[ready.top()];
     ready.pop();
     order.push_back(static_cast<int64_t>(k));
     launch = std::max(launch, ready_at(k));
