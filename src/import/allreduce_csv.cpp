@@ -11,6 +11,7 @@
 #include "firkin/base/csv.h"
 #include "firkin/base/error.h"
 #include "firkin/base/units.h"
+#include "firkin/plan/uncertainty.h"
 
 namespace firkin {
 namespace {
@@ -24,8 +25,11 @@ constexpr std::array kByteUnits = {Unit{"bytes", 1},  Unit{"byte", 1},   Unit{"b
                                    Unit{"gib", kGiB}, Unit{"kb", kKilo}, Unit{"mb", kMega}, Unit{"gb", kGiga}};
 constexpr std::array kTimeUnits = {Unit{"s", 1},       Unit{"sec", 1},   Unit{"seconds", 1}, Unit{"ms", 1e-3},
                                    Unit{"msec", 1e-3}, Unit{"us", 1e-6}, Unit{"usec", 1e-6}, Unit{"ns", 1e-9}};
-constexpr std::array<std::string_view, 9> kRanks = {"world_size", "ranks",  "nranks",   "n_ranks", "num_ranks",
-                                                    "gpus",       "n_gpus", "num_gpus", "np"};
+// Of a column's name without what is no letter or digit.
+constexpr std::array<std::string_view, 15> kRanks = {"worldsize", "world",    "ranks",   "nranks",    "numranks",
+                                                     "gpus",      "ngpus",    "numgpus", "processes", "numprocesses",
+                                                     "procs",     "numprocs", "nprocs",  "nproc",     "np"};
+constexpr std::array<std::string_view, 3> kNodes = {"nodes", "nnodes", "numnodes"};
 constexpr std::array<std::string_view, 5> kTimes = {"median", "time", "latency", "average", "mean"};  // the best first
 constexpr const char* kCourseDeviation = "stdev_time";                                                // seconds
 constexpr const char* kExpectedColumns = "columns such as bytes, time_us and ranks";
@@ -50,6 +54,10 @@ std::vector<std::string> parts_of(std::string_view name) {
   }
   if (parts.back().empty()) parts.pop_back();
   return parts;
+}
+
+std::string joined(std::string_view name) {
+  return fmt::format("{}", fmt::join(parts_of(name), ""));
 }
 
 // Bytes per unit of a column of sizes; none if it is another column.
@@ -101,11 +109,11 @@ Source find_columns(const CsvTable& table, const ImportOptions& options) {
     } else if (const auto rank = time_rank(column, options.in_place); rank && *rank < best) {
       source.time = column;
       best = *rank;
-    } else if (std::ranges::find(kRanks, std::string_view(column)) != kRanks.end()) {
+    } else if (const std::string name = joined(column); std::ranges::find(kRanks, std::string_view(name)) != kRanks.end()) {
       source.ranks = column;
     } else if (column == "type" || column == "dtype") {
       source.type = column;
-    } else if (const std::string name = fmt::format("{}", fmt::join(parts_of(column), "")); name == "inplace") {
+    } else if (name == "inplace") {
       source.in_place = column;
     } else if (name == "gpusperrank") {
       source.gpus_per_rank = column;
@@ -142,21 +150,22 @@ bool is_wanted(const CsvTable& table, size_t row, const Source& source, const Im
 bool names_other_collective(const std::string& word) {
   constexpr std::array<std::string_view, 11> kOthers = {"allgather", "reducescatter", "broadcast", "bcast",    "reduce",   "alltoall",
                                                         "alltoallv", "gather",        "scatter",   "sendrecv", "hypercube"};
-  std::string name = fmt::format("{}", fmt::join(parts_of(word), ""));
+  std::string name = joined(word);
   if (name.ends_with("perf")) name.resize(name.size() - 4);
   return std::ranges::find(kOthers, std::string_view(name)) != kOthers.end();
 }
 
 // A column of words (a cluster, a backend, a setting) must say the same in all rows: otherwise times of several
-// settings would mix. None may name another collective.
+// settings would mix; so must the number of nodes where none of ranks is stated. None may name another collective.
 void check_one_setting(const CsvTable& table, const std::vector<size_t>& rows, const Source& source) {
   for (const std::string& column : table.columns()) {
     if (column == source.bytes || column == source.time || column == source.ranks || column == source.type) continue;
     const std::string& first = table.text(rows.front(), column);
     if (names_other_collective(first)) table.fail(rows.front(), fmt::format("{} '{}'; expected all-reduces", column, first));
+    const bool counts_nodes = source.ranks.empty() && std::ranges::find(kNodes, std::string_view(joined(column))) != kNodes.end();
     for (const size_t row : rows) {
       const std::string& value = table.text(row, column);
-      if (value == first || is_number(value) || is_number(first)) continue;
+      if (value == first || (!counts_nodes && (is_number(value) || is_number(first)))) continue;
       table.fail(row, fmt::format("{} '{}' after '{}'; expected one, as --where '{}={}' chooses", column, value, first, column, first));
     }
   }
@@ -176,8 +185,14 @@ BenchmarkRow row_of(const CsvTable& table, size_t row, const Source& source, con
   }
   if (!source.ranks.empty()) {
     result.world_size = table.integer(row, source.ranks);
-    if (!source.gpus_per_rank.empty()) result.world_size *= table.integer(row, source.gpus_per_rank);
     if (result.world_size < 1) table.fail(row, fmt::format("{} is {}; expected at least 1", source.ranks, result.world_size));
+    if (!source.gpus_per_rank.empty()) {
+      const int64_t gpus = table.integer(row, source.gpus_per_rank);
+      if (gpus < 1 || result.world_size > kLargestWorld / gpus) {
+        table.fail(row, fmt::format("{} is {}; expected at least 1, and at most {} in all", source.gpus_per_rank, gpus, kLargestWorld));
+      }
+      result.world_size *= gpus;
+    }
   }
   if (!source.type.empty()) result.type = table.text(row, source.type);
   if (table.has(kCourseDeviation)) {
@@ -187,15 +202,29 @@ BenchmarkRow row_of(const CsvTable& table, size_t row, const Source& source, con
   return result;
 }
 
+// The text with commas where its header has semicolons or tabs.
+std::string with_commas(std::string text) {
+  bool in_header = true, has_commas = false;
+  for_each_line(text, [&](int64_t, std::string_view line) {
+    const auto words = words_of(line);
+    if (!in_header || words.empty() || words[0].starts_with('#')) return;
+    in_header = false;
+    has_commas = line.find(',') != std::string_view::npos;
+  });
+  if (has_commas) return text;
+  for (char& c : text) c = c == ';' || c == '\t' ? ',' : c;
+  return text;
+}
+
 }  // namespace
 
 bool belongs_to_allreduce_csv(std::string_view line) {
-  const std::vector<std::string_view> fields = words_of(line, ",");
+  const std::vector<std::string_view> fields = words_of(line, ",;\t");
   return fields.size() > 1 && std::ranges::any_of(fields, [](std::string_view field) { return bytes_in(field).has_value(); });
 }
 
 Imported parse_allreduce_times(std::string_view text, const std::string& file, const ImportOptions& options) {
-  const std::string clean = undecorated(text);
+  const std::string clean = with_commas(undecorated(text));
   const CsvTable table = parse_csv(clean, file, {.required = {}, .others_allowed = true});
   const bool of_firkin =
       table.has("bytes") && table.has("world_size") && (table.has("median_s") || table.has("time_s") || table.has("mean_s"));

@@ -231,6 +231,7 @@ Imported parse_osu(std::string_view text, const std::string& file, const ImportO
       const auto time_us = parse_number<double>(words[begin + 1]);
       if (!bytes || !time_us) return;
       if (benchmark != "Allreduce") return rows.skip("rows of OSU's " + benchmark, at_line(file, number));
+      if (words.back() == "Fail") return rows.skip("rows whose validation failed", at_line(file, number));
       rows.rows.push_back({.where = at_line(file, number), .bytes = *bytes, .seconds = *time_us * kMicrosecond, .type = type});
     }
   });

@@ -164,7 +164,7 @@ bool is_csv_header(const Words& fields) {
   return (has("time") || has("cputime")) && has("algbw") && has("busbw") && std::ranges::all_of(*columns, is_known);
 }
 
-constexpr std::string_view kBetweenWords = " \t\r,;";  // a table may be a CSV file
+constexpr std::string_view kBetweenWords = " \t\r,;|";  // a table may be a CSV file, or one of Markdown
 
 struct OpenRow {
   NcclResult result;
@@ -346,26 +346,27 @@ BenchmarkRows rows_of_json(const std::string& text, const std::string& file, con
   using Json = nlohmann::json;
   constexpr const char* kExpectedJson = "what all_reduce_perf writes with -J, or the log that it prints";
   const Json log = parse_json(text, file, kExpectedJson);
+  const auto count_of = [](const Json& value) { return value.get_ref<const uint64_t&>(); };  // throws for other numbers
   BenchmarkRows rows;
   try {
     const Json& config = log.at("config");
     const Json& devices = config.at("devices");
     // Each process lists its first device alone.
     const auto is_of_first_group = [&](const Json& device) { return device.at("group") == devices.at(0).at("group"); };
-    const int64_t world_size =
-        std::ranges::count_if(devices, is_of_first_group) * config.at("nthreads").get<int64_t>() * config.at("ngpus").get<int64_t>();
+    const uint64_t world_size = static_cast<uint64_t>(std::ranges::count_if(devices, is_of_first_group)) * count_of(config.at("nthreads")) *
+                                count_of(config.at("ngpus"));
     const std::string program = program_in({"starting:", log.at("args").at(0).get_ref<const std::string&>()});
     const Json& results = log.at("results");
     for (size_t i = 0; i < results.size(); ++i) {
       const Json& side = results[i].at(options.in_place || results[i].at("out_of_place").is_null() ? "in_place" : "out_of_place");
       NcclResult result{.where = fmt::format("{}: result {}", file, i + 1),
                         .program = program,
-                        .bytes = results[i].at("size").get<int64_t>(),
-                        .count = results[i].at("count").get<int64_t>(),
+                        .bytes = static_cast<int64_t>(count_of(results[i].at("size"))),
+                        .count = static_cast<int64_t>(count_of(results[i].at("count"))),
                         .type = results[i].at("type").get<std::string>(),
                         .operation = results[i].at("redop").get<std::string>(),
                         .root = results[i].at("root").get<std::string>().ends_with("-1") ? -1 : 0,
-                        .world_size = world_size};
+                        .world_size = static_cast<int64_t>(world_size)};
       if (side.contains("cpu_time")) {
         rows.skip("rows of CPU times (-C)", result.where);
         continue;
@@ -394,7 +395,7 @@ bool is_json(std::string_view text) {
 }
 
 bool belongs_to_nccl_tests(std::string_view line) {
-  const Words words = words_of(line);
+  const Words words = words_of(line, " \t\r|");
   return columns_in(words) || find_row(words) != std::string_view::npos || is_csv_header(words_of(line, kBetweenWords));
 }
 

@@ -143,6 +143,8 @@ const Table kTables[] = {
      "numCycle,collective,gpus,size,type,redop,inplace,time\n0,AllReduce,8,1048576,float,sum,0,90\n0,AllReduce,8,1048576,float,sum,1,100\n"
      "0,AllReduce,8,4194304,float,sum,1,200\n",
      {.in_place = true, .unit = "us"}},
+    {"semicolons", "# a, b\nbytes;time_us;ranks\n1048576;100;8\n4194304;200;8\n"},
+    {"tabs", "bytes\ttime_us\tworld\n1048576\t100\t8\n4194304\t200\t8\n"},
     {"mebibytes", "source_repo,world_size,size_mib,time_ms\na/b,8,1,0.1\na/b,8,4,0.2\n"},
     {"seconds", "ranks,MiB,time_s\n8,1,0.0001\n8,4,0.0002\n"},
     {"course",
@@ -197,6 +199,9 @@ TEST(AllReduceCsv, IsRefusedWithTheLineAndWhatWasExpected) {
   EXPECT_EQ(csv_error("elements,time_us\n8,1\n"), "t.csv:2: no column of sizes; expected columns such as bytes, time_us and ranks");
   EXPECT_EQ(csv_error("backend,bytes,time_us,ranks\nnccl,8,1,2\ngloo,8,1,2\n"),
             "t.csv:3: backend 'gloo' after 'nccl'; expected one, as --where 'backend=nccl' chooses");
+  EXPECT_EQ(csv_error("nodes,bytes,time_us\n1,8,1\n2,8,1\n", {.world_size = 8}),
+            "t.csv:3: nodes '2' after '1'; expected one, as --where 'nodes=1' chooses");
+  EXPECT_THAT(csv_error("bytes;time_us;ranks\n8;1,5;2\n"), HasSubstr("t.csv:2:"));
   EXPECT_EQ(csv_error("collective,bytes,time_us,ranks\nReduceScatter,8,1,2\n"),
             "t.csv:2: collective 'ReduceScatter'; expected all-reduces");
   EXPECT_THAT(csv_error("bytes,time_us,ranks\n8,1,2\n", {.where = {"config=x"}}), HasSubstr("--where config=x: expected COLUMN=VALUE"));
