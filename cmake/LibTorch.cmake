@@ -6,7 +6,7 @@
 # LibTorch too.
 
 if(NOT FIRKIN_TORCH_VERSIONS)
-  set(FIRKIN_TORCH_VERSIONS 2.11 2.12 2.13 2.14)
+  set(FIRKIN_TORCH_VERSIONS 2.11 2.12 2.13 2.14 2.15)
 endif()
 
 include(${CMAKE_CURRENT_LIST_DIR}/FirkinPython.cmake)
