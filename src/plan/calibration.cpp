@@ -254,8 +254,9 @@ Calibration calibrate(const TensorProfile& profile, const CommCosts& costs, cons
     return std::sqrt(dot(residuals, residuals) / static_cast<double>(residuals.size() - x.size()));
   };
   const bool has_residual = runs.size() > x.size();
+  constexpr double kMostError = 0.01;  // what is left beyond it is the model's own error
   if (has_residual && residual() > fit.error) {
-    fit.error = residual();
+    fit.error = std::min(residual(), kMostError);
     x = minimize(fit);
   }
   Calibration result = fit.at(x);
