@@ -56,6 +56,17 @@ TEST(OrderedPlan, IsFasterThanAnyPlanThatWaitsForItsLastBucket) {
   EXPECT_NO_THROW(check_plan(ordered.plan, 5));
 }
 
+TEST(OrderedPlan, HasFewBucketsWhereMoreGainNothingThatOneCouldMeasure) {
+  TensorProfile profile = even_profile(400, 10000, 0.4);
+  for (int i = 1; i <= 400; ++i) profile.needed_s.push_back(0.2 * (400 - i) / 400);
+  profile.forward_s = 0.2;
+  // Short all-reduces end behind the agreement.
+  const CostCurve curve({{64, 4e-5}, {1000, 3e-5}, {1000000000, 4.03e-3}});
+  const OrderedPlan ordered = find_ordered_plan(profile, {curve, curve}, {.simulation = {.agreement_s = 4e-5}});
+  EXPECT_LE(ordered.pipeline.period_s, 1.0001 * ordered.bound_s);
+  EXPECT_LE(ordered.plan.buckets.size(), 4u);
+}
+
 TEST(OrderedPlan, RespectsItsLimits) {
   for (uint64_t seed = 0; seed < 60; ++seed) {
     SCOPED_TRACE(seed);
