@@ -186,13 +186,14 @@ DistinctPlans distinct_plans(const TensorProfile& profile, const CapOptions& opt
     return true;
   };
   DistinctPlans result;
+  constexpr int64_t kTensorsPerBucket = 64;  // that are assigned in the time in which a bucket is simulated
   // Collects the plan of each cap from 1 on, each larger than the one before by at least the factor 1 + step. Returns
-  // false once they hold more than `most_buckets` buckets.
+  // false once they take as long as `most_buckets` buckets.
   const auto collect = [&](double step, int64_t most_buckets) {
     for (int64_t cap = 1, buckets = 0;;) {
       BucketPlan plan = assign_buckets(profile.bytes, with_cap(options, cap));
       const CapInterval caps = caps_with_same_buckets(profile.bytes, with_cap(options, cap), plan);
-      buckets += std::ssize(plan.buckets);
+      buckets += std::ssize(plan.buckets) + std::ssize(profile.bytes) / kTensorsPerBucket;
       if (buckets > most_buckets) return false;
       if (respects_limit(plan)) result.plans.push_back({caps, std::move(plan)});
       const double next = static_cast<double>(cap) * (1 + step);
