@@ -3,9 +3,9 @@
 //   const CsvTable table = read_csv("tensors.csv", {.required = {"name", "bytes", "ready_s"}});
 //   for (size_t row = 0; row < table.rows(); ++row) table.integer(row, "bytes");
 //
-// The dialect is RFC 4180 without line breaks inside fields: a header line, fields separated by commas, optional double
-// quotes with "" for a quote. Skipped are spaces and tabs around unquoted fields, lines with nothing else, lines
-// starting with #, and a byte order mark. LF and CRLF end a line.
+// The dialect is RFC 4180 without line breaks inside fields: a header line, commas between fields, optional double
+// quotes with "" for a quote. It ignores spaces and tabs around unquoted fields, blank lines, lines starting with #, and
+// a byte order mark. LF and CRLF end a line.
 #pragma once
 
 #include <cstdint>
@@ -64,9 +64,8 @@ class CsvTable {
   std::vector<Row> rows_;
 };
 
-// `file` is the name used in errors. Throws InputError if the header lacks a required column or repeats one, a column
-// is in neither list, a line has too many or too few fields, a quote is not closed, a line is too long, or a byte is
-// zero.
+// `file` is the name used in errors. Throws InputError if the header lacks or repeats a column, names one in neither
+// list, a line has too many or too few fields, a quote is not closed, a line is too long, or a byte is zero.
 CsvTable parse_csv(std::string_view text, const std::string& file, const CsvColumns& columns);
 
 // The same for a file; reading stops at the first line that is too long.

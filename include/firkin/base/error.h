@@ -6,14 +6,13 @@
 
 namespace firkin {
 
-// The user's input or flags are wrong. The message is one line: where (file, line), what, what was expected. Exit code
-// 2.
+// Invalid input or flags; exit code 2. The one-line message says where (file, line), what, and what was expected.
 class InputError : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
 };
 
-// Something else went wrong: a rank died, a disk is full, a collective timed out. Exit code 1.
+// Anything else: a rank died, a disk is full, a collective timed out. Exit code 1.
 class RuntimeError : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;

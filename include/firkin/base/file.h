@@ -1,5 +1,5 @@
-// Whole files, each replaced so that readers see the old content or the new, never a part; and a folder of results: one
-// run at a time writes into it, and files of an earlier run keep a numbered name.
+// Reads and atomically replaces whole files, and guards a folder of results: one run at a time writes into it, and files
+// of an earlier run keep a numbered name.
 //
 //   OutputFolder out("run", "--out");               // before anything is measured; until the process ends
 //   ...                                             // measure, print
@@ -28,8 +28,8 @@ std::string read_text_file(const std::filesystem::path& path, size_t longest_lin
 // Throws RuntimeError on failure; `path` is then unchanged and the temporary file is gone.
 void write_file_atomically(const std::filesystem::path& path, std::string_view content);
 
-// Opens /dev/null as standard input, output or error where a program was started without it (a daemon), so that no file
-// or connection that is opened later takes its number and receives what is printed. Call it first in main().
+// Opens /dev/null as standard input, output or error where the program was started without it (a daemon). Otherwise a
+// file opened later would take that descriptor and receive what is printed. Call it first in main().
 void occupy_standard_descriptors();
 
 // ---- Folders of results.
@@ -40,24 +40,22 @@ inline constexpr const char* kResultsFile = "results.json";
 // it that exists. Leaves nothing behind.
 void check_output_folder(const std::filesystem::path& folder, const std::string& what);
 
-// Locks a folder against other processes for this object's lifetime: across machines if the file system's locks reach
-// that far, and not at all on a file system without locks. The lock is a hidden file in the folder; a killed run leaves
-// nothing to clean up.
+// Locks a folder against other processes for this object's lifetime, also across machines where the file system supports
+// it. The lock is a hidden file; a killed run leaves nothing to clean up.
 class OutputFolder {
  public:
   // Makes a missing folder. Throws InputError as check_output_folder(), and if another process holds the folder.
   OutputFolder(const std::filesystem::path& folder, const std::string& what);
 
-  // Removes the folders that it made, unless something was written into them.
+  // Removes the folders it made if they are still empty.
   ~OutputFolder();
 
   OutputFolder(const OutputFolder&) = delete;
   OutputFolder& operator=(const OutputFolder&) = delete;
 
-  // Renames those of `files` that exist, NAME.EXTENSION to NAME.N.EXTENSION, with the first N that no name in `files`
-  // has yet (1 is the oldest run). So the newest result has the plain names and nothing is overwritten. Files named in
-  // earlier calls of this object belong to this run and stay. Returns the new names. Throws RuntimeError if a file
-  // cannot be renamed; the new result should then not be written.
+  // Renames those of `files` that exist from NAME.EXTENSION to NAME.N.EXTENSION, with the first N (1 is the oldest run)
+  // that is free for all of them: nothing is overwritten. Files named in earlier calls belong to this run and stay. Returns
+  // the new names. Throws RuntimeError if a file cannot be renamed; do not write the new result then.
   std::vector<std::string> set_aside(const std::vector<std::string>& files);
 
  private:
@@ -67,7 +65,7 @@ class OutputFolder {
   std::vector<std::filesystem::path> made_;  // innermost first
   int lock_ = -1;
   std::set<std::string> own_;
-  int number_ = 1;  // what the earlier run's files get
+  int number_ = 1;  // N of set_aside()
 };
 
 }  // namespace firkin

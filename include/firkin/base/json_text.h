@@ -17,13 +17,11 @@ inline constexpr size_t kLongestJsonLine = size_t{32} << 20;  // bytes; a file w
 inline constexpr size_t kDeepestJson = 64;
 
 // Throws InputError ("FILE: what; expected EXPECTED") if the text is not JSON ("FILE:LINE"), a number does not fit, an
-// object repeats a key (of which other parsers keep one), or values are nested too deeply. `file` is the name used in
-// errors.
+// object repeats a key, or values are nested too deeply. `file` is the name used in errors.
 nlohmann::json parse_json(std::string_view text, const std::string& file, const std::string& expected);
 
-// The text of `json` for a file or standard output. Bytes that are not UTF-8 (a path or a command-line argument may
-// contain any) become U+FFFD, where nlohmann::json's dump() throws. indent: spaces per level; -1 puts everything on one
-// line.
+// The text of `json`. Bytes that are not UTF-8 (possible in paths and arguments) become U+FFFD; nlohmann::json's dump()
+// would throw. indent: spaces per level; -1 puts everything on one line.
 std::string dump_json(const nlohmann::json& json, int indent = -1);
 
 }  // namespace firkin

@@ -25,30 +25,28 @@ struct Host {
 // This machine, now. root: where proc/ and sys/ lie, "/" except in tests.
 Host this_host(const std::filesystem::path& root = "/");
 
-// Bytes that processes here can still allocate without swapping: the smaller of what the kernel reports as available
-// and what this process's control groups leave (versions 1 and 2, its own and those around it; files the kernel can
-// drop count as free). On systems other than Linux, or if the kernel does not say, the largest int64_t.
+// Bytes that processes here can still allocate without swapping: the least of what the kernel reports and what this
+// process's control groups (versions 1 and 2) leave, counting reclaimable page cache as free. The largest int64_t if
+// unknown.
 int64_t available_memory_bytes(const std::filesystem::path& root = "/");
 
 // The CPUs this process may use: a container or a job scheduler may grant fewer than the machine has.
 //
 //   at::set_num_threads(threads_per_rank(info.local_world_size));
 
-// The CPUs in this process's affinity mask (taskset, mpirun --bind-to, cpusets), by number; none if the kernel does not
-// say.
+// The CPUs in this process's affinity mask (taskset, mpirun --bind-to, cpusets); empty if unknown.
 std::vector<int64_t> allowed_cpus();
 
-// CPU time the control groups of this process grant it, in CPUs: the smallest of its own and those around it (version
-// 2: cpu.max; version 1: cpu.cfs_quota_us); none if they set no limit. root: as above.
+// The CPU time that control groups grant this process, in CPUs: the tightest limit on the path to the root (version 2:
+// cpu.max; version 1: cpu.cfs_quota_us); none without a limit. root: as above.
 std::optional<double> cpu_quota(const std::filesystem::path& root = "/");
 
-// The smaller of the two, rounded down: one thread more than the quota allows makes all threads wait for the next
-// period. At least 1.
+// The smaller of the two, rounded down to at least 1: a thread beyond the quota stalls all threads until the next period.
 int usable_cpus();
 
-// Compute threads for each of `local_world_size` ranks on this machine: OMP_NUM_THREADS if it is a positive number (the
-// first, if it is a list), otherwise an equal share of usable_cpus(). At least 1. If a launcher binds each rank to its
-// own CPUs, set OMP_NUM_THREADS: a rank cannot tell its own CPUs from shared ones.
+// Compute threads for each of `local_world_size` ranks on this machine: OMP_NUM_THREADS if positive (the first of a
+// list), else an equal share of usable_cpus(); at least 1. If a launcher binds ranks to CPUs of their own, set
+// OMP_NUM_THREADS: a rank cannot tell its own CPUs from shared ones.
 int threads_per_rank(int local_world_size);
 
 // The same for given values. omp_num_threads is null if the variable is not set.

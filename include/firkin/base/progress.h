@@ -11,12 +11,11 @@ namespace firkin {
 // Columns of the terminal on standard output; 80 if it is not a terminal.
 size_t terminal_columns();
 
-// Columns for lines of text: the terminal's, but 40 to 120, because longer lines are hard to read.
+// The terminal's columns, but 40 to 120: longer lines are hard to read.
 size_t text_columns();
 
-// One line rewritten in place on a terminal, cut to its width; elsewhere (a log file) a line every ten seconds. The
-// line ends with the last unit or with finish(), so later output starts on its own line. A disabled Progress does
-// nothing, so ranks other than 0 run the same code. Not thread-safe.
+// One line rewritten in place on a terminal; elsewhere (a log file) a line every ten seconds. The last unit or finish()
+// ends the line. A disabled Progress does nothing, so ranks other than 0 run the same code. Not thread-safe.
 //
 //   Progress progress("measuring", 12, rank == 0);
 //   for (...) progress.advance("cap 4 MiB");
@@ -29,13 +28,13 @@ class Progress {
   Progress(const Progress&) = delete;
   Progress& operator=(const Progress&) = delete;
 
-  // From now on no Progress of this process shows anything, even if enabled.
+  // Disables every Progress of this process from now on.
   static void silence();
 
   // One of `total` units is done; `detail` says which.
   void advance(const std::string& detail);
 
-  // Ends an open line, so that something else can be printed before all units are done. advance() begins a new line.
+  // Ends an open line so that other output can follow; the next advance() begins a new one.
   void finish();
 
  private:

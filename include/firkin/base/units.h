@@ -26,7 +26,7 @@ inline double mib(int64_t bytes) {
   return mib(static_cast<double>(bytes));
 }
 
-// The number that is the whole text; none if it is anything else.
+// Parses the whole text as a number; none if it is anything else.
 template <typename Number>
 std::optional<Number> parse_number(std::string_view text) {
   Number value{};
@@ -34,8 +34,7 @@ std::optional<Number> parse_number(std::string_view text) {
   return error == std::errc{} && end == text.data() + text.size() ? std::optional(value) : std::nullopt;
 }
 
-// A number that is directly followed by one of `units`, multiplied by the unit's factor; NaN if the text is anything
-// else.
+// Parses a number followed directly by one of `units` and applies the unit's factor; NaN for anything else.
 double parse_in_units(std::string_view text, std::initializer_list<std::pair<std::string_view, double>> units);
 
 // Bytes in a size given in MiB, rounded to the nearest byte. Throws InputError unless mib is finite, positive and below
@@ -43,8 +42,8 @@ double parse_in_units(std::string_view text, std::initializer_list<std::pair<std
 int64_t bytes_from_mib(double mib, const std::string& what);
 
 // Parses a size with its unit: B; KiB, MiB, GiB, TiB or, meaning the same, K, M, G; KB, MB, GB for powers of 1000
-// ("25MiB", "0.5GiB"). Rounded to the nearest byte. Throws InputError unless that is at least one byte and below 2^53.
-// `what` names the value in the message ("--cap"). takes_bytes: a number without a unit is in bytes, as in nccl-tests.
+// ("25MiB", "0.5GiB"). Rounds to the nearest byte. takes_bytes: a plain number is bytes, as in nccl-tests. Throws
+// InputError unless the result is at least one byte and below 2^53; `what` names the value in the message ("--cap").
 int64_t parse_size(const std::string& text, const std::string& what, bool takes_bytes = false);
 
 // Parses a time with its unit: us, ms, s, m or min, h; seconds if it has none ("500ms", "5m", "90"). Throws InputError
@@ -57,13 +56,13 @@ std::string format_bytes(int64_t bytes);
 // Three significant digits and a unit: "0 s", "12.3 us", "4.56 ms", "1.2 s".
 std::string format_seconds(double seconds);
 
-// Seconds on the same clock.
+// Seconds since `start`.
 inline double seconds_since(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
-// What a measured time should have been, for a message: nullptr if it is valid; "seconds, more than 0"; or, for values
-// that no clock measures and arithmetic would not survive, "seconds, from 1e-12 to 1e9".
+// What a measured time should have been, for a message: nullptr if valid, "seconds, more than 0", or, outside what a
+// clock measures, "seconds, from 1e-12 to 1e9".
 const char* expected_of_measured(double seconds);
 
 }  // namespace firkin

@@ -19,10 +19,9 @@
 namespace firkin {
 
 struct SearchOptions {
-  // Plans whose time is within this fraction of the best count as equal; of those, one with the fewest buckets is
-  // returned.
+  // Plans within this fraction of the best time count as equal; the one with the fewest buckets is returned.
   double tolerance = 1e-6;
-  // No bucket holds more, unless it is a single tensor.
+  // A larger bucket is allowed only for a single tensor.
   int64_t largest_bucket_bytes = std::numeric_limits<int64_t>::max();
   int64_t most_buckets = std::numeric_limits<int64_t>::max();  // for find_ordered_plan() and find_sharded_cap() only
   SimulationOptions simulation = {};
@@ -45,12 +44,11 @@ struct BestPlan {
 // That takes time quadratic in the number of tensors. Beyond kMostExactTensors, neighbours are kept together in runs of
 // up to about 2 / kMostExactTensors of all bytes, which delays a bucket by at most the time of that many bytes.
 //
-// With contention: the best, by simulation, of a few candidates: plans that are exact for ready times slowed down to
-// several degrees, and the best uniform caps. Throws InputError when the profile or the options do not pass
-// their checks.
+// With contention: the best, by simulation, of plans that are exact for ready times slowed to several degrees, and of the
+// best uniform caps. Throws InputError if the profile or the options do not pass their checks.
 BestPlan find_best_plan(const TensorProfile& profile, const CommCosts& costs, const SearchOptions& options = {});
 
-// The best plan without contention. Beyond `most_tensors`, neighbours are kept together as above. Checks nothing.
+// The best plan without contention; beyond `most_tensors`, neighbours are kept together as above. Checks nothing.
 BucketPlan exact_plan(const TensorProfile& profile, const CommCosts& costs, const SearchOptions& options,
                       int64_t most_tensors = kMostExactTensors);
 
@@ -65,14 +63,12 @@ struct DistinctPlans {
   bool exhaustive = true;         // false if caps that differ by little were skipped
 };
 
-// Every distinct partition that a uniform cap can make: from each cap to the next at which a bucket changes.
-// options.cap_bytes is ignored. Partitions with a bucket of several tensors above search.largest_bucket_bytes are left
-// out.
+// Every distinct partition a uniform cap can make, at most L^2 / 2 for L tensors. Ignores options.cap_bytes and leaves out
+// partitions with a bucket of several tensors above search.largest_bucket_bytes.
 //
-// There are at most L^2 / 2 partitions. When they hold more than `effort` buckets in all, caps that differ by less than
-// a few per mille are skipped; the default suffices for about 500 tensors of all different sizes, or thousands of a few
-// sizes. Throws InputError when the profile or the options do not pass their checks, or no partition respects the
-// limit.
+// If they hold more than `effort` buckets in all, caps that differ by less than a few per mille are skipped; the default
+// suffices for about 500 tensors of distinct sizes, or thousands of a few sizes. Throws InputError if the profile or the
+// options do not pass their checks, or no partition respects the limit.
 DistinctPlans distinct_plans(const TensorProfile& profile, const CapOptions& options, const SearchOptions& search = {},
                              int64_t effort = 4000000);
 

@@ -81,10 +81,9 @@ CapInterval caps_with_same_buckets(std::span<const int64_t> sizes, const CapOpti
 // Whether some cap, with the rule and the first cap of `rule`, makes exactly this plan. O(n).
 bool is_made_by_a_cap(const BucketPlan& plan, std::span<const int64_t> sizes, const CapOptions& rule);
 
-// The cap in the interval that is a multiple of the largest power of two, so 26 MiB rather than 25.39 MiB; at most
-// twice the lowest cap. If that takes more than four digits in MiB, the cap with the fewest decimals: 0.5005 MiB rather
-// than 0.5009765625. If the interval begins at 1 byte, where every tensor travels alone, at least half the highest cap,
-// because 2 bytes would mean nothing to a reader.
+// The cap in the interval that is a multiple of the largest power of two (26 MiB rather than 25.39 MiB), at most twice the
+// lowest cap; if that takes more than four digits in MiB, the one with the fewest decimals (0.5005 rather than
+// 0.5009765625). If the interval begins at 1 byte (every tensor travels alone), at least half the highest cap.
 int64_t roundest_cap(const CapInterval& interval);
 
 // PyTorch's own rule with a list: append, close bucket k once its size reaches caps_bytes[k]; the last cap is for all
@@ -106,8 +105,7 @@ PyTorchCaps pytorch_caps(const BucketPlan& plan, std::span<const int64_t> sizes)
 //   const Strategy& strategy = find_strategy("bucketed");
 //   strategy.launch;  // Launch::kWhenReady
 
-// A strategy is data: which gradients travel together, when they are sent, and when the step waits for them. `flat` is
-// one bucket sent after backward; `overlap` is one tensor per bucket, each sent as soon as it is ready.
+// A strategy as data: which gradients travel together, when they are sent, and when the step waits for them.
 enum class Grouping {
   kOneTensorPerBucket,
   kOneBucket,

@@ -79,9 +79,8 @@ BucketPlan best_plan(const StepModel& model);
 
 // ---- The decision
 
-// The standard error of a predicted difference between two caps, as a share of a step. Of the values tried, this one
-// gave the least regret when ten blocks decided, in two studies of 18
-// configurations (docs/performance_model.md).
+// The standard error of a predicted difference between two caps, as a share of a step: the tried value of least regret in
+// two studies of 18 configurations with ten blocks (docs/performance_model.md).
 inline constexpr double kPredictionError = 0.02;
 
 // What predictions and measurements together say about some caps.
@@ -98,7 +97,7 @@ struct Standing {
 // them.
 Standing weigh(std::span<const PredictedCap> caps, const std::vector<std::vector<double>>& step_s = {});
 
-// Whether the standing is clear: another block would not be worth its cost.
+// Whether another block would not be worth its cost.
 bool is_clear(const Standing& standing, size_t blocks);
 
 // The caps worth racing, ascending: at most `count`, those of least expected regret among all partitions that a cap
@@ -155,8 +154,8 @@ struct Decision {
   std::optional<PairedRatio> over_default = {};     // the same, measured by the confirmation
   std::optional<double> expected_regret = {};       // Standing::expected_regret
   std::vector<double> tied_mib = {};                // caps that the measurement cannot tell apart from it, with it
-  // A step without communication, confirmed over predicted. If it is far from 1, the machine's speed has changed:
-  // predicted times may be off by up to about that factor. What was compared within blocks is not affected.
+  // A step without communication, confirmed over predicted. Far from 1, the machine's speed has changed and predicted
+  // times may be off by that factor; comparisons within blocks are not affected.
   std::optional<double> level = {};
   // Options of DistributedDataParallel that were found faster with the cap: "gradient_as_bucket_view=True".
   std::optional<std::string> options = {};

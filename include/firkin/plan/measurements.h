@@ -100,8 +100,8 @@ std::string allreduce_csv(const AllReduceTable& table);  // the content of such 
 void write_allreduce_csv(const std::filesystem::path& path, const AllReduceTable& table);
 
 // g(x), the time of one more queued call, from `calls` (more than 1) queued together and one alone: (total_s -
-// isolated_s) / (calls - 1). total_s / calls would include the first call's latency. At least a hundredth of total_s /
-// calls, so that noise never makes a call free.
+// isolated_s) / (calls - 1), so without the first call's latency. At least total_s / calls / 100, so that noise never
+// makes a call free.
 double queued_gap_s(double total_s, double isolated_s, double calls);
 
 // One collective of one size.
@@ -133,11 +133,10 @@ std::vector<std::string> problems_of_table(const AllReduceTable& table);
 // The world sizes in the table, ascending.
 std::vector<int64_t> world_sizes(const AllReduceTable& table);
 
-// The curves at one world size. The gap curve comes from the rows that have a gap; it is the isolated curve if there
-// are none. Gaps are limited on both sides. A gap is at most the slowest single call of that size or less: an idle
-// queue whose transport threads compete for a core takes longer, but a training step does not. It is at least half of
-// its bytes' time at the best rate of any single call: on a busy machine a queue may seem to take no longer than one
-// call. Throws InputError if the table has no row for this world size.
+// The curves at one world size. The gap curve comes from the rows with a gap, or is the isolated curve if there are none.
+// A gap is at most the slowest single call of that size or less (threads of an otherwise idle queue compete for a core; a
+// training step's do not), and at least half of its bytes' time at the best rate of any single call (on a busy machine a
+// queue may seem as fast as one call). Throws InputError if the table has no row for this world size.
 CommCosts comm_costs(const AllReduceTable& table, int64_t world_size);
 
 // The curves of reduce-scatter and all-gather. Throws InputError unless each has a row.

@@ -16,10 +16,9 @@
 
 namespace firkin {
 
-// The launch order by need: whenever the link is free, of the buckets that are ready, the one whose tensors the next
-// forward needs first (earliest due date; Jackson 1955). It follows from simulated times, so that all ranks find the
-// same. Empty when it is the ready order. The profile and the plan must have passed their checks; plan.launch_order is
-// ignored. O(n log n).
+// The launch order by need: whenever the link is free, the ready bucket that the next forward needs first goes next
+// (earliest due date; Jackson 1955). Uses simulated times, so all ranks find the same order. Empty when it is the ready
+// order. The profile and the plan must have passed their checks; plan.launch_order is ignored. O(n log n).
 std::vector<int64_t> launch_order_by_need(const TensorProfile& profile, const BucketPlan& plan, const CommCosts& costs,
                                           const SimulationOptions& options = {});
 
@@ -29,11 +28,10 @@ struct OrderedPlan {
   double bound_s = 0;  // pipeline_bound_s(): no plan is faster
 };
 
-// A search, not exact. It starts from the partitions of uniform caps and from the best plan for a single backward pass,
-// each launched by need, and improves the best few by local moves: merging, cutting and shifting buckets.
-// It ends where the step is within 0.01 % of the bound; of such plans it takes one with few buckets. `of_backward`: that
-// best plan for a single backward pass, if it is known. Deterministic. Throws InputError if the profile or the options
-// fail their checks, or no plan meets the limits.
+// A heuristic search: starts from uniform caps and the best plan for a single backward pass (`of_backward`, if known), each
+// launched by need, and improves the best few by merging, cutting and shifting buckets. Ends within 0.01 % of the bound,
+// with the plan of fewest buckets. Deterministic. Throws InputError if the profile or the options fail their checks, or no
+// plan meets the limits.
 OrderedPlan find_ordered_plan(const TensorProfile& profile, const CommCosts& costs, const SearchOptions& options = {},
                               std::optional<BucketPlan> of_backward = {});
 
@@ -57,9 +55,8 @@ SimulationOptions with_agreement(SimulationOptions options, const CommCosts& cos
 // Periods of the plan, one per draw.
 std::vector<double> drawn_periods(const TensorProfile& profile, const BucketPlan& plan, const std::vector<InputDraw>& draws);
 
-// The plan with the launch order that ranks would choose in training (robust_launch_order()) had they seen the draws as
-// steps, if its mean period over them is shorter. An order that is best for one draw leaves the link idle in draws
-// whose ready times are all too early or all too late.
+// Launches the plan in the order that ranks would choose in training (robust_launch_order()) had they seen the draws as
+// steps, if that shortens its mean period. An order that is best for one draw leaves the link idle in others.
 BucketPlan with_robust_order(const TensorProfile& profile, BucketPlan plan, const std::vector<InputDraw>& draws);
 
 // `bucketed_backward_s`: backward with its communication under the best uniform cap. The plan is find_ordered_plan()'s,
@@ -70,9 +67,9 @@ PredictedOrdered predict_ordered(const TensorProfile& profile, const CommCosts& 
 
 // ---- The launch order from observed steps.
 //
-// The order is fixed before the step, and equal on every rank. If it assumes ready times that are too early, a late
-// bucket holds back others that are ready; if too late, the link carries what forward needs last while what it needs
-// first waits. Lateness varies from step to step, so ready times get a slack, chosen by simulating every observed step.
+// The order is fixed before the step, and equal on every rank. If it assumes ready times that are too early, a late bucket
+// holds back ready ones; if too late, what forward needs first waits. So ready times get a slack, chosen by simulating
+// every observed step.
 
 struct ObservedStep {
   std::vector<double> ready_s;  // per bucket: every rank has its gradients; seconds from the first gradient of backward
@@ -93,16 +90,15 @@ struct LaunchOrder {
 };
 
 // One order for each of a range of slacks, ascending: from "what forward needs first, whenever it is ready" to "as they
-// become ready". Each is earliest due date among ready buckets (Jackson 1955): whenever the link is free, it takes, of
-// the buckets whose median ready time times the slack has passed, the one forward needs first. Throws InputError unless
-// there is a step and sizes agree. O(n^2) each.
+// become ready". Whenever the link is free, it takes the bucket forward needs first among those whose median ready time
+// times the slack has passed (Jackson 1955). Throws InputError unless there is a step and sizes agree. O(n^2) each.
 std::vector<LaunchOrder> launch_orders(const ObservedTraining& training);
 
 // The order of one slack, at least 0. Throws like launch_orders().
 LaunchOrder launch_order_with_slack(const ObservedTraining& training, double slack);
 
-// The middle of the contiguous range of launch_orders() whose periods are within half a percent of the best: at an
-// edge, a step slightly slower than those observed would cost most.
+// The middle of the contiguous range of launch_orders() within half a percent of the best period: at an edge, a slightly
+// slower step would cost most.
 LaunchOrder robust_launch_order(const ObservedTraining& training);
 
 }  // namespace firkin

@@ -49,8 +49,7 @@ struct PredictedPlan {
   double backward_s = 0;
   double exposed_s = 0;
   std::optional<double> low_s, high_s;
-  // Over the best uniform cap, as a fraction of its time, at least 0. (A plan with fewer buckets may be slower within
-  // the search's tolerance, and then counts as equal.)
+  // Over the best uniform cap, as a fraction of its time; 0 if the plan is slower within the search's tolerance.
   double gain = 0;
   bool exact = false;  // whether it is the best of all plans in ready order
   PyTorchCaps pytorch;

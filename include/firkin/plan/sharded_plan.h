@@ -12,9 +12,8 @@
 
 namespace firkin {
 
-// The costs as they are during backward, on two assumptions: latency changes by the factor calibrated for all-reduces,
-// and queued calls that were not measured are faster than single ones by as much as queued all-reduces are. all_reduce:
-// calibrated.
+// The costs during backward, assuming the latency factor calibrated for all-reduces and, where no gap was measured, the
+// ratio of queued to single calls of all-reduces. all_reduce: calibrated.
 ShardedCosts calibrated(const ShardedCosts& measured, const CommCosts& all_reduce, double latency_factor);
 
 // ---- Memory.
@@ -57,9 +56,9 @@ struct ShardedCap : UniformCap {
   Pipeline pipeline;
 };
 
-// Simulates every distinct partition that a uniform cap can make (those of distinct_plans()), for both collectives at
-// once, and returns, of those within a thousandth of the shortest period, the one with the fewest buckets. Throws
-// InputError if profile or options fail their checks, or no cap meets the limits.
+// Simulates every partition of distinct_plans() for both collectives at once. Returns the one with the fewest buckets
+// within a thousandth of the shortest period. Throws InputError if profile or options fail their checks, or no cap meets
+// the limits.
 ShardedCap find_sharded_cap(const TensorProfile& profile, const ShardedCosts& costs, const ShardedSearch& options);
 
 struct PredictedSharded : PredictedPeriod {
@@ -71,8 +70,8 @@ struct PredictedSharded : PredictedPeriod {
   RankMemory plain = {}, sharded = {};
 };
 
-// bucketed_backward_s: as for predict_ordered(). `trained`: its number of elements is ignored, since the profile has
-// it. Does not set gain_over_ordered and halves. Throws InputError as find_sharded_cap().
+// bucketed_backward_s: as for predict_ordered(). Ignores trained.elements, which the profile has. Does not set
+// gain_over_ordered and halves. Throws InputError as find_sharded_cap().
 PredictedSharded predict_sharded(const TensorProfile& profile, const ShardedCosts& costs, const ShardedSearch& options,
                                  double bucketed_backward_s, TrainedMemory trained = {});
 

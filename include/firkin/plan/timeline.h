@@ -45,12 +45,10 @@ struct Timeline {
 };
 
 // First in, first out, with latency and gap (LogGP; Alexandrov et al. 1995): end_k = max(launch_k + a(S_k), end_{k-1} +
-// g(S_k)), where launch_k is when bucket k is ready and all buckets before it have been launched.
+// g(S_k)), where launch_k is when bucket k is ready and all buckets before it have been launched. Contention: while an
+// all-reduce runs, backward advances at 1 / compute_slowdown.
 //
-// Contention: while an all-reduce runs, backward advances at 1 / compute_slowdown.
-//
-// The profile and the plan must have passed check_profile and check_plan. Throws InputError when the options do not
-// pass check_options.
+// Profile and plan must have passed check_profile and check_plan. Throws InputError if options fail check_options.
 Timeline simulate(const TensorProfile& profile, const BucketPlan& plan, const CommCosts& costs, const SimulationOptions& options = {});
 
 // One steady step. Seconds from the start of its forward pass.
@@ -66,14 +64,13 @@ struct Pipeline {
   std::vector<BucketSpan> buckets;
 };
 
-// Backward and contention are those of simulate(). When backward ends the ranks agree, and the next forward begins. At
-// a tensor's needed_s forward waits for its bucket, and then the optimiser runs on it. While forward is blocked, the
-// optimiser runs on other buckets, in order of arrival, one at a time and each to its end. Every bucket has been awaited
-// when backward begins, so every step takes equally long.
+// Backward and contention are those of simulate(). After backward the ranks agree, and the next forward begins. At a
+// tensor's needed_s forward waits for its bucket, then the optimiser runs on it; while forward is blocked, the optimiser
+// runs on other buckets, in order of arrival, one at a time and each to its end. Every bucket has been awaited when
+// backward begins, so every step takes equally long.
 //
-// A profile that does not know its forward pass needs every tensor at 0; one without update_s takes updates for free.
-// Profile and plan must have passed check_profile and check_plan. Throws InputError when the options do not pass
-// check_options. O(n log n).
+// Without a forward pass in the profile every needed_s must be 0; without update_s, updates are free. Profile and plan must
+// have passed check_profile and check_plan. Throws InputError if options fail check_options. O(n log n).
 Pipeline simulate_pipeline(const TensorProfile& profile, const BucketPlan& plan, const CommCosts& costs,
                            const SimulationOptions& options = {});
 
@@ -87,7 +84,7 @@ Pipeline simulate_pipeline(const TensorProfile& profile, const BucketPlan& plan,
 Pipeline simulate_sharded(const TensorProfile& profile, const BucketPlan& plan, const ShardedCosts& costs, int64_t ranks,
                           const SimulationOptions& options = {});
 
-// What is said about a strategy that also overlaps the next forward pass. Seconds.
+// The predicted period of a strategy that also overlaps the next forward pass. Seconds.
 struct PredictedPeriod {
   double bucketed_period_s = 0;  // forward, backward with the best uniform cap, and the optimiser
   double period_s = 0;
@@ -99,7 +96,7 @@ struct PredictedPeriod {
 
   double gain() const { return bucketed_period_s > 0 ? 1 - period_s / bucketed_period_s : 0; }  // below 0: slower
 };
-// Those figures of a simulated step. agreement_s: as in SimulationOptions.
+// From a simulated step. agreement_s: as in SimulationOptions.
 PredictedPeriod predicted_period(const Pipeline& step, double bucketed_period_s, double bound_s, double agreement_s);
 
 // One bucket of it, or of a plan for backward alone.

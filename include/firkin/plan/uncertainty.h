@@ -1,5 +1,4 @@
-// How the times of caps change if the model or its inputs are off: inputs redrawn within their errors, or one input
-// multiplied.
+// How the times of caps change when inputs are redrawn within their errors, or one is multiplied.
 //
 //   const CapOdds odds(profile, with_model_errors({}, {.costs = costs}), {.rule = CapRule::kAtMost});
 //   odds.least_regret().caps;  // the caps to use without knowing which draw is true
@@ -39,9 +38,9 @@ std::vector<CommCosts> redraw_costs(const AllReduceTable& table, int64_t world_s
 
 inline constexpr int64_t kLargestWorld = 65536;
 
-// All-reduces at a number of ranks that was not measured, from the nearest one that was (in doublings; the larger of
-// two). Four laws, each of which holds in some network: from there latency stays as it is, grows with P - 1 (a ring) or
-// with log2 P (two trees), or it and the time per byte grow with log2 P (a tree).
+// All-reduces at an unmeasured number of ranks, from the nearest measured one (in doublings; the larger of two), by four
+// laws that each hold in some network: latency stays as it is, grows with P - 1 (a ring) or with log2 P (two trees), or
+// latency and time per byte grow with log2 P (a tree).
 struct GrownCosts {
   int64_t from_world = 0;
   CommCosts likely;             // by the geometric mean of the laws' factors
@@ -56,16 +55,16 @@ GrownCosts grown_costs(const AllReduceTable& table, int64_t world_size);
 // A draw for each of `costs`, which differ in these alone.
 std::vector<InputDraw> draws_of(std::vector<CommCosts> costs, const SimulationOptions& simulation = {});
 
-// Errors that the model may have, one at a time: factors on the latency of a call, the time of its bytes, and backward.
-// The first has no error. Half as large for a calibrated model.
+// One error the model may have: factors on the latency of a call, the time of its bytes, and backward. The first of
+// several has none. Half as large for a calibrated model.
 struct ModelError {
   double latency = 1, bytes = 1, compute = 1;
 };
 std::vector<ModelError> model_errors(const std::optional<double>& residual);
 
-// The prediction's interval is from step_s divided by this factor to step_s times it: exp(2.74 sqrt(0.02^2 +
-// residual^2)), with a residual of 6 % for a model that was not calibrated. Chosen to hold 95 % of measured caps in two
-// studies; kRangeHeld says what it has held since.
+// A prediction's interval is step_s divided by this factor to step_s times it: exp(2.74 sqrt(0.02^2 + residual^2)), with a
+// residual of 6 % for an uncalibrated model. Chosen to hold 95 % of measured caps in two studies; kRangeHeld says what it
+// has held since.
 double model_range(const std::optional<double>& residual);
 
 // Printed beside every such interval of a whole step. A test compares it with the kept study (docs/validation.md).
@@ -85,9 +84,8 @@ struct PlanOdds {
   double expected_regret = 0;  // mean over the draws of T / (T of the best uniform cap) - 1, not below 0
 };
 
-// Simulates every distinct partition that a uniform cap makes, in every draw. All partitions meet the same draws, so
-// what they have in common cancels when they are compared. O(draws * partitions * buckets), cut to about four million
-// buckets.
+// Simulates every distinct partition of a uniform cap in every draw, so that common errors cancel in comparisons. O(draws
+// * partitions * buckets), cut to about four million buckets.
 class CapOdds {
  public:
   // Throws InputError as distinct_plans() does, and when there is no draw.
@@ -96,8 +94,8 @@ class CapOdds {
   // The odds of any plan of the profile.
   PlanOdds of(const BucketPlan& plan) const;
 
-  // The caps of least expected regret. Of those within a thousandth of a step of the least, or within a quarter of it
-  // if that is more, the ones with the fewest buckets.
+  // The caps of least expected regret: among those within a thousandth of a step of the least, or a quarter of it if that is
+  // more, the ones with the fewest buckets.
   const UniformCap& least_regret() const;
 
   bool exhaustive() const { return caps_.exhaustive; }
@@ -112,8 +110,8 @@ class CapOdds {
   std::vector<double> best_s_;              // [draw]
 };
 
-// The buckets of a cap and what they are predicted to take. Times are seconds: of a whole step where predict_steps()
-// says so, else of backward with its communication. A time, cap or share that was not asked for is 0 or nothing.
+// A cap's buckets and predicted times, in seconds: of a whole step from predict_steps(), else of backward with its
+// communication. What was not asked for is 0 or none.
 struct PredictedCap {
   int64_t cap_bytes = 0;                                // 0 if the buckets do not come from a cap
   int64_t lowest_cap_bytes = 0, highest_cap_bytes = 0;  // range of caps that make the same buckets

@@ -27,8 +27,8 @@ struct Summary {
   int64_t count = 0;
 };
 
-// All functions here throw std::invalid_argument when `values` is empty or holds a value that is not finite: a missing
-// measurement must not pass as a number. They leave `values` as it is, are O(n) and may be called from several threads.
+// All functions here throw std::invalid_argument when `values` is empty or holds a value that is not finite. They are O(n)
+// and thread-safe.
 
 // The middle value, or the mean of the two middle values.
 double median(std::span<const double> values);
@@ -38,8 +38,8 @@ double median(std::span<const double> values);
 // Throws std::invalid_argument unless 0 <= q <= 1.
 double quantile(std::span<const double> values, double q);
 
-// The medians of at most `most` stretches of neighbours, equally long except the last. A series of at most `most`
-// values is returned unchanged.
+// Divides the series into at most `most` stretches, equally long except the last, and returns the median of each. A series
+// of at most `most` values is returned unchanged.
 std::vector<double> medians_of_stretches(std::span<const double> series, size_t most);
 
 // The median of each column. All rows have the same length.
@@ -51,15 +51,14 @@ double mean(std::span<const double> values);
 // Standard deviation with divisor n - 1; 0 for a single value.
 double stdev(std::span<const double> values);
 
-// All of the above at once.
+// The members of Summary at once.
 Summary summarize(std::span<const double> values);
 
 // ---- Confidence intervals of medians.
 //
-// The ends are order statistics: the number of n samples below the median is binomial (Thompson 1936). Between two
-// ranks the ends are interpolated (Hettmansperger and Sheather 1986) to give exactly that confidence. So an
-// interval is never wider than the range of its samples, and if these have two modes and the median may lie in either,
-// it reaches from one to the other. All intervals are of 95 %.
+// All are 95 % intervals. Their ends are order statistics: the number of n samples below the median is binomial (Thompson
+// 1936). Interpolation between ranks gives exactly that confidence (Hettmansperger and Sheather 1986). An interval is
+// never wider than the range of its samples; if these have two modes, it may reach from one to the other.
 
 struct Interval {
   double low = 0;
@@ -68,30 +67,27 @@ struct Interval {
   bool contains(double value) const { return low <= value && value <= high; }
 };
 
-// The range of six samples holds the median in 96.9 %, that of five in 93.75 %; with fewer than six samples an interval
-// is unbounded.
+// The range of six samples holds the median with 96.9 %, that of five with 93.75 %, so fewer than six give no bound.
 inline constexpr size_t kFewestSamples = 6;
 
-// The interval of the median of independent samples, in any order. With fewer than kFewestSamples it is {0, infinity} if
-// all are positive, else {-infinity, infinity}. O(n log n). Throws std::invalid_argument when there is no sample, or one
-// is not finite.
+// The interval of the median of independent samples, in any order. With fewer than kFewestSamples: {0, infinity} if all
+// are positive, else {-infinity, infinity}. O(n log n). Throws std::invalid_argument if `samples` is empty or not finite.
 Interval median_interval(std::span<const double> samples);
 
-// The interval of the median of samples in the order measured, whose neighbours may resemble each other. More than 32
-// samples are condensed to the medians of 32 stretches. If these still resemble their neighbours, they count as fewer:
-// n (1 - r) / (1 + r), where r is the correlation between the ranks of neighbours. A short series cannot show a long
-// memory: for normal series with a correlation of 0.6, a 95 % interval held the true median in 77 % of cases with 6
-// samples, 87 % with 10, 93 % with 20 and 96 % with 100. Compare settings within blocks, where what they share cancels.
+// The interval of the median of a series in the order measured, whose neighbours may be correlated. More than 32 samples
+// are condensed to the medians of 32 stretches. If these are still correlated (rank correlation r of neighbours), n counts
+// as n (1 - r) / (1 + r). A short series cannot show a long memory: for normal series with a correlation of 0.6, the
+// interval held the true median in 77 % of cases with 6 samples, 87 % with 10, 93 % with 20 and 96 % with 100. To compare
+// settings, measure them in the same blocks, where common noise cancels.
 Interval series_interval(std::span<const double> samples);
 
-// The standard error of the median of a series, from the width of its interval; none with fewer than kFewestSamples.
-// Throws as above.
+// The standard error of the median, from the width of series_interval(); none with fewer than kFewestSamples. Throws as
+// above.
 std::optional<double> series_error(std::span<const double> samples);
 
 // ---- Two settings compared by their ratio.
 
-// More blocks are condensed to the medians of this many stretches, because the estimate takes time quadratic in their
-// number.
+// More blocks are condensed to medians of this many stretches: the estimate is quadratic in their number.
 inline constexpr size_t kMostBlocks = 100;
 
 struct PairedRatio {
@@ -100,9 +96,8 @@ struct PairedRatio {
 };
 
 // The Hodges-Lehmann estimate (1963) of log(a / reference), exponentiated, with the interval of Wilcoxon's signed ranks
-// (Tukey 1949). Whatever affects both settings in a block cancels. Blocks run their settings in random order, so for
-// two equal settings either sign of a block's difference is equally likely, and the interval excludes 1 in at most 5 %
-// of cases, whatever the noise.
+// (Tukey 1949). Noise common to a block cancels. If every block runs the settings in random order, the interval for two
+// equal settings excludes 1 in at most 5 % of cases, whatever the noise.
 //
 // a, reference: seconds (or any positive quantity) of block 0, 1, ... in the order measured; the same blocks in both.
 // At most kMostBlocks are paired. With fewer than kFewestSamples blocks the interval is {0, infinity}. Throws
@@ -115,11 +110,10 @@ PairedRatio paired_ratio(std::span<const double> a, std::span<const double> refe
 //   fit[3].median;    // 0.085: seconds of a step in a typical block
 //   fit[3].interval;  // {0.079, 0.092}
 //
-// The logarithm of a time is modelled as setting + block + noise and fitted by median polish (Tukey 1977). The other
-// settings tell how slow a block was, which gives a setting's times in a typical block; the interval comes from the
-// order statistics of these. A single setting gets the interval of its series. On recorded noise
-// (tests/stats/data; 6 to 30 blocks) 95 % intervals of eight settings hold the true median in 93 to 96 %, those of four
-// in 91 to 94 % (once 84), of two in 87 to 93 % (once 79).
+// Fits setting + block + noise to the logarithms of times by median polish (Tukey 1977). Intervals come from the order
+// statistics of the times less block effects; a single setting gets the interval of its series. On recorded noise
+// (tests/stats/data; 6 to 30 blocks) the 95 % intervals of eight settings hold the true median in 93 to 96 %, those of
+// four in 91 to 94 % (once 84), of two in 87 to 93 % (once 79).
 
 struct SettingFit {
   double median = 0;  // in a typical block, in the unit of the samples
@@ -144,11 +138,10 @@ struct IndifferenceSet {
 // The best setting is the one with the lowest median of fit_blocks(), or the first of equals. A setting is a member if
 // its interval reaches down to 1.
 //
-// The best of several equal settings is also the luckiest, so differences are compared with what luck alone produces:
-// residuals are shuffled among the settings of each block, and c is the distance above the luckiest setting that is not
-// exceeded in 97.5 % of 1,000 shuffles (multiple comparisons with the best, one-sided: Hsu 1984). This assumes that all
-// settings have similar noise. In case one is noisier, the pair's own interval must exclude 1 as well: an
-// interval in to_best reaches to the farther of the two ends on either side.
+// The best of several equal settings is also the luckiest, so a difference must exceed what luck produces: residuals are
+// shuffled among the settings of each block, and 97.5 % of 1,000 shuffles stay below the threshold (multiple comparisons
+// with the best, one-sided: Hsu 1984). This assumes similar noise in all settings; in case one is noisier, the pair's own
+// interval must exclude 1 as well, and to_best holds the farther end on either side.
 //
 // settings_by_block: [setting][block], seconds; block b was measured in the same stretch of time for every setting, in
 // random order. With fewer than kFewestSamples blocks every setting is a member. Deterministic. 8 settings take 0.07 s
