@@ -19,7 +19,7 @@ constexpr int kQueueLength = 4;
 constexpr int kMostCalls = 100;     // per sample
 constexpr int kMostSamples = 1000;  // per visit
 // The share of the budget that one queue may take. Each size runs at least four: for the check, in the first visit and
-// in two rounds. If sizes grow by factors of four, all queues together then take half of the budget.
+// in two rounds. With sizes that grow by factors of four, all queues together take half of the budget.
 constexpr double kQueueShare = 0.1;
 constexpr size_t kTotals = 3;  // times after those of samples: the total of each kind, and the time since the beginning
 
@@ -40,7 +40,7 @@ AllReduceSchedule::AllReduceSchedule(const std::vector<TimedSize>& sizes, const 
   visit_ = plan_visit();
 }
 
-// The first call of a small size does not tell, because it may have set up connections.
+// A small size's first call says nothing: it may have set up connections.
 bool AllReduceSchedule::is_long(const Size& size) const {
   return size.once_s >= kLongCall && size.series.bytes > kMiB;
 }

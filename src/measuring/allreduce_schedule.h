@@ -5,8 +5,8 @@
 //   while (const auto visit = schedule.next()) schedule.tell(what_it_took(*visit));
 //   allreduce_table(schedule.series(), world_size);
 //
-// It runs nothing and has no clock; the caller tells it the time. Ranks whose schedules are told the same ask for the
-// same visits, so each rank may have its own schedule. Deterministic; not thread-safe.
+// It runs nothing and has no clock; the caller reports times. Every rank may have its own schedule: told the same
+// times, they ask for the same visits. Deterministic; not thread-safe.
 #pragma once
 
 #include <array>
@@ -32,12 +32,12 @@ struct TimedSize {
 
 struct AllReduceScheduleOptions {
   double seconds = 10;  // the budget; exceeded only if two rounds of single calls take longer
-  // For the order of sizes, which is shuffled in every round, so that drift of the machine affects all sizes alike.
+  // Shuffles the sizes in every round, so that drift of the machine affects all alike.
   uint64_t seed = 0;
   int64_t queue_bytes = 256 * kMiB;  // the limit for all buffers of a queue together
   bool checks = true;                // whether results are to be compared with known sums
-  // Set between the steps of a training: sizes whose calls take longer than this are left out, a visit takes one sample
-  // of each kind, and `seconds` is never exceeded. Sizes must ascend.
+  // Set when measuring between training steps: leaves out sizes whose calls take longer than this, takes one sample of
+  // each kind per visit, and never exceeds `seconds`. Sizes must ascend.
   std::optional<double> delay_s = {};
 };
 
@@ -71,16 +71,16 @@ class AllReduceSchedule {
 
   AllReduceSchedule(const std::vector<TimedSize>& sizes, const AllReduceScheduleOptions& options);
 
-  // The most calls of this size that are in flight together: about as many as in a training step, if their buffers fit
-  // into options.queue_bytes. At least 1.
+  // The most calls of this size in flight together: about as many as in a training step, if their buffers fit into
+  // options.queue_bytes. At least 1.
   int queue(size_t size) const { return sizes_[size].queue; }
 
   // The visit to run now; nothing if the measurement is complete.
   const std::optional<AllReduceVisit>& next() const { return visit_; }
 
-  // Reports the visit's times in seconds, the same on every rank: of each isolated sample (per call), of each queue, of
-  // all isolated samples together, of all queues together, and since the measurement began. `wrong`: the number of
-  // wrong elements over all ranks. Throws std::invalid_argument if the number of times is not that.
+  // Reports the visit's times in seconds, the same on every rank: each isolated sample (per call), each queue, all
+  // isolated samples together, all queues together, and the time since the measurement began. `wrong`: wrong elements
+  // over all ranks. Throws std::invalid_argument if their number does not match the visit.
   void tell(std::span<const double> seconds, int64_t wrong = 0);
 
   // The expected time of the next visit; extrapolated from the two previous sizes if its size is new.

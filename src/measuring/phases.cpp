@@ -78,8 +78,8 @@ class Phases {
     tuning_.compared = predict_steps(model_of(tuning_), tuning_.rule, caps);
   }
 
-  // A short race chooses the plan: the simulation takes ready times from steps without communication, and cannot tell
-  // close plans apart.
+  // A short race chooses the plan: ready times come from steps without communication, too coarse to tell close plans
+  // apart.
   void race_ordered() {
     std::vector<BucketPlan> candidates = ordered_candidates(model_of(tuning_), most_calibrated_buckets(tuning_.calibration_plans));
     candidates.resize(static_cast<size_t>(of_rank_0(std::ssize(candidates))), candidates.back());
@@ -122,7 +122,7 @@ class Phases {
     return settings;
   }
 
-  // Measures steps that had no part in the choice: what it gains, and what is to be compared.
+  // Measures the gain, and what it is to be compared with, in steps that had no part in the choice.
   void measure_gain() {
     const auto most = static_cast<size_t>(options_.gain_blocks.most);
     const size_t every = std::max<size_t>(most / 10, 1);  // often enough to lose little, seldom enough to cost nothing

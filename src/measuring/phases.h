@@ -1,11 +1,11 @@
-// The phases in which a tuning measures training steps: calibration, race, gain. `firkin tune`, firkin::tune() and
-// firkin.tune() say how steps are run; which steps, in how many blocks, and what follows from them is decided here.
+// The phases of a tuning: calibration, race, gain. They decide which training steps to measure, in how many blocks, and
+// what follows; `firkin tune`, firkin::tune() and firkin.tune() only run the steps.
 //
 //   Tuning tuning;  // with profile, allreduce and world_size
 //   run_phases({.seconds = 150}, {.measure = run_in_blocks, .elapsed_s = clock, .of_rank_0 = broadcast}, tuning);
 //   choice_of(tuning).cap_bytes;
 //
-// Has no clock. Collective, if what it is given is. Deterministic.
+// No clock of its own. Collective if its callbacks are. Deterministic.
 #pragma once
 
 #include <cstdint>
@@ -56,14 +56,13 @@ struct StepMeter {
                       const std::function<bool(const Steps& so_far)>& is_enough)>
       measure;
   std::function<double()> elapsed_s;  // since the tuning began; the same on every rank
-  // Rank 0's list, on every rank: a rank whose library rounds differently must not choose another.
+  // Rank 0's list, on every rank: libraries that round differently must not choose differently.
   std::function<std::vector<int64_t>(std::vector<int64_t>)> of_rank_0;
-  // Whether steps can have these buckets; caps take the place of plans to calibrate on that are not possible.
+  // Whether steps can have these buckets; calibration plans that are not possible are replaced by caps.
   std::function<bool(const BucketPlan&)> is_possible = [](const BucketPlan& /*plan*/) { return true; };
   // The collectives of the strategy sharded, if that is considered; none: each takes half the time of an all-reduce.
   std::function<std::vector<CollectiveRow>()> measure_collectives = [] { return std::vector<CollectiveRow>(); };
-  // Called with what is known so far: after the calibration, after the race, and up to a dozen times while the gain is
-  // measured.
+  // Called with intermediate results: after the calibration, after the race, and up to a dozen times during the gain.
   std::function<void()> tell = [] {};
 };
 

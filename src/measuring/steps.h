@@ -5,7 +5,7 @@
 //   StepSchedule schedule({steps, steps}, {.most = 12, .seconds = 60});
 //   while (const auto visit = schedule.next()) { ... run it ...; schedule.tell(seconds_since_the_beginning); }
 //
-// It runs nothing and has no clock. Ranks that tell their schedules the same get the same visits. Deterministic; not
+// It runs nothing and has no clock. Ranks that report the same times get the same visits. Deterministic; not
 // thread-safe.
 #pragma once
 
@@ -32,8 +32,8 @@ struct StepBlocks {
   int most = 12;
   // After the fewest blocks, another one begins only if it is expected to end within this time.
   double seconds = std::numeric_limits<double>::infinity();
-  // For the order of settings, which is shuffled in every block. Without a seed they run in their order, reversed in
-  // every other block, so that drift of the machine affects two settings alike.
+  // Shuffles the settings in every block. Without a seed they run in order, reversed in every other block, so that
+  // drift of the machine affects two settings alike.
   std::optional<uint64_t> seed = {};
 };
 
@@ -52,8 +52,8 @@ class StepSchedule {
   // The visit to run now; nothing if the measurement is complete. Does not change the schedule.
   std::optional<StepVisit> next() const;
 
-  // Reports that the visit has ended. elapsed_s: seconds since the first visit began. is_enough: whether the blocks so
-  // far suffice. Both must be the same on every rank; they matter only if the visit ended a block.
+  // Ends the visit. elapsed_s: seconds since the first visit began. is_enough: whether the blocks so far suffice. Both
+  // must be the same on every rank, and matter only at the end of a block.
   void tell(double elapsed_s = 0, bool is_enough = false);
 
  private:
@@ -66,8 +66,7 @@ class StepSchedule {
   bool is_over_ = false;
 };
 
-// The steps of one setting in the blocks of a measurement, in seconds on the slowest rank; of a block with several
-// steps, the median.
+// The steps of one setting, per block, in seconds on the slowest rank; the median of a block's several steps.
 struct SettingSteps {
   std::string name;
   int64_t buckets = 0;
@@ -104,9 +103,8 @@ MeasuredProfile profile_of_steps(const std::vector<std::string>& names, const st
 // Indices by ascending time; equal times in their own order.
 std::vector<int64_t> order_of_times(const std::vector<double>& times);
 
-// A profile for the performance model. Its order need not be that of the times: gradients are launched in this order,
-// so a tensor counts as ready once all before it are. names, bytes, ready_s: per parameter, in seconds from the start
-// of backward. order: indices of parameters.
+// A profile for the performance model. Gradients are launched in `order` (indices of parameters), so a tensor counts as
+// ready once all before it are. names, bytes, ready_s: per parameter, in seconds from the start of backward.
 TensorProfile profile_in_order(const std::vector<std::string>& names, const std::vector<int64_t>& bytes, const std::vector<int64_t>& order,
                                const std::vector<double>& ready_s, double backward_s);
 

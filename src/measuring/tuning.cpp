@@ -38,7 +38,7 @@ void note_what_was_calibrated_on(Tuning& tuning) {
   if (find_setting(tuning.gain, kTorchDefaultName) != nullptr) check("PyTorch's default", default_plan(tuning));
 }
 
-// The model expects a step to take what one took during the calibration; the machine may have changed since.
+// Notes if a step takes longer or shorter than during the calibration.
 void note_level(Tuning& tuning) {
   constexpr double kFar = 0.05;
   const double level = tuning.decision.level.value_or(1);

@@ -1,6 +1,5 @@
-// Decides for a tuning what to measure next and what to choose. `firkin tune`, firkin::tune() and firkin.tune() put the
-// steps that they measure into one struct, and everything else follows from it here. add_sections() of
-// results/results.h makes the sections of a results.json from it.
+// Decides what a tuning measures next and what it chooses. `firkin tune`, firkin::tune() and firkin.tune() put measured
+// steps into one struct; add_sections() of results/results.h turns it into a results.json.
 //
 //   Tuning tuning{.profile = profile, .allreduce = table, .world_size = 2};
 //   tuning.calibration = measured;                   // none, then plans_to_calibrate_on()
@@ -67,7 +66,7 @@ struct Tuning {
   bool complete = false;
 };
 
-// Plans to calibrate on, which neither PyTorch's default, nor the two ends of the scale, nor a cap make.
+// Plans to calibrate on that neither a cap nor PyTorch's default makes, nor the two ends of the scale.
 std::vector<BucketPlan> plans_to_calibrate_on(const TensorProfile& profile, const CapOptions& rule);
 
 // The names of further settings in `gain`.
@@ -94,8 +93,8 @@ const PredictedCap& choice_of(const Tuning& tuning);
 // predict_sharded().
 void tune_sharded(Tuning& tuning, const TrainedMemory& trained);
 
-// The setting of this name, or null; the settings of `gain` for the caps of `compared`; the one for the chosen cap. The
-// last throws std::invalid_argument if that was not measured.
+// The setting of this name, or null; the settings of `gain` for the caps of `compared`; the one for the chosen cap,
+// which throws std::invalid_argument if it was not measured.
 const SettingSteps* find_setting(const std::vector<SettingSteps>& settings, std::string_view name);
 std::span<const SettingSteps> compared_settings(const Tuning& tuning);
 const SettingSteps& chosen_setting(const Tuning& tuning);
@@ -103,8 +102,8 @@ const SettingSteps& chosen_setting(const Tuning& tuning);
 // The prediction for a setting of `gain` that is no cap of the curve.
 std::optional<double> predicted_step_s(const Tuning& tuning, const SettingSteps& setting);
 
-// When `gain` is measured: sets what the choice is worth, and notes what is no test of the model, and a machine that
-// has changed. Throws std::invalid_argument as decide() of plan/, and if the chosen cap was not measured.
+// Once `gain` is measured: sets what the choice is worth, and notes what does not test the model and changes of the
+// machine. Throws std::invalid_argument as decide() of plan/, and if the chosen cap was not measured.
 void decide(Tuning& tuning);
 
 }  // namespace firkin

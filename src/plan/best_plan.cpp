@@ -20,9 +20,9 @@ Bucket bucket_between(size_t i, size_t j) {
   return {static_cast<int64_t>(i), static_cast<int64_t>(j - i)};
 }
 
-// The recursion, by the number of buckets: cut j lies before tensor j, and ends[j][n] is the earliest end of the
-// communication of the tensors before it in n buckets. Entries with more buckets that do not end earlier are left out:
-// they could only delay the launches that follow.
+// The recursion over the number of buckets: cut j lies before tensor j, and ends[j][n] is the earliest end of the
+// communication of the tensors before it in n buckets. An entry with more buckets that does not end earlier is dropped:
+// it could only delay later launches.
 class Recursion {
  public:
   Recursion(const TensorProfile& profile, const CommCosts& costs, const SearchOptions& options)
@@ -97,8 +97,8 @@ class Recursion {
   std::vector<std::vector<End>> ends_;  // [cut][buckets]
 };
 
-// Groups neighbouring tensors into at most about `most` runs: each tensor alone if there are no more than that, else
-// runs of at most 2 / most of all bytes (any two neighbouring runs together exceed that).
+// Groups neighbouring tensors into about `most` runs, unless there are no more tensors than that: each run holds at
+// most 2 / most of all bytes, and any two neighbouring runs exceed that together.
 BucketPlan runs_of_tensors(const TensorProfile& profile, const SearchOptions& options, int64_t most) {
   if (std::ssize(profile.bytes) <= most) return one_tensor_per_bucket(profile.bytes.size());
   const int64_t cap = std::clamp<int64_t>(2 * (profile.total_bytes() / most), 1, options.largest_bucket_bytes);
@@ -111,14 +111,14 @@ BucketPlan runs_of_tensors(const TensorProfile& profile, const SearchOptions& op
       result.buckets.push_back(run);
       continue;
     }
-    // A tensor larger than the limit has to travel alone, without the empty tensors in its run.
+    // A tensor larger than the limit must travel alone, so its run is split.
     for (int64_t i = 0; i < run.count; ++i) result.buckets.push_back({run.first + i, 1});
   }
   return result;
 }
 
-// With contention: the best of several plans. Some would be exact without contention, with backward slowed down fully
-// (as it is while both run), partly, or not at all; others are what uniform caps make.
+// With contention: the best of several plans, which are exact for backward slowed down fully, partly or not at all, or
+// made by uniform caps.
 BucketPlan best_of_starts(const TensorProfile& profile, const CommCosts& costs, const SearchOptions& options) {
   std::vector<BucketPlan> starts;
   for (const double part : {0.0, 0.25, 0.5, 0.75, 1.0}) {

@@ -52,8 +52,7 @@ BucketPlan filled_buckets(std::span<const int64_t> sizes, CapRule rule, const Ca
   return plan;
 }
 
-// A round cap that a bucket of `bytes` reaches with its last tensor (of `last_bytes`) and not before; within a
-// sixteenth of `bytes`.
+// A round cap, within a sixteenth of `bytes`, that a bucket of `bytes` reaches only with its last tensor.
 int64_t cap_that_closes(int64_t bytes, int64_t last_bytes) {
   const int64_t lowest = std::max(bytes - last_bytes + 1, bytes - bytes / 16);
   if (lowest > bytes || lowest < 1) return bytes;  // an empty tensor is last: nothing closes the bucket there
@@ -168,12 +167,11 @@ CapInterval caps_with_same_buckets(std::span<const int64_t> sizes, const CapOpti
     const auto end = first + static_cast<size_t>(plan.buckets[k].count);
     const bool last_bucket = k + 1 == bytes.size();
     if (options.rule == CapRule::kCloseWhenFull) {
-      // The bucket was not full before its last tensor, and is full with it.
       interval.lowest_cap_bytes = std::max(interval.lowest_cap_bytes, bytes[k] - sizes[end - 1] + 1);
       if (!last_bucket) interval.highest_cap_bytes = std::min(interval.highest_cap_bytes, bytes[k]);
       continue;
     }
-    // The bucket has room for what it holds, unless that is a single tensor, and none for the next tensor.
+    // Room for what the bucket holds, unless that is a single tensor, and none for the next tensor.
     const auto not_empty = std::count_if(sizes.begin() + static_cast<std::ptrdiff_t>(first),
                                          sizes.begin() + static_cast<std::ptrdiff_t>(end), [](int64_t size) { return size > 0; });
     if (not_empty > 1) interval.lowest_cap_bytes = std::max(interval.lowest_cap_bytes, bytes[k]);
@@ -183,13 +181,13 @@ CapInterval caps_with_same_buckets(std::span<const int64_t> sizes, const CapOpti
 }
 
 bool is_made_by_a_cap(const BucketPlan& plan, std::span<const int64_t> sizes, const CapOptions& rule) {
-  // Were it made by a cap, it would be made by all caps of this interval.
+  // If a cap makes this plan, every cap of the interval does.
   return assign_buckets(sizes, with_cap(rule, caps_with_same_buckets(sizes, rule, plan).lowest_cap_bytes)) == plan;
 }
 
 int64_t roundest_cap(const CapInterval& interval) {
   constexpr int64_t kSmallestTyped = 16 * kKiB;  // below this, no fraction of a MiB is short
-  // Every tensor travels alone: only the upper end of the interval says something.
+  // Every tensor travels alone: only the upper end matters.
   const bool all_alone = interval.lowest_cap_bytes == 1 && interval.highest_cap_bytes != kNoLimit;
   const int64_t low = all_alone ? (interval.highest_cap_bytes + 1) / 2 : interval.lowest_cap_bytes;
   const int64_t high = low > kNoLimit / 2 ? interval.highest_cap_bytes : std::min(interval.highest_cap_bytes, 2 * low);

@@ -19,7 +19,7 @@ namespace {
 
 using Vector = std::vector<double>;
 
-// A fitted parameter, in units in which 1 is large. It is searched from `least` to `limit`; 0 means no effect.
+// A fitted parameter in units of its typical size, searched from `least` to `limit`; 0 means no effect.
 struct Parameter {
   const char* name;
   double least, limit;
@@ -56,8 +56,7 @@ struct Fit {
     return result;
   }
 
-  // What is squared and summed up. The second part keeps a parameter without influence at 0, and those that can stand in
-  // for each other small.
+  // The residuals, and a penalty that keeps parameters without influence at 0 and interchangeable ones small.
   Vector terms(const Vector& x) const {
     Vector result = residuals(x);
     for (const double value : x) result.push_back(error * value);
@@ -97,8 +96,8 @@ Point point_at(const Fit& fit, const Vector& x) {
   return point;
 }
 
-// Levenberg and Marquardt's steps (Marquardt 1963) until none improves. The derivatives are those towards the middle of
-// a parameter's range; the loss has kinks where a bucket starts to wait for another.
+// Levenberg-Marquardt steps (Marquardt 1963) until none improves. Derivatives point to the middle of a parameter's
+// range; the loss has kinks where a bucket starts to wait for another.
 Point descend(const Fit& fit, Point point) {
   constexpr double kDifference = 1e-6, kFirstDamping = 1e-3, kMostDamping = 1e8, kLeastGain = 1e-9;
   constexpr int kMostSteps = 100;
@@ -177,8 +176,8 @@ void check_runs(const TensorProfile& profile, const std::vector<MeasuredRun>& ru
   }
 }
 
-// As many as the runs determine with one run left over, but at least one. In units in which 1 is large: a slowdown of e,
-// launches as long as the longest run.
+// One parameter fewer than there are runs, but at least one. Units: a slowdown of e, launches as long as the longest
+// run.
 std::vector<Parameter> parameters_for(const std::vector<MeasuredRun>& runs) {
   constexpr double kLargestLogSlowdown = 2.5, kLargestLogLatency = 3;
   double longest_s = 0;
@@ -216,8 +215,8 @@ BucketPlan plan_of(const Cuts& cuts) {
   return plan_of_counts(counts);
 }
 
-// `wanted`, or the plan that differs from it in the fewest cuts, for which `is_free` holds. Nothing when there is none
-// (or, with more than a dozen tensors, none among several thousand).
+// `wanted`, or the plan nearest to it (fewest changed cuts) for which `is_free` holds. None if there is none or, with
+// more than a dozen tensors, none among several thousand.
 std::optional<BucketPlan> nearest_plan(const BucketPlan& wanted, const std::function<bool(const BucketPlan&)>& is_free) {
   constexpr size_t kMostTried = 5000;
   if (wanted.buckets.empty()) return std::nullopt;
@@ -268,8 +267,7 @@ Calibration calibrate(const TensorProfile& profile, const CommCosts& costs, cons
   return result;
 }
 
-// Four: as many runs as parameters always fit, and with three, predicted steps of 3 to 5 buckets were 6 to 15 % too
-// short.
+// As many runs as parameters always fit: with three plans, predicted steps of 3 to 5 buckets were 6 to 15 % too short.
 std::vector<BucketPlan> calibration_plans(std::span<const int64_t> sizes, const CapOptions& rule, const std::vector<BucketPlan>& verified) {
   const int64_t total = std::accumulate(sizes.begin(), sizes.end(), int64_t{0});
   std::vector<BucketPlan> plans;

@@ -101,8 +101,7 @@ CommCosts scaled(const CommCosts& costs, double latency_factor, double byte_fact
 
 AlphaBeta fit_alpha_beta(const std::vector<CostPoint>& points) {
   check_points(points);
-  // Least squares of (alpha + bytes * beta) / seconds against 1, in units of the largest size so that the system is
-  // well scaled.
+  // Least squares of (alpha + bytes * beta) / seconds against 1, in units of the largest size for good scaling.
   double unit = 0;
   for (const CostPoint& point : points) unit = std::max(unit, static_cast<double>(point.bytes));
   double uu = 0, uv = 0, vv = 0, u1 = 0, v1 = 0;

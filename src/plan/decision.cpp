@@ -81,8 +81,7 @@ bool has_blocks(const std::vector<double>& a, const std::vector<double>& b) {
   return !a.empty() && a.size() == b.size();
 }
 
-// The part of a step without communication that is not backward: at least 0, even if noise made the profiled backward
-// longer than the step.
+// The part of a step without communication that is not backward; 0 where noise made backward longer than the step.
 double rest_of_step_s(const StepModel& model, double backward_factor = 1) {
   return std::max(0.0, model.none_step_s - model.bare_backward_s * backward_factor);
 }
@@ -270,7 +269,7 @@ std::vector<PredictedCap> caps_to_race(const StepModel& model, const CapOptions&
     return static_cast<double>(std::max(a, b)) < kApart * static_cast<double>(std::min(a, b));
   };
   const auto lowest = [&](const PredictedCap& cap) { return std::max(cap.lowest_cap_bytes, options.smallest_cap_bytes); };
-  // Judged by all caps that make their buckets, because the roundest caps of two wide intervals may be neighbours.
+  // Compares whole intervals, because the roundest caps of two wide intervals may be neighbours.
   const auto is_near = [&](const PredictedCap& a, const PredictedCap& b) {
     return within(lowest(a), lowest(b)) && within(a.highest_cap_bytes, b.highest_cap_bytes);
   };

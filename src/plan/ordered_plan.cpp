@@ -126,8 +126,8 @@ std::vector<int64_t> start_caps(int64_t total_bytes, int64_t tensors) {
   return caps;
 }
 
-// The few best partitions to start from, the best first: `of_backward` and what uniform caps make. All that take at most
-// `enough_s` are as good.
+// The few best starting partitions, best first: `of_backward` and those of uniform caps. All within `enough_s` are
+// equal.
 std::vector<OrderedCandidate> ordered_starts(const TensorProfile& profile, BucketPlan of_backward, const SearchOptions& options,
                                              double enough_s, OrderedSearch& search) {
   constexpr size_t kStarts = 4;

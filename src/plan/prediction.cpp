@@ -42,16 +42,14 @@ std::vector<int64_t> caps_of(const PredictionInputs& inputs, int64_t total_bytes
   return caps;
 }
 
-// Draws of the inputs; at a world that was not measured, the laws of growth. None if the all-reduce times have no errors
-// and nothing is extrapolated.
+// Draws of the inputs, or the laws of growth at an unmeasured world. None if nothing is uncertain.
 std::vector<InputDraw> input_draws(const PredictionInputs& inputs, const std::optional<GrownCosts>& grown) {
   std::vector<CommCosts> costs = grown ? grown->laws : redraw_costs(inputs.table, inputs.world_size);
   for (CommCosts& drawn : costs) drawn = scaled(drawn, inputs.latency_factor);
   return draws_of(std::move(costs), inputs.search.simulation);
 }
 
-// Combines the model's error with the inputs'. `drawn` is the range of the predicted time over draws of the inputs
-// alone.
+// Combines the model's error with the inputs': `drawn` is the range over draws of the inputs alone.
 void set_interval(const PredictionModel& model, double predicted_s, const Interval& drawn, auto& row) {
   const double of_model = std::log(model_range(model.residual));
   const double below = std::max(0.0, std::log(predicted_s / drawn.low)), above = std::max(0.0, std::log(drawn.high / predicted_s));

@@ -1,5 +1,5 @@
-// The one simulation: a backward pass with its all-reduces, and the forward pass after it. simulate(),
-// simulate_pipeline() and every search run it; one Simulator runs many plans for the same profile and costs.
+// Simulates a backward pass with its all-reduces, and the forward pass after it. simulate(), simulate_pipeline() and
+// every search use it; one Simulator runs many plans for the same profile and costs.
 #pragma once
 
 #include <fmt/format.h>
@@ -26,8 +26,7 @@ struct CallCost {
   double gap_s = 0;
 };
 
-// Both curves; with a cache if many plans are to be simulated: a network's tensors have few distinct sizes, so a search
-// often meets the same bucket sizes.
+// Both curves, cached if many plans are to be simulated: tensors have few distinct sizes, so bucket sizes often repeat.
 class CachedCosts {
  public:
   CachedCosts(const CommCosts& costs, bool many_plans);
@@ -56,7 +55,7 @@ class CachedCosts {
   std::vector<Entry> entries_;
 };
 
-// Wall time, and the work that the computation has done, which advances at 1 / compute_slowdown while an all-reduce runs.
+// Wall time and completed work, which advances at 1 / compute_slowdown while an all-reduce runs.
 class SimulatedClock {
  public:
   explicit SimulatedClock(const SimulationOptions& options) : slowdown_(options.compute_slowdown) {}
@@ -88,8 +87,7 @@ class SimulatedClock {
   double idle_ = 0;  // how long the computation has stood still
 };
 
-// Of the plans whose value is at most `limit`, the first with the fewest buckets. buckets_of(i) is the number of plan
-// i's buckets.
+// The first plan with the fewest buckets among those whose value is at most `limit`. buckets_of(i): those of plan i.
 template <typename BucketsOf>
 size_t with_fewest_buckets(const std::vector<double>& values, double limit, const BucketsOf& buckets_of) {
   const auto rank = [&](size_t i) { return std::pair(values[i] > limit, buckets_of(i)); };
@@ -111,7 +109,7 @@ void check_at_least(const char* what, Number value, std::type_identity_t<Number>
 // Throws InputError unless the limits are positive and the options of the simulation pass their checks.
 void check_search(const SearchOptions& options);
 
-// Of the caps within `tolerance` of the least time, the one with the fewest buckets. seconds[i] is the time of caps[i].
+// The cap with the fewest buckets among those within `tolerance` of the least time. seconds[i] is the time of caps[i].
 const UniformCap& best_of(const std::vector<UniformCap>& caps, const std::vector<double>& seconds, double tolerance);
 
 class Simulator {
@@ -125,18 +123,17 @@ class Simulator {
   int64_t bytes(const Bucket& bucket) const;
   CallCost cost(const Bucket& bucket) { return costs_(static_cast<double>(bytes(bucket))); }
 
-  // The end of backward with its communication, for buckets in ready order. Once that exceeds `give_up_s`, stops and
-  // returns some value above it.
+  // The end of backward with its communication, for buckets in ready order. Stops once that exceeds `give_up_s`, and
+  // then returns some value above it.
   double end_s(std::span<const Bucket> buckets, double give_up_s = std::numeric_limits<double>::infinity());
 
   // Backward with its communication, launched in the plan's order.
   Timeline backward(const BucketPlan& plan);
 
-  // Describe a plan's buckets once, then run as many launch orders of it as wanted. They must have passed check_plan.
+  // Sets the buckets for any number of launch orders. They must have passed check_plan.
   void set_buckets(std::span<const Bucket> buckets);
 
-  // The launch order by need: whenever the link is free, of the buckets that are ready, the one whose tensors the next
-  // forward needs first.
+  // The launch order by need: whenever the link is free, the ready bucket that the next forward needs first goes next.
   std::vector<int64_t> order_by_need() const;
 
   // The period with these buckets in this launch order: backward, agreement, forward. Also fills `pipeline`, if given,

@@ -27,7 +27,7 @@ double computation_s(const TensorProfile& profile, const SimulationOptions& opti
   return profile.forward_s + profile.backward_s + profile.updates_s() / ranks + options.overhead_s * static_cast<double>(calls);
 }
 
-// The least of a(x) / x for x up to `bytes`. The curve consists of lines, so the least is at a point or at `bytes`.
+// The least a(x) / x for x up to `bytes`: on a curve of lines it lies at a point or at `bytes`.
 double least_s_per_byte(const CostCurve& curve, double bytes) {
   double least = curve(bytes) / bytes;
   for (const CostPoint& point : curve.points()) {
@@ -101,7 +101,7 @@ Simulator::Simulator(const TensorProfile& profile, const ShardedCosts& costs, in
   ranks_ = static_cast<double>(checked_ranks(ranks));
 }
 
-// The same as first_need_s(), in a step or two where forward needs tensors in about the reverse order.
+// Same as first_need_s(), but takes a step or two where forward needs tensors in roughly reverse order.
 double Simulator::needed_s(const Bucket& bucket) const {
   if (!profile_.knows_forward()) return 0;
   auto tensor = static_cast<size_t>(bucket.first + bucket.count - 1);
@@ -113,8 +113,8 @@ int64_t Simulator::bytes(const Bucket& bucket) const {
   return bytes_before_[static_cast<size_t>(bucket.first + bucket.count)] - bytes_before_[static_cast<size_t>(bucket.first)];
 }
 
-// Runs the backward pass and calls launched(position, end of the link's previous call, end of this one) for each
-// launch; if it returns false, the pass ends there. Returns when the last all-reduce ends.
+// Runs the backward pass and calls launched(position, end of the link's previous call, end of this one) per launch;
+// stops if that returns false. Returns when the last all-reduce ends.
 template <typename PieceAt, typename Launched>
 double Simulator::launch_all(size_t count, SimulatedClock& clock, const PieceAt& piece_at, const Launched& launched) const {
   // Launches keep their order: a bucket that is not ready holds up those behind it.
@@ -182,8 +182,7 @@ void Simulator::set_buckets(std::span<const Bucket> buckets) {
     std::ranges::reverse(by_need_);
     std::ranges::stable_sort(by_need_, {}, needed_s);
   }
-  // Of buckets needed at the same time, the one with the longest update is the most urgent: it runs while the others
-  // arrive.
+  // Among buckets needed at the same time, the longest update is the most urgent: it runs while the others arrive.
   by_urgency_ = by_need_;
   if (!reversed) std::ranges::stable_sort(by_urgency_, {}, [&](size_t k) { return std::pair(pieces_[k].needed_s, -pieces_[k].update_s); });
   for (size_t rank = 0; rank < by_urgency_.size(); ++rank) pieces_[by_urgency_[rank]].urgency = rank;
@@ -281,7 +280,7 @@ double Simulator::period_s(std::span<const int64_t> order, Pipeline* pipeline) {
   const double period = clock.now();
   if (pipeline == nullptr) return period;
 
-  // The cycle that was simulated begins with backward; the step that is reported begins with forward.
+  // The simulated cycle begins with backward; the reported step begins with forward.
   pipeline->period_s = period;
   pipeline->forward_end_s = period - forward_start;
   pipeline->backward_end_s = pipeline->forward_end_s + backward_s;

@@ -26,16 +26,15 @@ double random_uniform(std::mt19937_64& random) {
   return (static_cast<double>(random() >> kDropped) + 0.5) * kUnit;
 }
 
-// Normal noise of mean 0 and standard deviation 1 (Box and Muller 1958), alike with every standard library, unlike
-// std::normal_distribution.
+// Standard normal noise (Box and Muller 1958), the same on every standard library, unlike std::normal_distribution.
 double random_normal(std::mt19937_64& random) {
   const double radius = std::sqrt(-2 * std::log(random_uniform(random)));
   return radius * std::cos(2 * std::numbers::pi * random_uniform(random));
 }
 
-// The standard error of the logarithm of a row's median; 0 if nothing is known. If the row does not state its error,
-// samples count as independent and log-normal: then one call that took a hundred times as long as the others makes a
-// wide interval, but not one of many orders of magnitude.
+// The standard error of the logarithm of a row's median; 0 if unknown. Without a stated error, samples count as
+// independent and log-normal, so that one outlier a hundred times as long does not widen the interval by orders of
+// magnitude.
 double standard_error(const AllReduceRow& row) {
   constexpr double kOfMedian = 1.2533;  // a median's error over a mean's: sqrt(pi / 2)
   if (row.stderr_s) return std::log1p(*row.stderr_s / row.median_s);
@@ -66,7 +65,7 @@ CostCurve scale_curve(const CostCurve& curve, Influence influence, double factor
   return CostCurve(std::move(points));
 }
 
-// The best of these plans under one set of inputs, and the caps around it that are within 1 % of it.
+// The best of these plans under one set of inputs, and the caps around it within 1 %.
 SensitivityPoint best_point(const ScaledInputs& inputs, const std::vector<UniformCap>& plans, double tolerance) {
   constexpr double kNear = 1.01;
   Simulator simulator(inputs.profile, inputs.costs, inputs.options);

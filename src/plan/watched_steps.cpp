@@ -37,8 +37,7 @@ std::vector<double> phase_of(const StepOfRanks& rows, size_t phase) {
   return times_s;
 }
 
-// The ranks' work. A rank that is late before forward makes the others wait for its buffers in forward; that is left
-// out.
+// The ranks' work. Leaves out waiting in forward for the buffers of a rank that is late before it.
 std::vector<double> work_of(const StepOfRanks& rows, bool broadcasts_in_forward) {
   std::vector<double> work_s;
   for (const RankStep* row : rows) work_s.push_back(std::reduce(row->phases_s.begin(), row->phases_s.end()));
@@ -56,8 +55,8 @@ double excess_of(std::vector<double> values, size_t one) {
   return value - median(values);
 }
 
-// The least rate that the link must have, in bytes per second; 0 if unknown. A bucket travels once the last rank has
-// launched it, and all buckets have travelled when the step ends.
+// A lower bound of the link's rate in bytes per second; 0 if unknown. A bucket travels once the last rank has launched
+// it, and all have travelled when the step ends.
 double least_rate(const StepOfRanks& rows, const std::vector<int64_t>& bucket_bytes) {
   double left_bytes = 0, bytes_per_s = 0;
   for (size_t bucket = bucket_bytes.size(); bucket-- > 0;) {
@@ -103,8 +102,8 @@ std::map<int64_t, StepOfRanks> common_steps(const std::vector<RankSteps>& ranks)
   return steps;
 }
 
-// A lower bound of exposed communication, whatever the buckets: with no latency, with a link that is busy from the
-// first gradient on, and with the last gradient's tensor sent after it is ready.
+// A lower bound of exposed communication for any buckets: no latency, a link busy from the first gradient on, and the
+// last gradient's tensor sent after it is ready.
 double least_exposed(const RankSteps& facts, double window_s, double bytes_per_s) {
   const auto all = static_cast<double>(std::reduce(facts.bucket_bytes.begin(), facts.bucket_bytes.end()));
   return std::max({0.0, static_cast<double>(facts.last_bytes) / bytes_per_s, all / bytes_per_s - window_s});

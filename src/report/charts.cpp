@@ -11,9 +11,9 @@
 #include "firkin/base/units.h"
 #include "firkin/stats/estimates.h"
 
-// The files that are embedded in the program as they are. This source is kept out of unity builds, so that only it is
-// compiled again when one of them changes. From CMake: FIRKIN_REPORT_PAGE, page.html as assemble_report_page.py completes
-// it; FIRKIN_NOTICES, THIRD_PARTY_NOTICES; FIRKIN_CHARTS, charts.json, here ended by a zero.
+// Files embedded as they are, from CMake: FIRKIN_REPORT_PAGE, page.html as completed by assemble_report_page.py;
+// FIRKIN_NOTICES, THIRD_PARTY_NOTICES; FIRKIN_CHARTS, charts.json, ended by a zero here. Not in unity builds, so that a
+// change of them compiles this source only.
 #define FIRKIN_EMBEDDED(name, file) \
   ".global " name "_begin\n.global " name "_end\n" name "_begin:\n.incbin \"" file "\"\n" name "_end:\n.byte 0\n"
 
@@ -70,8 +70,7 @@ void add_interval(json& row, const std::optional<Interval>& interval) {
 
 namespace {
 
-// ---- All-reduces: time over size, per call when many are queued, and the alpha-beta line; and the same data in
-// chunks.
+// ---- All-reduces: time over size, per call when many are queued, the alpha-beta line; and the same data in chunks.
 
 constexpr const char* kIsolated = "one all-reduce, a(x)";
 constexpr const char* kGap = "queued back to back, g(x)";
@@ -89,7 +88,7 @@ json allreduce_point(const AllReduceRow& row, const char* kind, double seconds) 
           {"interval", "–"}};
 }
 
-// The fitted line, and the range of the points that it is drawn in.
+// The fitted line over the range of the points.
 json fit_row(const AlphaBeta& fit, const json& points) {
   const auto [least, most] = std::ranges::minmax(points, {}, [](const json& point) { return point["bytes"].get<int64_t>(); });
   const auto [shortest, longest] = std::ranges::minmax(points, {}, [](const json& point) { return point["time_s"].get<double>(); });
@@ -164,7 +163,7 @@ std::optional<Chart> chunks_chart(const Results& results) {
 
 // ---- Step time of every setting in every configuration.
 
-// Names that tell the configurations of a run apart: without the model's name if all have the same.
+// Names that tell a run's configurations apart, without the model's name if all have the same.
 std::string short_name(const std::vector<StepConfiguration>& all, const ModelDescription& model) {
   const bool one_model = std::ranges::all_of(all, [&model](const auto& other) { return other.model.name == model.name; });
   if (!one_model || !model.batch_size || !model.sequence_length) return name_of(model);

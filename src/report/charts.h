@@ -1,7 +1,6 @@
 // The charts of a results.json as data: Vega-Lite specifications, computed by pure functions from templates.
 //
-// Colours in a specification are CSS variables of page.html ("var(--chart-measured)"), so that one drawing serves light,
-// dark and print.
+// Colours are CSS variables of page.html ("var(--chart-measured)"), so one drawing serves light, dark and print.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -25,7 +24,7 @@ struct Chart {
 // Charts for all that `results` holds. Sections that are absent give no chart.
 std::vector<Chart> charts_for(const Results& results);
 
-// Two of these charts, in curve_charts.cpp: times by bucket size, measured, and as `firkin predict` has them.
+// Times by bucket size, in curve_charts.cpp: measured, and as `firkin predict` has them.
 std::optional<Chart> curve_chart(const Results& results);
 std::optional<Chart> predicted_chart(const Results& results);
 
@@ -38,18 +37,16 @@ std::optional<Chart> predicted_chart(const Results& results);
 // The file as it stands: the templates by their names ("allreduce", "chunks", ...), and "config".
 const nlohmann::json& chart_templates();
 
-// The page's specification: the template with `datasets` (name -> array of objects). Throws std::logic_error unless these
-// are exactly those of the template.
+// The template with `datasets` (name -> array of objects). Throws std::logic_error unless these match the template's.
 nlohmann::json filled_chart(const std::string& name, nlohmann::json datasets);
 
-// The chart of a template, whose name is its id, with the title and the caption that stand in the template's
-// "usermeta".
+// The chart of a template, whose name is its id, with the title and caption of its "usermeta".
 Chart chart_of(const std::string& name, nlohmann::json datasets, std::string summary);
 
 // Throws std::logic_error when the template has no such parameter.
 void set_param(nlohmann::json& spec, const std::string& name, nlohmann::json value);
 
-// Adds "low" and "high" (seconds) and "interval" (text), which is a dash if there is none, or too few samples for one.
+// Adds "low" and "high" (seconds) and "interval" (text; a dash without an interval or an upper end).
 void add_interval(nlohmann::json& row, const std::optional<Interval>& interval);
 
 }  // namespace firkin

@@ -15,8 +15,7 @@ namespace {
 
 using nlohmann::json;
 
-// ---- Step time over bucket size: the predicted line, measured points with intervals, the other strategies as level
-// lines, the best caps.
+// ---- Step time over bucket size: predicted line, measured points, the other strategies as level lines, the best caps.
 
 struct CurveRange {
   double low = HUGE_VAL;
@@ -93,7 +92,7 @@ json chosen_cap(const Results& results) {
   return seconds ? marked("chosen", decision.cap_mib, *seconds) : json::array();
 }
 
-// The strategies without a cap. One far from the curve would flatten the curve; it is put in words instead.
+// The strategies without a cap. One too far from the curve would flatten it and is put into words instead.
 struct Levels {
   json lines = json::array();
   std::vector<std::string> beyond;

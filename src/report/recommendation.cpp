@@ -102,7 +102,7 @@ std::string tune_heading(const Decision& decision) {
                      display_percent(std::abs(saved)), saved >= 0 ? "less" : "more", predicted);
 }
 
-// How to ask for more blocks of steps, in the terms of the front end that measured.
+// How to ask for more blocks of steps, in the words of the front end that measured.
 std::string more_blocks(const RunHead& run) {
   if (run.command_line.empty()) return "a larger budget of time";  // a C++ program
   return run.command_line[0] == "firkin" ? "more --blocks" : "a larger time_budget_s";
@@ -194,7 +194,7 @@ std::vector<PasteSetting> tune_settings(const Results& results) {
 
 constexpr double kLeastGainShown = 5e-4;
 
-// What the cap achieves, its interval, what it may cost if model and inputs are off, and which caps are the same.
+// What the cap achieves, its interval, its possible cost if model and inputs are off, and the equivalent caps.
 std::string prediction_certainty(const Prediction& prediction) {
   const PredictedCap& best = prediction.best_uniform;
   const double gain = prediction.best_plan.gain;

@@ -18,7 +18,7 @@ namespace {
 
 constexpr const char* kPageFile = "report.html";
 
-// ---- HTML from plain text: whatever the text holds, it stays text.
+// ---- HTML from plain text.
 
 std::string with_replaced(std::string_view text, const std::map<char, std::string_view>& replacements) {
   std::string replaced;
@@ -44,8 +44,7 @@ std::string heading_html(std::string_view text) {
   return html;
 }
 
-// JSON for a <script type="application/json"> element: no content can end the element. Strings that are not UTF-8 are
-// repaired with U+FFFD.
+// JSON for a <script type="application/json"> element, which no content can end. Repairs invalid UTF-8 with U+FFFD.
 std::string json_for_script(const nlohmann::json& value) {
   return with_replaced(value.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace),
                        {{'<', "\\u003c"}});  // JSON has it only within strings, where an escape means the same

@@ -1,4 +1,4 @@
-// Results -> one HTML page that opens without a network, and their answer in words, also for a terminal.
+// Results -> one HTML page that opens without a network, and their answer in words for it and for a terminal.
 //
 //   write_file_atomically("report.html", render_report(read_results("results.json")));
 //
@@ -15,7 +15,7 @@
 
 namespace firkin {
 
-// ---- In words: a program that makes no page links only this part (firkin_words).
+// ---- In words: firkin_words, for programs that make no page.
 
 // A result in words, all plain text.
 struct Wording {
@@ -35,8 +35,8 @@ Wording summarize(const Results& results);
 // Fills in the answer of a tuning or a prediction, except for the kicker and the notes (recommendation.cpp).
 void recommend(const Results& results, Wording& answer);
 
-// Results for a terminal: the tables of all that was measured, and the answer in words, the same as on the page. For a
-// tuning only what helps to act: its card, and one table, or two if caps were to be compared.
+// Results for a terminal: tables of what was measured, and the answer of the page in words. For a tuning only its card
+// and one table, or two if caps were compared.
 std::string results_in_text(const Results& results);
 
 // The answer alone. For a tuning it is a card: what to set, how certain that is, what to paste, and Firkin's own engine
@@ -48,8 +48,8 @@ std::string configuration_in_text(const StepConfiguration& configuration);
 
 // ---- The page.
 
-// The page for the results of any subcommand; what a subcommand did not measure is left out. Strings in `results` may
-// hold anything. Thread-safe.
+// The page for the results of any subcommand, with the sections that it measured. Strings in `results` may hold
+// anything. Thread-safe.
 std::string render_report(const Results& results);
 
 // `results` with the names of all files that write_result() writes.

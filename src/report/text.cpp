@@ -197,7 +197,7 @@ std::string configuration_in_text(const StepConfiguration& configuration) {
 }
 
 std::string results_in_text(const Results& results) {
-  // Printed first and last, since either may have scrolled off the screen.
+  // The answer comes first and last, since either may have scrolled off the screen.
   const std::string heading = wrapped("", summarize(results).heading);
   std::string text;
   const auto add = [&text](const std::string& part) { text += (text.empty() ? "" : "\n") + part; };

@@ -17,7 +17,7 @@ using nlohmann::json;
 
 namespace {
 
-// Characters as a terminal counts them: UTF-8's continuation bytes take no column.
+// Characters of UTF-8 text, each one column of a terminal.
 size_t columns_of(std::string_view text) {
   return static_cast<size_t>(std::ranges::count_if(text, [](char c) { return (static_cast<unsigned char>(c) & 0xC0) != 0x80; }));
 }

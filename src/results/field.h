@@ -1,5 +1,5 @@
-// How a struct is written: one table of fields says how they are named in results.json, where they lie, and how they
-// are shown.
+// How a struct is written: one table of fields says their names in results.json, where they lie, and how they are
+// shown.
 //
 //   template <>
 //   constexpr auto kFields<CurveRow> = std::tuple(Field("cap_mib", &CurveRow::cap_mib, Unit::kMib, "cap MiB"),
@@ -64,8 +64,7 @@ struct Table {
 // none.
 std::string terminal_table(const Table& table, const std::vector<std::string>& remarks = {});
 
-// Words on lines as wide as the terminal (text_columns()). The first starts with `head`; the others are indented by its
-// width.
+// Wraps words at text_columns(). The first line starts with `head`; the others are indented by its width.
 std::string wrapped(const std::string& head, const std::string& text);
 
 // ---- Tables of fields.
@@ -121,10 +120,9 @@ constexpr Unit unit_of() {
   return std::is_same_v<T, double> ? Unit::kPlain : Unit::kText;
 }
 
-// One field: a data member, or two functions of the row. Without `set`, a computed field is written and shown, but
-// never read. Without a key, a field is only shown; but if it is a struct, its fields join those of the row. The key
-// "samples.step_s" means the field "step_s" of an object "samples". The default title is the key in words, for an
-// interval "95 % interval".
+// One field: a data member, or two functions of the row. Without `set`, a computed field is written and shown but never
+// read. Without a key, it is only shown; a struct's fields then join those of the row. The key "samples.step_s" means
+// "step_s" of an object "samples". The default title is the key in words, for an interval "95 % interval".
 template <class Row, class T>
 struct Field {
   const char* key;  // in JSON
@@ -157,8 +155,8 @@ struct Field {
 template <class T>
 constexpr auto kFields = nullptr;
 
-// A view of one JSON object, which must outlive it. Null counts as absent (a number that is not finite becomes null in
-// JSON). What does not fit throws InputError: "results: PATH: PROBLEM; expected EXPECTED".
+// A view of one JSON object, which must outlive it. Null (any number that is not finite) counts as absent. Throws
+// InputError: "results: PATH: PROBLEM; expected EXPECTED".
 class JsonFields {
  public:
   // `path` as messages name it, "" for the document itself. Throws unless `object` is a JSON object.
@@ -245,8 +243,8 @@ std::optional<std::string> text_of_json(const nlohmann::json& value, Unit unit);
 
 }  // namespace field_details
 
-// Write the fields of a row to a JSON object, and read them, as its table says. A struct that needs more has overloads,
-// which may call these as write_object<>() and read_object<>(), and throw by fields.fail().
+// Write and read the fields of a row as its table says. A struct that needs more has overloads, which may call these as
+// write_object<>() and read_object<>(), and throw by fields.fail().
 template <class Row>
 void write_object(const Row& row, nlohmann::json& object);
 template <class Row>
@@ -391,8 +389,8 @@ void add_columns(const std::vector<const Row*>& rows, unsigned shown, Table& tab
 
 }  // namespace field_details
 
-// The rows as a table with the columns that are shown in one of `shown`, also of a struct whose fields join the row's.
-// A column of which no row has a value is left out.
+// The rows as a table with the columns shown in one of `shown`, including those of joined structs. Leaves out columns
+// without any value.
 template <class Row>
 Table table_of(const std::vector<Row>& rows, unsigned shown, std::string caption = "") {
   Table table{std::move(caption), {}, std::vector<Table::Row>(rows.size())};
@@ -402,7 +400,7 @@ Table table_of(const std::vector<Row>& rows, unsigned shown, std::string caption
   return table;
 }
 
-// A section as names and values for a person: those fields that are shown on a page and have a value.
+// A section as names and values for a person: the fields shown on a page that have a value.
 template <class Row>
 Facts facts_of_fields(const Row& row) {
   Facts facts;

@@ -1,5 +1,4 @@
-// A results.json as structs: what a run of any subcommand measured, and its tables. A section that it did not measure
-// is empty.
+// A results.json as structs: what a subcommand measured, and its tables. Sections it did not measure are empty.
 //
 //   const Results results = read_results("firkin-out/tune/results.json");
 //   results.decision->cap_mib;
@@ -206,15 +205,14 @@ struct Results {
 
 nlohmann::json results_json(const Results& results);
 
-// Throws InputError naming the field that is missing or malformed ("results: curve[2].measured_s: missing; expected a
-// positive number"); the sections of an answer must be there when a complete run of `tune` is read.
+// Throws InputError naming the field ("results: curve[2].measured_s: missing; expected a positive number"). A complete
+// run of `tune` must have the sections of an answer.
 Results results_from_json(const nlohmann::json& document);
 
 // The text of a results.json. Strings that are not UTF-8 are repaired with U+FFFD.
 std::string results_text(const Results& results);
 
-// Throws InputError when the text is no JSON, repeats a key, or a section is malformed. `file`: the
-// name that errors carry.
+// Throws InputError when the text is no JSON, repeats a key, or a section is malformed. `file`: the name in errors.
 Results parse_results(std::string_view text, const std::string& file);
 Results read_results(const std::filesystem::path& path);
 
@@ -224,13 +222,12 @@ struct OutputFile {
   std::string content;
 };
 
-// Writes results.json and the other files. Each is whole or not there. Throws RuntimeError if the disk does not take
-// them.
+// Writes results.json and the other files, each atomically. Throws RuntimeError if one cannot be written.
 void write_files(const std::filesystem::path& folder, const Results& results, const std::vector<OutputFile>& files);
 
 // ---- Made from results.
 
-// Fills everything except the run's head, as far as the tuning has come. An incomplete one has no decision.
+// Fills everything except the run's head, as far as the tuning has come; an incomplete one has no decision.
 void add_sections(const Tuning& tuning, Results& results);
 
 // Whether a tuning's measurement cannot tell the cap apart from the best one.
@@ -246,9 +243,8 @@ struct PasteSetting {
   std::string note;     // what to know before: units, versions, what it does not reach
 };
 
-// cap_bytes: of a bucket, positive. element_bytes: of a gradient as it is reduced (4 for float32). plan_caps_mib:
-// bucket_cap_mb_list of a plan that is to be offered as well; may be empty. docs/frameworks.md names the sources and
-// versions.
+// cap_bytes: of a bucket, positive. element_bytes: of a reduced gradient (4 for float32). plan_caps_mib:
+// bucket_cap_mb_list of a plan to offer as well; may be empty. docs/frameworks.md names sources and versions.
 std::vector<PasteSetting> paste_settings(int64_t cap_bytes, int64_t element_bytes, const std::vector<double>& plan_caps_mib);
 
 // Tables; `shown`: kFirstTable or kSecondTable for the terminal, kPage for a page.
@@ -257,13 +253,12 @@ Table strategy_table(const std::vector<StrategyRow>& rows, unsigned shown);
 Table profile_table(const TensorProfile& profile);  // one row per tensor, with the bytes that are ready so far
 Table allreduce_table(const AllReduceTable& table, unsigned shown);
 
-// The sections that look the same in every output, as far as the results have them: traces (rank 0's medians), layers
-// (then the whole model), chunks, collectives.
+// The sections that look the same in every output, if present: traces (rank 0's medians), layers (then the whole
+// model), chunks, collectives.
 std::vector<Table> section_tables(const Results& results, unsigned shown);
 
-// T(b), the best plan's buckets (in the terminal the first and the last of many), the ordered plan's,
-// baselines, sensitivity: those that the prediction has. The cap to use has a row of T(b),
-// the only one highlighted.
+// Tables of a prediction, if present: T(b) with the one highlighted row for the cap to use, the best plan's buckets (in
+// the terminal the first and the last of many), the ordered plan's, baselines, sensitivity.
 std::vector<Table> prediction_tables(const Prediction& prediction, unsigned shown);
 
 // For field.h: structs that several sections hold.

@@ -68,11 +68,10 @@ struct RunHead {
   std::optional<ModelDescription> model = {};
 };
 
-// The head of a result whose measuring begins now; `environment` holds Firkin's version only.
+// The head of a result that starts now; `environment` holds only Firkin's version.
 RunHead begin_head(const std::string& command);
 
-// Turns the machines of all ranks, by rank, into a list with every machine once and its ranks. The first rank's figures
-// count.
+// The distinct machines among those of all ranks, each with its ranks. The first rank's figures count.
 std::vector<Host> by_host(const std::vector<Host>& of_ranks);
 
 // For field.h. A head reads and writes its fields among those of the document.

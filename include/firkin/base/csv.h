@@ -4,8 +4,8 @@
 //   for (size_t row = 0; row < table.rows(); ++row) table.integer(row, "bytes");
 //
 // The dialect is RFC 4180 without line breaks inside fields: a header line, commas between fields, optional double
-// quotes with "" for a quote. It ignores spaces and tabs around unquoted fields, blank lines, lines starting with #, and
-// a byte order mark. LF and CRLF end a line.
+// quotes with "" for a quote. It ignores spaces and tabs around unquoted fields, blank lines, lines starting with #,
+// and a byte order mark. LF and CRLF end a line.
 #pragma once
 
 #include <cstdint>

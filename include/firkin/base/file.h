@@ -1,5 +1,5 @@
-// Reads and atomically replaces whole files, and guards a folder of results: one run at a time writes into it, and files
-// of an earlier run keep a numbered name.
+// Reads and atomically replaces whole files, and guards a folder of results: one run at a time writes into it, and
+// files of an earlier run keep a numbered name.
 //
 //   OutputFolder out("run", "--out");               // before anything is measured; until the process ends
 //   ...                                             // measure, print
@@ -40,8 +40,8 @@ inline constexpr const char* kResultsFile = "results.json";
 // it that exists. Leaves nothing behind.
 void check_output_folder(const std::filesystem::path& folder, const std::string& what);
 
-// Locks a folder against other processes for this object's lifetime, also across machines where the file system supports
-// it. The lock is a hidden file; a killed run leaves nothing to clean up.
+// Locks a folder against other processes for this object's lifetime, also across machines where the file system
+// supports it. The lock is a hidden file; a killed run leaves nothing to clean up.
 class OutputFolder {
  public:
   // Makes a missing folder. Throws InputError as check_output_folder(), and if another process holds the folder.
@@ -54,8 +54,8 @@ class OutputFolder {
   OutputFolder& operator=(const OutputFolder&) = delete;
 
   // Renames those of `files` that exist from NAME.EXTENSION to NAME.N.EXTENSION, with the first N (1 is the oldest run)
-  // that is free for all of them: nothing is overwritten. Files named in earlier calls belong to this run and stay. Returns
-  // the new names. Throws RuntimeError if a file cannot be renamed; do not write the new result then.
+  // that is free for all of them: nothing is overwritten. Files named in earlier calls belong to this run and stay.
+  // Returns the new names. Throws RuntimeError if a file cannot be renamed; do not write the new result then.
   std::vector<std::string> set_aside(const std::vector<std::string>& files);
 
  private:

@@ -41,7 +41,8 @@ std::vector<int64_t> allowed_cpus();
 // cpu.max; version 1: cpu.cfs_quota_us); none without a limit. root: as above.
 std::optional<double> cpu_quota(const std::filesystem::path& root = "/");
 
-// The smaller of the two, rounded down to at least 1: a thread beyond the quota stalls all threads until the next period.
+// The smaller of the two, rounded down to at least 1: a thread beyond the quota stalls all threads until the next
+// period.
 int usable_cpus();
 
 // Compute threads for each of `local_world_size` ranks on this machine: OMP_NUM_THREADS if positive (the first of a

@@ -44,8 +44,8 @@ struct BestPlan {
 // That takes time quadratic in the number of tensors. Beyond kMostExactTensors, neighbours are kept together in runs of
 // up to about 2 / kMostExactTensors of all bytes, which delays a bucket by at most the time of that many bytes.
 //
-// With contention: the best, by simulation, of plans that are exact for ready times slowed to several degrees, and of the
-// best uniform caps. Throws InputError if the profile or the options do not pass their checks.
+// With contention: the best, by simulation, of plans that are exact for ready times slowed to several degrees, and of
+// the best uniform caps. Throws InputError if the profile or the options do not pass their checks.
 BestPlan find_best_plan(const TensorProfile& profile, const CommCosts& costs, const SearchOptions& options = {});
 
 // The best plan without contention; beyond `most_tensors`, neighbours are kept together as above. Checks nothing.
@@ -63,12 +63,12 @@ struct DistinctPlans {
   bool exhaustive = true;         // false if caps that differ by little were skipped
 };
 
-// Every distinct partition a uniform cap can make, at most L^2 / 2 for L tensors. Ignores options.cap_bytes and leaves out
-// partitions with a bucket of several tensors above search.largest_bucket_bytes.
+// Every distinct partition a uniform cap can make, at most L^2 / 2 for L tensors. Ignores options.cap_bytes and leaves
+// out partitions with a bucket of several tensors above search.largest_bucket_bytes.
 //
-// If they hold more than `effort` buckets in all, caps that differ by less than a few per mille are skipped; the default
-// suffices for about 500 tensors of distinct sizes, or thousands of a few sizes. Throws InputError if the profile or the
-// options do not pass their checks, or no partition respects the limit.
+// If they hold more than `effort` buckets in all, caps that differ by less than a few per mille are skipped; the
+// default suffices for about 500 tensors of distinct sizes, or thousands of a few sizes. Throws InputError if the
+// profile or the options do not pass their checks, or no partition respects the limit.
 DistinctPlans distinct_plans(const TensorProfile& profile, const CapOptions& options, const SearchOptions& search = {},
                              int64_t effort = 4000000);
 

@@ -81,8 +81,8 @@ CapInterval caps_with_same_buckets(std::span<const int64_t> sizes, const CapOpti
 // Whether some cap, with the rule and the first cap of `rule`, makes exactly this plan. O(n).
 bool is_made_by_a_cap(const BucketPlan& plan, std::span<const int64_t> sizes, const CapOptions& rule);
 
-// The cap in the interval that is a multiple of the largest power of two (26 MiB rather than 25.39 MiB), at most twice the
-// lowest cap; if that takes more than four digits in MiB, the one with the fewest decimals (0.5005 rather than
+// The cap in the interval that is a multiple of the largest power of two (26 MiB rather than 25.39 MiB), at most twice
+// the lowest cap; if that takes more than four digits in MiB, the one with the fewest decimals (0.5005 rather than
 // 0.5009765625). If the interval begins at 1 byte (every tensor travels alone), at least half the highest cap.
 int64_t roundest_cap(const CapInterval& interval);
 

@@ -32,13 +32,14 @@ struct Calibration {
 };
 
 // Least squares of log(predicted / measured). One or two runs determine the slowdown of computation, three also the
-// overhead per call, four also a factor on the latency of all-reduces; what has no influence on the runs gets no effect.
-// Deterministic. Throws InputError without runs, if a plan does not fit the profile, or if a time is not positive.
+// overhead per call, four also a factor on the latency of all-reduces; what has no influence on the runs gets no
+// effect. Deterministic. Throws InputError without runs, if a plan does not fit the profile, or if a time is not
+// positive.
 Calibration calibrate(const TensorProfile& profile, const CommCosts& costs, const std::vector<MeasuredRun>& runs);
 
-// Four plans to calibrate on, one more than the parameters: buckets of a sixtieth, a twentieth, a sixth and a third of all
-// bytes, adjusted as little as possible until no cap under `rule` makes them and `verified` does not contain them, so that
-// no plan is both calibrated on and verified. With too few tensors there may be none; calibrated_on() tells.
+// Four plans to calibrate on, one more than the parameters: buckets of a sixtieth, a twentieth, a sixth and a third of
+// all bytes, adjusted as little as possible until no cap under `rule` makes them and `verified` does not contain them,
+// so that no plan is both calibrated on and verified. With too few tensors there may be none; calibrated_on() tells.
 std::vector<BucketPlan> calibration_plans(std::span<const int64_t> sizes, const CapOptions& rule, const std::vector<BucketPlan>& verified);
 
 // The largest number of buckets in a calibration plan; beyond it the cost per call is extrapolated.

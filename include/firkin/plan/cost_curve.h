@@ -17,9 +17,10 @@ struct CostPoint {
 // A measured curve, linear between the points. Never assumed monotone or convex.
 //
 // It continues beyond both ends, within bounds that keep one noisy point from making calls free or endless. Above the
-// largest size: the line through it and a size of at most two thirds of it; a byte costs at least half of its cost from a
-// sixteenth of that size on, and between a tenth and twice the largest size's time per byte. Below the smallest: between
-// a tenth of that size's time and all of it. A single point extends as a constant below and proportionally above.
+// largest size: the line through it and a size of at most two thirds of it; a byte costs at least half of its cost from
+// a sixteenth of that size on, and between a tenth and twice the largest size's time per byte. Below the smallest:
+// between a tenth of that size's time and all of it. A single point extends as a constant below and proportionally
+// above.
 class CostCurve {
  public:
   // Points in any order; sizes within 1 % of one another are one, with the median of their times. Throws InputError

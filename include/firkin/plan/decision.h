@@ -79,8 +79,8 @@ BucketPlan best_plan(const StepModel& model);
 
 // ---- The decision
 
-// The standard error of a predicted difference between two caps, as a share of a step: the tried value of least regret in
-// two studies of 18 configurations with ten blocks (docs/performance_model.md).
+// The standard error of a predicted difference between two caps, as a share of a step: of the values tried, the one
+// of least regret when ten blocks decided, in two studies of 18 configurations (docs/performance_model.md).
 inline constexpr double kPredictionError = 0.02;
 
 // What predictions and measurements together say about some caps.

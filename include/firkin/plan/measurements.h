@@ -133,10 +133,10 @@ std::vector<std::string> problems_of_table(const AllReduceTable& table);
 // The world sizes in the table, ascending.
 std::vector<int64_t> world_sizes(const AllReduceTable& table);
 
-// The curves at one world size. The gap curve comes from the rows with a gap, or is the isolated curve if there are none.
-// A gap is at most the slowest single call of that size or less (threads of an otherwise idle queue compete for a core; a
-// training step's do not), and at least half of its bytes' time at the best rate of any single call (on a busy machine a
-// queue may seem as fast as one call). Throws InputError if the table has no row for this world size.
+// The curves at one world size. The gap curve comes from the rows with a gap, or is the isolated curve if there are
+// none. A gap is at most the slowest single call of that size or less (threads of an otherwise idle queue compete for a
+// core; a training step's do not), and at least half of its bytes' time at the best rate of any single call (on a busy
+// machine a queue may seem as fast as one call). Throws InputError if the table has no row for this world size.
 CommCosts comm_costs(const AllReduceTable& table, int64_t world_size);
 
 // The curves of reduce-scatter and all-gather. Throws InputError unless each has a row.

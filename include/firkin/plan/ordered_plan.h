@@ -28,10 +28,10 @@ struct OrderedPlan {
   double bound_s = 0;  // pipeline_bound_s(): no plan is faster
 };
 
-// A heuristic search: starts from uniform caps and the best plan for a single backward pass (`of_backward`, if known), each
-// launched by need, and improves the best few by merging, cutting and shifting buckets. Ends within 0.01 % of the bound,
-// with the plan of fewest buckets. Deterministic. Throws InputError if the profile or the options fail their checks, or no
-// plan meets the limits.
+// A heuristic search: starts from uniform caps and the best plan for a single backward pass (`of_backward`, if known),
+// each launched by need, and improves the best few by merging, cutting and shifting buckets. Ends within 0.01 % of the
+// bound, with the plan of fewest buckets. Deterministic. Throws InputError if the profile or the options fail their
+// checks, or no plan meets the limits.
 OrderedPlan find_ordered_plan(const TensorProfile& profile, const CommCosts& costs, const SearchOptions& options = {},
                               std::optional<BucketPlan> of_backward = {});
 
@@ -67,9 +67,9 @@ PredictedOrdered predict_ordered(const TensorProfile& profile, const CommCosts& 
 
 // ---- The launch order from observed steps.
 //
-// The order is fixed before the step, and equal on every rank. If it assumes ready times that are too early, a late bucket
-// holds back ready ones; if too late, what forward needs first waits. So ready times get a slack, chosen by simulating
-// every observed step.
+// The order is fixed before the step, and equal on every rank. If it assumes ready times that are too early, a late
+// bucket holds back ready ones; if too late, what forward needs first waits. So ready times get a slack, chosen by
+// simulating every observed step.
 
 struct ObservedStep {
   std::vector<double> ready_s;  // per bucket: every rank has its gradients; seconds from the first gradient of backward
@@ -97,8 +97,8 @@ std::vector<LaunchOrder> launch_orders(const ObservedTraining& training);
 // The order of one slack, at least 0. Throws like launch_orders().
 LaunchOrder launch_order_with_slack(const ObservedTraining& training, double slack);
 
-// The middle of the contiguous range of launch_orders() within half a percent of the best period: at an edge, a slightly
-// slower step would cost most.
+// The middle of the contiguous range of launch_orders() within half a percent of the best period: at an edge, a
+// slightly slower step would cost most.
 LaunchOrder robust_launch_order(const ObservedTraining& training);
 
 }  // namespace firkin

@@ -57,8 +57,8 @@ struct ShardedCap : UniformCap {
 };
 
 // Simulates every partition of distinct_plans() for both collectives at once. Returns the one with the fewest buckets
-// within a thousandth of the shortest period. Throws InputError if profile or options fail their checks, or no cap meets
-// the limits.
+// within a thousandth of the shortest period. Throws InputError if profile or options fail their checks, or no cap
+// meets the limits.
 ShardedCap find_sharded_cap(const TensorProfile& profile, const ShardedCosts& costs, const ShardedSearch& options);
 
 struct PredictedSharded : PredictedPeriod {

@@ -65,12 +65,12 @@ struct Pipeline {
 };
 
 // Backward and contention are those of simulate(). After backward the ranks agree, and the next forward begins. At a
-// tensor's needed_s forward waits for its bucket, then the optimiser runs on it; while forward is blocked, the optimiser
-// runs on other buckets, in order of arrival, one at a time and each to its end. Every bucket has been awaited when
-// backward begins, so every step takes equally long.
+// tensor's needed_s forward waits for its bucket, then the optimiser runs on it; while forward is blocked, the
+// optimiser runs on other buckets, in order of arrival, one at a time and each to its end. Every bucket has been
+// awaited when backward begins, so every step takes equally long.
 //
-// Without a forward pass in the profile every needed_s must be 0; without update_s, updates are free. Profile and plan must
-// have passed check_profile and check_plan. Throws InputError if options fail check_options. O(n log n).
+// Without a forward pass in the profile every needed_s must be 0; without update_s, updates are free. Profile and plan
+// must have passed check_profile and check_plan. Throws InputError if options fail check_options. O(n log n).
 Pipeline simulate_pipeline(const TensorProfile& profile, const BucketPlan& plan, const CommCosts& costs,
                            const SimulationOptions& options = {});
 

@@ -38,9 +38,9 @@ std::vector<CommCosts> redraw_costs(const AllReduceTable& table, int64_t world_s
 
 inline constexpr int64_t kLargestWorld = 65536;
 
-// All-reduces at an unmeasured number of ranks, from the nearest measured one (in doublings; the larger of two), by four
-// laws that each hold in some network: latency stays as it is, grows with P - 1 (a ring) or with log2 P (two trees), or
-// latency and time per byte grow with log2 P (a tree).
+// All-reduces at an unmeasured number of ranks, from the nearest measured one (in doublings; the larger of two), by
+// four laws that each hold in some network: latency stays as it is, grows with P - 1 (a ring) or with log2 P (two
+// trees), or latency and time per byte grow with log2 P (a tree).
 struct GrownCosts {
   int64_t from_world = 0;
   CommCosts likely;             // by the geometric mean of the laws' factors
@@ -55,16 +55,16 @@ GrownCosts grown_costs(const AllReduceTable& table, int64_t world_size);
 // A draw for each of `costs`, which differ in these alone.
 std::vector<InputDraw> draws_of(std::vector<CommCosts> costs, const SimulationOptions& simulation = {});
 
-// One error the model may have: factors on the latency of a call, the time of its bytes, and backward. The first of
-// several has none. Half as large for a calibrated model.
+// Errors that the model may have, one at a time, as factors on the latency of a call, the time of its bytes, and
+// backward. The first entry has no error. Half as large for a calibrated model.
 struct ModelError {
   double latency = 1, bytes = 1, compute = 1;
 };
 std::vector<ModelError> model_errors(const std::optional<double>& residual);
 
-// A prediction's interval is step_s divided by this factor to step_s times it: exp(2.74 sqrt(0.02^2 + residual^2)), with a
-// residual of 6 % for an uncalibrated model. Chosen to hold 95 % of measured caps in two studies; kRangeHeld says what it
-// has held since.
+// A prediction's interval is step_s divided by this factor to step_s times it: exp(2.74 sqrt(0.02^2 + residual^2)),
+// with a residual of 6 % for an uncalibrated model. Chosen to hold 95 % of measured caps in two studies; kRangeHeld
+// says what it has held since.
 double model_range(const std::optional<double>& residual);
 
 // Printed beside every such interval of a whole step. A test compares it with the kept study (docs/validation.md).
@@ -84,8 +84,8 @@ struct PlanOdds {
   double expected_regret = 0;  // mean over the draws of T / (T of the best uniform cap) - 1, not below 0
 };
 
-// Simulates every distinct partition of a uniform cap in every draw, so that common errors cancel in comparisons. O(draws
-// * partitions * buckets), cut to about four million buckets.
+// Simulates every distinct partition of a uniform cap in every draw, so that common errors cancel in comparisons.
+// O(draws * partitions * buckets), cut to about four million buckets.
 class CapOdds {
  public:
   // Throws InputError as distinct_plans() does, and when there is no draw.
@@ -94,8 +94,8 @@ class CapOdds {
   // The odds of any plan of the profile.
   PlanOdds of(const BucketPlan& plan) const;
 
-  // The caps of least expected regret: among those within a thousandth of a step of the least, or a quarter of it if that is
-  // more, the ones with the fewest buckets.
+  // The caps of least expected regret: among those within a thousandth of a step of the least, or a quarter of it if
+  // that is more, the ones with the fewest buckets.
   const UniformCap& least_regret() const;
 
   bool exhaustive() const { return caps_.exhaustive; }

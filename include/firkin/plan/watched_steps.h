@@ -4,9 +4,10 @@
 //   const WatchSummary summary = summarize(of_every_rank);
 //   fmt::print("{}", describe(summary));
 //
-// Clocks of different ranks are never compared. A step ends with its last all-reduce, at nearly the same moment on every
-// rank, so a rank's work is the time from the end of one step to its last gradient of the next. The rank with the most
-// work was last; others waited for it by the difference of work, and what it still waits for is exposed communication.
+// Clocks of different ranks are never compared. A step ends with its last all-reduce, at nearly the same moment on
+// every rank, so a rank's work is the time from the end of one step to its last gradient of the next. The rank with the
+// most work was last; others waited for it by the difference of work, and what it still waits for is exposed
+// communication.
 #pragma once
 
 #include <cstdint>

@@ -27,8 +27,8 @@ struct Summary {
   int64_t count = 0;
 };
 
-// All functions here throw std::invalid_argument when `values` is empty or holds a value that is not finite. They are O(n)
-// and thread-safe.
+// All functions here throw std::invalid_argument when `values` is empty or holds a value that is not finite. They are
+// O(n) and thread-safe.
 
 // The middle value, or the mean of the two middle values.
 double median(std::span<const double> values);
@@ -38,8 +38,8 @@ double median(std::span<const double> values);
 // Throws std::invalid_argument unless 0 <= q <= 1.
 double quantile(std::span<const double> values, double q);
 
-// Divides the series into at most `most` stretches, equally long except the last, and returns the median of each. A series
-// of at most `most` values is returned unchanged.
+// Divides the series into at most `most` stretches, equally long except the last, and returns the median of each. A
+// series of at most `most` values is returned unchanged.
 std::vector<double> medians_of_stretches(std::span<const double> series, size_t most);
 
 // The median of each column. All rows have the same length.
@@ -56,9 +56,9 @@ Summary summarize(std::span<const double> values);
 
 // ---- Confidence intervals of medians.
 //
-// All are 95 % intervals. Their ends are order statistics: the number of n samples below the median is binomial (Thompson
-// 1936). Interpolation between ranks gives exactly that confidence (Hettmansperger and Sheather 1986). An interval is
-// never wider than the range of its samples; if these have two modes, it may reach from one to the other.
+// All are 95 % intervals. Their ends are order statistics: the number of n samples below the median is binomial
+// (Thompson 1936). Interpolation between ranks gives exactly that confidence (Hettmansperger and Sheather 1986). An
+// interval is never wider than the range of its samples; if these have two modes, it may reach from one to the other.
 
 struct Interval {
   double low = 0;
@@ -71,14 +71,15 @@ struct Interval {
 inline constexpr size_t kFewestSamples = 6;
 
 // The interval of the median of independent samples, in any order. With fewer than kFewestSamples: {0, infinity} if all
-// are positive, else {-infinity, infinity}. O(n log n). Throws std::invalid_argument if `samples` is empty or not finite.
+// are positive, else {-infinity, infinity}. O(n log n). Throws std::invalid_argument if `samples` is empty or not
+// finite.
 Interval median_interval(std::span<const double> samples);
 
-// The interval of the median of a series in the order measured, whose neighbours may be correlated. More than 32 samples
-// are condensed to the medians of 32 stretches. If these are still correlated (rank correlation r of neighbours), n counts
-// as n (1 - r) / (1 + r). A short series cannot show a long memory: for normal series with a correlation of 0.6, the
-// interval held the true median in 77 % of cases with 6 samples, 87 % with 10, 93 % with 20 and 96 % with 100. To compare
-// settings, measure them in the same blocks, where common noise cancels.
+// The interval of the median of a series in the order measured, whose neighbours may be correlated. More than 32
+// samples are condensed to the medians of 32 stretches. If these are still correlated (rank correlation r of
+// neighbours), n counts as n (1 - r) / (1 + r). A short series cannot show a long memory: for normal series with a
+// correlation of 0.6, the interval held the true median in 77 % of cases with 6 samples, 87 % with 10, 93 % with 20 and
+// 96 % with 100. To compare settings, measure them in the same blocks, where common noise cancels.
 Interval series_interval(std::span<const double> samples);
 
 // The standard error of the median, from the width of series_interval(); none with fewer than kFewestSamples. Throws as
@@ -138,10 +139,10 @@ struct IndifferenceSet {
 // The best setting is the one with the lowest median of fit_blocks(), or the first of equals. A setting is a member if
 // its interval reaches down to 1.
 //
-// The best of several equal settings is also the luckiest, so a difference must exceed what luck produces: residuals are
-// shuffled among the settings of each block, and 97.5 % of 1,000 shuffles stay below the threshold (multiple comparisons
-// with the best, one-sided: Hsu 1984). This assumes similar noise in all settings; in case one is noisier, the pair's own
-// interval must exclude 1 as well, and to_best holds the farther end on either side.
+// The best of several equal settings is also the luckiest, so a difference must exceed what luck produces: residuals
+// are shuffled among the settings of each block, and 97.5 % of 1,000 shuffles stay below the threshold (multiple
+// comparisons with the best, one-sided: Hsu 1984). This assumes similar noise in all settings; in case one is noisier,
+// the pair's own interval must exclude 1 as well, and to_best holds the farther end on either side.
 //
 // settings_by_block: [setting][block], seconds; block b was measured in the same stretch of time for every setting, in
 // random order. With fewer than kFewestSamples blocks every setting is a member. Deterministic. 8 settings take 0.07 s
