@@ -20,8 +20,7 @@ constexpr size_t kShownCharacters = 40;  // how much of a bad field a message sh
   throw InputError(fmt::format("{}:{}: {}", file, line, message));
 }
 
-// Replaces unprintable bytes, so that a message stays one line and cannot control the terminal, whatever the file
-// holds.
+// Replaces unprintable bytes, so that a message stays one line and cannot control the terminal.
 std::string shown(std::string_view text) {
   std::string result;
   for (const char c : text.substr(0, kShownCharacters)) result += (c >= 0x20 && c < 0x7f) ? c : '?';
@@ -34,8 +33,8 @@ std::string_view trimmed(std::string_view text) {
   return text.substr(0, text.find_last_not_of(kBlanks) + 1);
 }
 
-// Removes the next field, and the comma after it, from the front of `rest`. `more`: whether there was a comma. Returns
-// nothing if a quoted field is not closed or is followed by anything but a comma.
+// Removes the next field, and the comma after it, from the front of `rest`. `more`: whether there was a comma. None if
+// a quoted field is not closed or is followed by anything but a comma.
 std::optional<std::string> take_field(std::string_view& rest, bool& more) {
   std::string field;
   size_t end = 0;

@@ -25,8 +25,8 @@ namespace {
 class TemporaryFile {
  public:
   explicit TemporaryFile(const std::filesystem::path& target) : target_(target) {
-    // Not mkstemp(): its files are private, and giving them the usual mode needs the umask, which can only be read by
-    // setting it for all threads.
+    // Not mkstemp(): it makes private files, and the usual mode needs the umask, which can be read only by setting it
+    // for all threads.
     std::random_device random;
     do {
       name_ = fmt::format("{}.{:08x}", target.string(), random());
@@ -70,8 +70,7 @@ class TemporaryFile {
   bool renamed_ = false;
 };
 
-// Reads a whole file in pieces and calls `check`, which may throw, on each before reading the next. `expected` ends
-// messages.
+// Reads a file in pieces and calls `check`, which may throw, on each. `expected` ends messages.
 template <typename Check>
 std::string read_pieces(const std::filesystem::path& path, const std::string& expected, const Check& check) {
   const auto fail = [&](const char* reason) { throw InputError(fmt::format("{}: cannot be read: {}{}", path.string(), reason, expected)); };

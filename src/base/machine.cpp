@@ -40,10 +40,9 @@ bool lists(const std::string& comma_separated, const std::string& word) {
   return false;
 }
 
-// The folders of the control groups that limit this process's `controller` ("cpu", "memory"): the process's own group
-// first, then those around it, under /sys/fs/cgroup, where all systems mount them. Some may not be there: a container sees no
-// more than its own group, as the outermost. root: where proc/ and sys/ lie, "/" except in tests. A line of
-// proc/self/cgroup is "0::GROUP" (version 2) or "NUMBER:CONTROLLERS:GROUP" (version 1; cgroups(7)).
+// The folders of the control groups that limit this process's `controller` ("cpu", "memory"), innermost first, under
+// /sys/fs/cgroup. Some may be missing: a container sees no more than its own group. root: where proc/ and sys/ lie. A
+// line of proc/self/cgroup is "0::GROUP" (version 2) or "NUMBER:CONTROLLERS:GROUP" (version 1; cgroups(7)).
 std::vector<ControlGroupFolder> control_group_folders(const std::string& controller, const fs::path& root) {
   std::vector<ControlGroupFolder> folders;
   std::ifstream in(root / "proc/self/cgroup");
@@ -62,7 +61,7 @@ std::vector<ControlGroupFolder> control_group_folders(const std::string& control
   return folders;
 }
 
-// The number or word that a file begins with; none if there is no such file or it begins with something else ("max").
+// The number or word at the beginning of a file; none if it is missing or begins with something else ("max").
 template <typename Value>
 std::optional<Value> first_in_file(const fs::path& path) {
   std::ifstream in(path);
@@ -107,8 +106,7 @@ int positive_number(const char* text) {
   return is_number ? number : 0;
 }
 
-// The text after the colon in the first line that begins with `key`: "model name : Intel(R) ...", "Model: \t\t NVIDIA
-// H100". Empty if there is no such line.
+// The text after the colon in the first line that begins with `key` ("model name : Intel(R) ..."); empty without one.
 std::string value_of(const std::string& key, const fs::path& file) {
   constexpr const char* kBlanks = " \t";
   std::ifstream in(file);
@@ -133,7 +131,7 @@ std::string version_in(const fs::path& file) {
   return "";
 }
 
-// Bytes that the group may still use: its limit less its usage, where files that the kernel can drop count as free.
+// Bytes that the group may still use: its limit less its usage, not counting reclaimable page cache.
 std::optional<int64_t> left_to(const ControlGroupFolder& group) {
   const bool v2 = group.version == 2;
   const auto limit = first_in_file<int64_t>(group.path / (v2 ? "memory.max" : "memory.limit_in_bytes"));

@@ -1,5 +1,5 @@
-// Firkin bench allreduce, bench chunks and bench collectives: a(x) and g(x), and the collectives that replace an
-// all-reduce under `sharded`.
+// firkin bench allreduce, bench chunks and bench collectives: a(x), g(x), and what replaces an all-reduce under
+// `sharded`.
 #include "bench/allreduce_bench.h"
 #include "firkin/base/progress.h"
 #include "firkin/comm/device.h"
@@ -19,7 +19,7 @@ std::vector<AllReduceSeries> measure(const char* what, AllReduceBenchOptions opt
   return measure_allreduce(group, options);
 }
 
-// Ends the run. Throws RuntimeError if any result was wrong. `where`: the file that shows which.
+// Ends the run. Throws RuntimeError if any result was wrong; `where` names the file that shows which.
 template <class Measured>
 void finish(const CommonFlags& common, Results& results, const std::vector<OutputFile>& files, const std::vector<Measured>& sizes,
             const char* where = "; see #wrong") {

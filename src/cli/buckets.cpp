@@ -1,5 +1,4 @@
-// Firkin buckets: the named models, and the bucket assignment or the memory of a model, without allocating it, or of a
-// tensors.csv.
+// firkin buckets: the named models, and the buckets or the memory of a model (not allocated) or of a tensors.csv.
 #include <ranges>
 
 #include "firkin/plan/sharded_plan.h"
@@ -26,7 +25,7 @@ const std::string& source_of(const BucketsFlags& flags) {
 TensorProfile gradients_of(const BucketsFlags& flags) {
   if (!flags.tensors_file.empty()) return read_tensors_csv(flags.tensors_file);
   TensorProfile gradients;
-  // Until a backward pass was observed: the reverse of registration.
+  // Reverse order of registration, until a backward pass was observed.
   for (const TensorSpec& tensor : std::views::reverse(tensor_specs(model_config(flags.model)))) {
     gradients.names.push_back(tensor.name);
     gradients.bytes.push_back(tensor.numel * element_bytes(flags.model));

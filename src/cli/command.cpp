@@ -28,8 +28,8 @@ class ShortHelp : public CLI::Formatter {
            make_subcommands(app, mode) + "\n" + make_footer(app);
   }
 
-  // Without its range ("INT:INT in [1 - 8]=4") and what it excludes, since its explanation says what it replaces. Many words
-  // to choose from, then their default on a line of its own.
+  // Drops the range ("INT:INT in [1 - 8]=4") and excluded flags, which the explanation covers. A long list of words has
+  // its default on a line of its own.
   std::string make_option_opts(const CLI::Option* option) const override {
     std::string text = Formatter::make_option_opts(option);
     text.erase(std::min(text.find(" Excludes:"), text.size()));

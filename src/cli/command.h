@@ -33,17 +33,17 @@ namespace firkin::cli {
 // (exit code 1).
 using Run = std::function<int()>;
 
-// A subcommand: `declare` adds its flags to `app` and returns what runs when the user chose it.
+// A subcommand: `declare` adds its flags to `app` and returns what to run if the user chose it.
 struct Command {
   const char* name;
   const char* summary;
   Run (*declare)(CLI::App& app);
 };
 
-// Adds each command as a subcommand of `app`, which then requires one. Returns what runs the one that the user chose.
+// Adds each command to `app`, which then requires one. Returns what runs the chosen one.
 Run add_commands(CLI::App& app, std::span<const Command> commands);
 
-// Makes --help explain the options in the group "Options", and list the names of the others; --help-all explains all.
+// Makes --help explain only the group "Options" and list the names of the others; --help-all explains all.
 void shorten_help(CLI::App& app);
 
 // The words that this process was started with after the program's name.
@@ -58,8 +58,9 @@ CLI::Option* add_value(CLI::App& app, const std::string& name, T& value, const s
   return app.add_option(name, value, help)->capture_default_str()->group(group);
 }
 
-// Flags that take sizes with their unit, "25MiB" (or several, "1MiB,25MiB"), and times, "90s" or "5m"; anything else
-// throws InputError. The default is the variable's value. add_bytes() takes bytes without a unit as well, as nccl-tests does.
+// Flags that take sizes with their unit, "25MiB" (or several, "1MiB,25MiB"), and times, "90s" or "5m". Anything else
+// throws InputError. The default is the variable's value. add_bytes() also takes bytes without a unit, as nccl-tests
+// does.
 CLI::Option* add_bytes(CLI::App& app, const std::string& name, int64_t& bytes, const std::string& help);
 CLI::Option* add_size(CLI::App& app, const std::string& name, std::optional<int64_t>& bytes, const std::string& help);
 CLI::Option* add_sizes(CLI::App& app, const std::string& name, std::vector<int64_t>& bytes, const std::string& help);
@@ -120,27 +121,25 @@ void add_json_flag(CLI::App& app, bool& json);
 // Prints the result on standard output, where nothing else may be printed.
 void print_json(const nlohmann::json& result);
 
-// Call it before anything is measured. Throws InputError when --out cannot be written to, or another run is writing
-// into it. `writes`: whether this process is the one that will write.
+// Throws InputError when --out cannot be written to or another run writes into it. Call it before anything is measured.
+// `writes`: whether this process will write.
 void claim_output_folder(CommonFlags& common, bool writes = true);
 
-// The folder with the data that Firkin ships: $FIRKIN_DATA, or share/firkin of the folder where the running program is
-// installed, even after a move, or data/ of the source tree or of the Python package. Throws InputError if $FIRKIN_DATA
-// is not a folder, RuntimeError if none of the others exists.
+// The folder of the shipped data: $FIRKIN_DATA, or share/firkin of the (relocatable) installation, or data/ of the
+// source tree or of the Python package. Throws InputError if $FIRKIN_DATA is not a folder, RuntimeError if none exists.
 std::filesystem::path data_folder();
 
-// The head of a result that started now, with every flag's value in force. `environment` holds the version only.
+// The head of a result that starts now, with every flag's value. `environment` holds only the version.
 RunHead start_run(const std::string& command, const CommonFlags& common);
 
 // Renames what an earlier run left under these names (OutputFolder), and says so.
 void set_aside(const CommonFlags& common, const std::vector<std::string>& names);
 
-// Writes results.json, report.html and `files`, as far as they are known, after set_aside(). Throws RuntimeError when
-// the disk does not take them.
+// After set_aside(), writes results.json, report.html and `files`. Throws RuntimeError if one cannot be written.
 void write_run_files(const CommonFlags& common, const Results& results, const std::vector<OutputFile>& files = {});
 
-// Writes the files, prints the result (as JSON with --json; else `text`, or all of it if there is none), and says what
-// was written. If the files cannot be written, the result is printed all the same, and the exception goes on.
+// Writes the files, prints the result (JSON with --json; else `text`, or all of it if empty), and says what was
+// written. If a file cannot be written, prints the result all the same and rethrows.
 void finish_run(const CommonFlags& common, const Results& results, const std::vector<OutputFile>& files = {},
                 const std::optional<std::string>& text = {});
 

@@ -106,7 +106,8 @@ at::Tensor read_tokens(const std::filesystem::path& file, int64_t sequence_lengt
   return at::from_blob(text.data(), {bytes}, at::kByte).clone();
 }
 
-// This rank's part of a step's global batch: sequences and the byte behind each, at places drawn from seed and step alone.
+// This rank's part of a step's global batch: sequences, each with the byte behind it, at places drawn from seed and
+// step.
 at::Tensor draw_windows(const at::Tensor& text, const JobFlags& flags, int rank, uint64_t seed, int64_t step) {
   std::seed_seq seeds{seed, seed >> 32, static_cast<uint64_t>(step)};
   std::mt19937_64 random(seeds);

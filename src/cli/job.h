@@ -1,5 +1,5 @@
-// What the commands of firkin-measure share: how they start ranks, the job that these step (a transformer language
-// model on text, or the replay of a profile), and the strategies.
+// What the commands of firkin-measure share: how to start ranks, the job they run (a transformer language model on
+// text, or a replayed profile), and the strategies.
 //
 //   return run_on_ranks(flags, [&](const ProcessGroup& group) {
 //     Results results = begin_run("tune", flags.common, group);   // on every rank, before anything is measured
@@ -24,9 +24,9 @@ int local_ranks(const RankFlags& flags);
 // Whether this process writes the result: it is rank 0.
 bool writes_results();
 
-// Claims --out and runs `body` in every rank. If a launcher (torchrun, mpirun, srun, or --ranks itself) started this
-// process as a rank, it runs `body` here; otherwise it starts --ranks processes of this program, which come here as
-// ranks. Returns the exit code. Check all input first: then bad input is reported once, before any rank starts.
+// Claims --out and runs `body` in every rank: in this process if a launcher (torchrun, mpirun, srun, or --ranks itself)
+// started it as a rank, else in --ranks new processes of this program. Returns the exit code. Check all input first, so
+// that bad input is reported once.
 int run_on_ranks(RunFlags& flags, const std::function<void(const ProcessGroup&)>& body);
 
 // Starts a result as start_run() does, and adds the machines of all ranks. Collective.
@@ -34,21 +34,19 @@ Results begin_run(const std::string& command, const CommonFlags& common, const P
 
 // ---- the job
 
-// The memory for all ranks of this machine: --memory-limit for each, or what is available.
+// The memory for all ranks of this machine: --memory-limit for each, or else what is available.
 int64_t available_memory(const std::optional<int64_t>& limit_bytes, const RankFlags& ranks);
 
-// Read the text and check what flags alone do not show. check_job() also checks the memory; on GPUs only if there is a
-// limit, since a GPU reports itself that it is full. Throw InputError.
+// Read the text and check what flags alone do not show. check_job() also checks the memory, on GPUs only with a limit:
+// a GPU reports by itself when it is full. Throw InputError.
 void check_job_flags(const JobFlags& flags);
 void check_job(const JobFlags& flags, const RankFlags& ranks);
 
 // The memory that tensors will take on one rank.
 MemoryEstimate estimate_job_memory(const JobFlags& flags);
 
-// The model and the text it is trained on. Allocates no parameter. Without --data the text is the one that Firkin
-// ships: in $FIRKIN_DATA, or in share/firkin of the folder where the running program is installed, even after a move,
-// or in data/ of the source tree. Throws InputError if $FIRKIN_DATA is not a folder, RuntimeError if none of the others
-// exists.
+// The model and the text it is trained on, by default the one in data_folder(). Allocates no parameter. Throws as
+// data_folder().
 ModelDescription describe_job(const JobFlags& flags);
 
 // The same parameters on every rank (from the seed), and this rank's part of each global batch.

@@ -55,7 +55,7 @@ constexpr int kFailure = 1;
 
 std::vector<std::string> stored_command_line;
 
-// Prints a message as one line, harmless on a terminal, whatever a library or a file put into it.
+// Prints a message as one line that is harmless on a terminal, whatever it holds.
 int report_error(std::string message, int exit_code) {
   std::ranges::replace_if(
       message, [](unsigned char c) { return c < 0x20 || c == 0x7f; }, '?');
@@ -63,8 +63,7 @@ int report_error(std::string message, int exit_code) {
   return exit_code;
 }
 
-// Names an unknown subcommand or experiment, where CLI11 would say that one is missing. Returns the known one, or null
-// for a flag.
+// Returns the command of this name, or null for a flag. Names an unknown one, where CLI11 would say that one is missing.
 const Command* find_command(const std::string& word, std::span<const Command> commands, const char* what) {
   if (word.starts_with('-')) return nullptr;
   const auto found = std::ranges::find(commands, word, &Command::name);
@@ -86,8 +85,7 @@ void check_subcommand(const std::vector<std::string>& words) {
   if (words[0] == "bench" && words.size() > 1) find_command(words[1], kExperiments, "experiment");
 }
 
-// Puts the file of --config before a message about a flag, given as "--cap 4: ..." or as what CLI11 cannot parse, that
-// stands in it.
+// Names the file of --config in a message about a flag set there ("--cap 4: ..." or what CLI11 cannot parse).
 std::string with_config_file(const CLI::App& app, std::string message) {
   constexpr std::string_view kNotParsed = "INI was not able to parse ";
   if (app.get_config_ptr()->count() == 0) return message;

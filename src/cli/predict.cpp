@@ -1,5 +1,5 @@
-// Firkin predict: T(b), the best uniform cap and the best plan, from tensors.csv and allreduce.csv, or for a named
-// model on a cluster whose all-reduce was published by others.
+// firkin predict: T(b), the best uniform cap and the best plan, from tensors.csv and allreduce.csv, or for a named
+// model on a cluster with published all-reduce times.
 #include <fmt/ranges.h>
 
 #include <cmath>
@@ -55,7 +55,7 @@ void set_forward(const PredictFlags& flags, TensorProfile& profile) {
   profile.forward_s = flags.forward_s;
 }
 
-// The profile of --model on --gpu, or else on the cluster's GPU. `notes` says what was assumed.
+// The profile of --model on --gpu, by default the cluster's GPU. `notes` says what was assumed.
 TensorProfile assume_profile(const PredictFlags& flags, const std::string& cluster_gpu, std::vector<std::string>& notes) {
   if (flags.gpu.empty() && cluster_gpu.empty()) throw InputError("--model: expected --gpu too, or --cluster, which says what it has");
   Accelerator gpu = find_accelerator(flags.gpu.empty() ? cluster_gpu : flags.gpu);
@@ -75,8 +75,8 @@ TensorProfile assume_profile(const PredictFlags& flags, const std::string& clust
   return profile;
 }
 
-// Reads Firkin's own table or another's; `notes` gets what was left out. A table that does not state its ranks has
-// those asked for.
+// Reads an all-reduce table of any known format. Times that do not state their ranks get --world; `notes` says what was
+// left out.
 AllReduceTable read_allreduce(const PredictFlags& flags, std::vector<std::string>& notes) {
   ImportOptions options = flags.reading;
   options.world_size = flags.given.world_size;

@@ -25,7 +25,7 @@ constexpr std::array kByteUnits = {Unit{"bytes", 1},  Unit{"byte", 1},   Unit{"b
                                    Unit{"gib", kGiB}, Unit{"kb", kKilo}, Unit{"mb", kMega}, Unit{"gb", kGiga}};
 constexpr std::array kTimeUnits = {Unit{"s", 1},       Unit{"sec", 1},   Unit{"seconds", 1}, Unit{"ms", 1e-3},
                                    Unit{"msec", 1e-3}, Unit{"us", 1e-6}, Unit{"usec", 1e-6}, Unit{"ns", 1e-9}};
-// Of a column's name without what is no letter or digit.
+// Names of a column of ranks, reduced to letters and digits.
 constexpr std::array<std::string_view, 15> kRanks = {"worldsize", "world",    "ranks",   "nranks",    "numranks",
                                                      "gpus",      "ngpus",    "numgpus", "processes", "numprocesses",
                                                      "procs",     "numprocs", "nprocs",  "nproc",     "np"};
@@ -155,8 +155,8 @@ bool names_other_collective(const std::string& word) {
   return std::ranges::find(kOthers, std::string_view(name)) != kOthers.end();
 }
 
-// A column of words (a cluster, a backend, a setting) must say the same in all rows: otherwise times of several
-// settings would mix; so must the number of nodes where none of ranks is stated. None may name another collective.
+// A column of words (a cluster, a backend, a setting), or of nodes where no ranks are stated, must have one value:
+// otherwise times of several settings would mix. None may name another collective.
 void check_one_setting(const CsvTable& table, const std::vector<size_t>& rows, const Source& source) {
   for (const std::string& column : table.columns()) {
     if (column == source.bytes || column == source.time || column == source.ranks || column == source.type) continue;

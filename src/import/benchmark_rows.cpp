@@ -101,8 +101,8 @@ std::string from_utf16(std::string_view text, bool little_endian) {
   return result;
 }
 
-// The bytes of a blank that is not ASCII at the beginning of `rest`: no-break, figure, thin, ... spaces (General
-// Punctuation's U+2000 to U+200A and U+202F) and the ideographic one; 0: there is none. `before`: the character before.
+// The bytes of a non-ASCII blank at the beginning of `rest` (U+2000 to U+200A, U+202F, no-break, ideographic, ...); 0:
+// none. `before`: the character before.
 size_t wide_blank(std::string_view rest, char before) {
   const bool after_ascii = static_cast<unsigned char>(before) < 0x80;
   if (rest.starts_with("\xC2\xA0")) return 2;

@@ -1,5 +1,4 @@
-// What the readers of benchmarks' output share: lines without decoration, and the choice among the rows that they
-// found.
+// What readers of benchmarks' output share: lines without decoration, and the choice among the rows found.
 #pragma once
 
 #include <cstdint>
@@ -43,10 +42,10 @@ struct BenchmarkRows {
   void skip(const std::string& what, const std::string& where);
 };
 
-// The rows as a table: of one element type (the one that is asked for, float32, or the only one) and one operation
-// (sum, or the only one), with one note for each reason for which rows were left out. Throws InputError when no row is
-// left (which names the reason), types or operations would mix, neither a row nor `options` states the number of ranks,
-// or a time or size is impossible. `expected`: what the file should hold; `end`: where it ends.
+// The rows as a table of one element type (options.dtype, float32, or the only one) and one operation (sum, or the only
+// one), with a note for each reason why rows were left out. Throws InputError when no row is left (naming the reason),
+// types or operations would mix, nothing states the number of ranks, or a time or size is impossible. `expected`: what
+// the file should hold; `end`: where it ends.
 Imported import_rows(BenchmarkRows found, const ImportOptions& options, const std::string& expected, const std::string& end);
 
 // The text without byte-order mark, terminal colours, carriage returns and blanks beyond ASCII; line breaks stay where

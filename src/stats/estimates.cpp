@@ -25,8 +25,8 @@ constexpr double kConfidence = 0.95;
 constexpr size_t kMostStretches = 32;
 constexpr double kLargestCorrelation = 0.9;
 
-// How deep in n sorted samples, from either side, the ends of the interval lie: 1 is the outermost sample, 2.5 half way
-// between the second and the third. 0 if even the whole range does not reach the confidence.
+// How deep in n sorted samples, from either side, the interval's ends lie: 1 is the outermost sample, 2.5 half way
+// between the second and the third. 0 if even the whole range is too narrow.
 double depth_of(size_t n) {
   const auto count = static_cast<double>(n);
   double outside = 0;  // probability that at most d - 1 of n are on one side of the median
@@ -78,8 +78,7 @@ double neighbour_correlation(const std::vector<double>& values) {
   return std::clamp((n * products / squares + 1) / (n - 3), 0.0, kLargestCorrelation);
 }
 
-// The means of all pairs of values, including each value with itself. Their median is Hodges and Lehmann's estimate
-// (1963) of the centre.
+// The means of all pairs, each value with itself included; their median is the Hodges-Lehmann estimate (1963).
 std::vector<double> pairwise_means(std::span<const double> values) {
   std::vector<double> means;
   means.reserve(values.size() * (values.size() + 1) / 2);
@@ -89,8 +88,8 @@ std::vector<double> pairwise_means(std::span<const double> values) {
   return means;
 }
 
-// How many of the outermost pairwise means of n differences lie outside the interval on each side. 0 if even their
-// whole range does not reach the confidence.
+// How many of the outermost pairwise means of n differences lie outside the interval on each side; 0 if even their
+// whole range is too narrow.
 size_t means_outside(size_t n) {
   // probability[t]: that the ranks of the positive differences add up to t, if each sign is a coin toss.
   std::vector<double> probability(n * (n + 1) / 2 + 1, 0);
@@ -235,9 +234,8 @@ double block_effect(const Matrix& logs, const std::vector<double>& effects, size
   return residuals.empty() ? 0 : median(residuals);
 }
 
-// Tukey's median polish: each setting's effect. The effects are only determined up to a common constant. It is chosen
-// so that half of all samples lie below their setting's effect: if all settings are alike, the effect is the median of
-// all samples.
+// Tukey's median polish: each setting's effect. Their common constant is chosen so that half of all samples lie below
+// their setting's effect; if all settings are alike, the effect is the median of all samples.
 std::vector<double> polish(const Matrix& logs) {
   constexpr int kSweeps = 20;
   constexpr double kSettled = 1e-9;
@@ -266,7 +264,7 @@ std::vector<double> polish(const Matrix& logs) {
   return effects;
 }
 
-// A setting's samples as they would be in a typical block. Block effects come from all settings except `left_out`.
+// A setting's samples in a typical block. Block effects come from all settings except `left_out`.
 std::vector<double> polished(const Matrix& logs, const std::vector<double>& effects, size_t setting, size_t left_out) {
   std::vector<double> samples;
   for (size_t b = 0; b < logs[setting].size(); ++b)
@@ -278,9 +276,9 @@ double width(const Interval& interval) {
   return interval.high - interval.low;
 }
 
-// The widest that a setting's interval may be: as wide as the range of its samples, and kWidest times as wide as with
-// block effects from all settings. With three or five settings the latter says little: the setting in the middle of a
-// block seems to have no noise there.
+// The widest a setting's interval may be: the range of its samples, and kWidest times its width with block effects from
+// all settings. With three or five settings the latter says little: the middle setting of a block seems to have no
+// noise.
 double widest(const std::vector<double>& samples, const Matrix& logs, const std::vector<double>& effects, size_t setting) {
   constexpr double kWidest = 1.4;
   const auto [shortest, longest] = std::ranges::minmax(samples);
@@ -293,8 +291,7 @@ double widest(const std::vector<double>& samples, const Matrix& logs, const std:
 constexpr double kOneSided = 0.975;
 constexpr int kShuffles = 1000;
 
-// What is left of the logarithms of each setting's times, [block][setting]. Block effects stay in: they cancel within a
-// block.
+// The residuals of each setting's log times, [block][setting]. Block effects stay in: they cancel within a block.
 Matrix residuals_by_block(const Matrix& settings_by_block, const BlockFit& fit) {
   const auto blocks = static_cast<double>(settings_by_block.front().size());
   // The fitted medians lie closer to the samples than the true ones.
@@ -306,8 +303,7 @@ Matrix residuals_by_block(const Matrix& settings_by_block, const BlockFit& fit) 
   return residuals;
 }
 
-// How far above the luckiest of equal settings another one lies at most, in 97.5 % of measurements with this noise; a
-// natural logarithm.
+// The distance (a natural logarithm) within which equal settings lie above the luckiest, in 97.5 % of measurements.
 double luck(Matrix residuals) {
   const size_t settings = residuals.front().size();
   std::mt19937_64 random(0);
@@ -336,8 +332,7 @@ BlockFit fit_blocks(const Matrix& settings_by_block) {
   BlockFit fit;
   for (size_t s = 0; s < logs.size(); ++s) {
     SettingFit& setting = fit.emplace_back();
-    // Only the other settings tell what a block is like: with the setting itself included, its noise would look smaller
-    // than it is.
+    // Without the setting itself: including it would make its noise look smaller than it is.
     const std::vector<double> in_typical_block = polished(logs, effects, s, s);
     setting.median = median(in_typical_block);
     const std::vector<double>& samples = settings_by_block[s];
