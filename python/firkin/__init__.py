@@ -8,8 +8,7 @@
 
 Each part also works alone: profile() records when each gradient becomes ready, measure_all_reduce() times all-reduces,
 and predict() combines the two. predict() and assign_buckets() need no PyTorch. firkin.DistributedDataParallel replaces
-PyTorch's engine with Firkin's. Wrong input raises an InputError, a ValueError with a message of one line, on every
-rank.
+PyTorch's engine with Firkin's. Wrong input raises InputError, a ValueError with a one-line message, on every rank.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""The console script `firkin`, also `python -m firkin`: the program's commands that need no LibTorch.
-
-`firkin --help` lists them.
-"""
+"""The console script `firkin`, also `python -m firkin`: the program's commands that need no LibTorch."""
 
 import os
 import pathlib

@@ -28,10 +28,7 @@ def _known_sums(buffer: torch.Tensor) -> Iterator[tuple[torch.Tensor, torch.Tens
 
 
 def fill_with_known_values(buffer: torch.Tensor, rank: int, ranks: int) -> None:
-    """Sets element i to i mod 127 + 1 on rank i mod `ranks`, and to 0 on the others.
-
-    These are exact in every dtype, and neighbours differ.
-    """
+    """Sets element i to i mod 127 + 1 (exact in every dtype) on rank i mod `ranks`, and to 0 on the others."""
     for part, index, sums in _known_sums(buffer):
         part.copy_(sums * (index % ranks == rank))
 
@@ -45,10 +42,7 @@ def timed_all_reduces(
     ranks: Ranks, device: torch.device, sizes: Sequence[int], seconds: float, seed: int,
     dtypes: tuple[torch.dtype, torch.dtype] = (torch.float32, torch.float32), on_progress: Callable[[str], None] = lambda _: None,
 ) -> AllReduceTable:  # fmt: skip
-    """measure_all_reduce() on `device`.
-
-    sizes: bytes of gradients. dtypes: that of the gradients, and the one in which they travel.
-    """
+    """measure_all_reduce() on `device`. sizes: bytes of gradients. dtypes: of the gradients, and on the wire."""
     begun, synchronize = time.perf_counter(), Clock(device).synchronize
     most_bytes = min(2 * max(sizes), _LARGEST_QUEUE_BYTES)  # training needs as much, for gradients and buckets
     schedule = AllReduceSchedule(list(sizes), seconds, seed, most_bytes)
@@ -78,10 +72,7 @@ def timed_all_reduces(
         return time.perf_counter() - started
 
     def check(queue: Sequence[torch.Tensor]) -> int:
-        """The number of wrong elements in a queue's results, over all ranks.
-
-        Leaves zeros in the buffers, which stay finite however often they are summed.
-        """
+        """The number of wrong elements in a queue's results, over all ranks. Leaves zeros, so that sums stay finite."""
         for buffer in queue:
             fill_with_known_values(buffer, ranks.rank, ranks.size)
         time_queue(queue)
@@ -118,9 +109,9 @@ def measure_all_reduce(
     process_group: None is the default group. sizes: in bytes, multiples of 4; by default 4 B to 64 MiB by factors of 4.
     time_budget_s: the time in all, exceeded only if two rounds of single calls take longer.
 
-    Sizes take turns, in an order shuffled by `seed`. A sample is the time of the slowest rank. Results are checked
-    element by element. Every rank gets the same table. Memory per rank: twice the largest size, at most 256 MiB; but
-    the largest size itself if that is more.
+    Sizes take turns, in an order shuffled by `seed`. A sample is the time of the slowest rank. Results are checked element
+    by element. Every rank gets the same table. Memory per rank: twice the largest size but
+    at most 256 MiB, or the largest size itself if that is more.
 
     Raises InputError without a process group, with one rank, and for an invalid size or time_budget_s.
     """

@@ -174,7 +174,7 @@ class DistributedDataParallel(torch.nn.Module):
         self._watch(engine)
 
     def _watch(self, engine: Any) -> None:
-        """Has the engine check the module before it ends a step, and call _look() if something has changed."""
+        """Has the engine check the module before it ends a step, and call _look() after a change."""
         parts = list(self.module.modules())
         structure = [held for part in parts for held in (part._parameters, part._modules) if isinstance(held, dict)]
         buffers = [part._buffers for part in parts if isinstance(part._buffers, dict)]
@@ -187,7 +187,7 @@ class DistributedDataParallel(torch.nn.Module):
         engine.watch(call, structure, buffers, any(map(is_scripted, parts)))
 
     def _look(self, is_more_than_values: bool) -> None:
-        """Follows a change of the module. is_more_than_values: modules, parameters or names have changed."""
+        """Handles a change of the module. is_more_than_values: modules, parameters or names have changed."""
         if is_more_than_values:
             parameters = _named_parameters(self.module)
             then = self._parameters_then
@@ -199,7 +199,7 @@ class DistributedDataParallel(torch.nn.Module):
 
     @property
     def _arrivals(self) -> Arrivals:
-        """The running engine; a copy starts its own when it needs it first."""
+        """The running engine; a copy starts its own at first use."""
         if self._running is None:
             self._start()
         assert self._running is not None
@@ -252,12 +252,11 @@ class DistributedDataParallel(torch.nn.Module):
         self._listen(engine, parameters)
 
     def parameters_changed(self) -> None:
-        """Follows a change of parameters: new ones get rank 0's values. Collective.
+        """Handles a change of parameters: new ones get rank 0's values. Collective.
 
-        To be called after parameters were thawed, frozen, added or replaced, alike on every rank. Without this call the
-        next step notices the change. If values differ between ranks, or under "sharded" in any case, that step raises a
-        StepError on every rank, and the step after it works. Raises InputError under "ordered" if the module has other
-        parameters than before.
+        Call it alike on every rank after parameters were thawed, frozen, added or replaced. Otherwise the next step notices
+        the change; if values differ between ranks, and always under "sharded", that step raises a StepError on every rank,
+        and the step after it works. Raises InputError under "ordered" if the set of parameters has changed.
         """
         self._engine.parameters_changed()
 
@@ -271,7 +270,7 @@ class DistributedDataParallel(torch.nn.Module):
     def audit_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
         """Adds an optimiser to audits: its state, and tensors outside of the module that it steps.
 
-        To be called on every rank, and not for a ShardedOptimizer, whose state differs by design.
+        Call it on every rank, but not for a ShardedOptimizer, whose state differs by design.
         """
         self._audit_optimizer(lambda: optimizer)
 
@@ -348,7 +347,7 @@ class DistributedDataParallel(torch.nn.Module):
         return bool(self._settings["find_unused_parameters"])
 
     def _set_static_graph(self) -> None:
-        """Does nothing: graphs may change, and a parameter without a gradient is told."""
+        """Does nothing: graphs may change, and a parameter without a gradient raises an error."""
 
     @contextlib.contextmanager
     def no_sync(self) -> Iterator[None]:
@@ -361,10 +360,7 @@ class DistributedDataParallel(torch.nn.Module):
 
     @property
     def require_backward_grad_sync(self) -> bool:
-        """Whether backward() synchronises gradients. Setting it to False has the effect of no_sync().
-
-        It exists because programs assign to PyTorch's attribute of this name.
-        """
+        """Whether backward() synchronises gradients; False works like no_sync(). Programs assign to PyTorch's attribute."""
         now: bool = self._engine.set_gradient_synchronization(True)
         self._engine.set_gradient_synchronization(now)
         return now
@@ -397,10 +393,10 @@ class DistributedDataParallel(torch.nn.Module):
             self._running.engine.drain()
 
     def abandon_step(self, reason: str = "the step was abandoned") -> None:
-        """Fails the step on every rank, with a StepError, if this rank cannot do it: say because its forward raised.
+        """Fails the step on every rank, with a StepError, because this rank cannot do it, say because its forward raised.
 
-        Call it inside of `except`, for every exception that a step raises: then it does nothing if the step has failed
-        already, and can tell two bad batches in a row apart.
+        Call it inside `except`, for every exception that a step raises: it does nothing if the step has failed already, and
+        tells two bad batches in a row apart.
         """
         error = sys.exc_info()[1]
         is_another = error is not None and not isinstance(error, StepError) and getattr(error, "_firkin_abandoned_by", None) != id(self)
@@ -409,10 +405,10 @@ class DistributedDataParallel(torch.nn.Module):
         self._engine.abandon(reason, is_another)
 
     def stats(self) -> Any:
-        """Statistics of the last finished step. Times are in seconds.
+        """Statistics of the last finished step, times in seconds.
 
-        They are: buckets (tensors, bytes, bytes_on_wire, launch_s, end_s), exposed_wait_s, steps, forward_wait_s,
-        awaited_bytes, and automatic (a phase).
+        buckets (tensors, bytes, bytes_on_wire, launch_s, end_s), exposed_wait_s, steps, forward_wait_s, awaited_bytes, and
+        automatic (a phase).
         """
         return self._engine.stats()
 
@@ -447,10 +443,7 @@ _NamedTensors: TypeAlias = "list[tuple[str, torch.Tensor]]"
 
 
 def _named_parameters(module: torch.nn.Module) -> _NamedTensors:
-    """Parameters, under all of their names.
-
-    A computed tensor (weight dropping, the old weight norm) is no parameter, even in the place of one.
-    """
+    """Parameters, under all of their names. A computed tensor (weight dropping, old weight norm) is none."""
     ignored = _ddp.ignored(module)
     return [(name, p) for name, p in module.named_parameters(remove_duplicate=False) if name not in ignored and p.is_leaf]
 

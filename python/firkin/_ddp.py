@@ -58,7 +58,7 @@ def _numbers(text: str) -> list[int]:
 def _runs(parameters: list[tuple[str, torch.nn.Parameter]], sizes: list[int]) -> list[list[str]]:
     """Divides the parameters into runs of these sizes and returns their names, the last run first.
 
-    Empty lists if a size ends inside of a parameter.
+    Returns [] if a size ends inside a parameter.
     """
     ends = {0: 0} | {end: i for i, end in enumerate(itertools.accumulate(p.nbytes for _, p in parameters), start=1)}
     cuts = [ends.get(size, -1) for size in itertools.accumulate(sizes, initial=0)]

@@ -1,7 +1,4 @@
-"""Times training steps under several settings of DistributedDataParallel, in blocks that run every setting once.
-
-Also races options of DistributedDataParallel that change the time of a step but not its result.
-"""
+"""Times steps under several settings of DistributedDataParallel in blocks, and races options that change only the time."""
 
 from __future__ import annotations
 
@@ -42,10 +39,7 @@ class Setting(NamedTuple):
 
 
 def warmup_steps(options: dict[str, Any]) -> int:
-    """The number of steps after which PyTorch has rebuilt the buckets.
-
-    It rebuilds them in the second step, with a static graph in the third.
-    """
+    """The number of steps after which PyTorch has rebuilt the buckets: two, or three with a static graph."""
     return 3 if options.get("static_graph") else 2
 
 
@@ -59,10 +53,10 @@ class Wrapping:
         self._hooks: list[tuple[dict[int, Any], set[int]]] = []  # hooks that wrapping has added to the model
 
     def alike(self, dtype: torch.dtype) -> tuple[torch.dtype | None, torch.nn.Module]:
-        """Gives every rank the parameters and buffers of rank 0, as DistributedDataParallel does.
+        """Gives every rank rank 0's parameters and buffers, as DistributedDataParallel does.
 
-        Returns the dtype in which gradients travel (None if a communication hook decides that), and the module,
-        compiled if the wrapped one is.
+        Returns the dtype in which gradients travel (None if a communication hook decides), and the module, compiled if the
+        wrapped one is.
         """
         wrapped = self._wrapped(self.options)
         ddp = _ddp.ddp_in(wrapped, "wrap")
@@ -103,8 +97,7 @@ class _Compiler:
 class Graphs:
     """Keeps the graphs of torch.compile apart by setting.
 
-    PyTorch cuts graphs by the bucket cap, but its guards do not check the cap: the graphs of one setting would be used
-    for the next, and for training afterwards.
+    PyTorch cuts graphs by the bucket cap, but its guards do not check it: one setting would run another's graphs.
     """
 
     def __init__(self) -> None:
@@ -232,7 +225,7 @@ class StepBench:
         self, phase: str, settings: Sequence[Setting], fewest: int, most: int, seconds: float,
         is_enough: Callable[[Samples], bool] = lambda _: False,
     ) -> Samples:  # fmt: skip
-        """Runs blocks by a StepSchedule until they are enough. The smallest `seconds` of all ranks counts."""
+        """Runs blocks by a StepSchedule until they suffice. The smallest `seconds` of all ranks counts."""
         samples: Samples = [[] for _ in settings]
         least_s = -self._ranks.max([-seconds])[0]
         schedule = StepSchedule([self.steps(setting) for setting in settings], fewest, most, least_s, self._seed)
@@ -260,7 +253,7 @@ def race_options(
 ) -> tuple[dict[str, bool], list[str]]:
     """Measures the setting with and without each option, in the same blocks. Collective.
 
-    measured: runs blocks of steps. Returns the options that win, and a sentence on each that was considered.
+    measured: runs blocks of steps. Returns the winning options, and a sentence on each that was considered.
     """
     won: dict[str, bool] = {}
     notes, raced, (keeps_gradients, accumulates) = [], {"": setting}, bench.habits(setting)

@@ -12,12 +12,9 @@ _HOW = "FIRKIN_PYTHON_ENGINE=1 pip install --no-build-isolation . in Firkin's so
 
 
 class StepError(RuntimeError):
-    """A step failed on some rank.
+    """A step failed on some rank: every rank raises this error, has no gradient, and must not step its optimiser.
 
-    Every rank raises this error; no rank has a gradient of the step, and none may step its optimiser.
-
-    rank: the first that failed. step: its number, counted from 0 with failed steps included. reason: what failed on
-    that rank.
+    rank: the first that failed. step: its number, from 0, failed steps included. reason: what failed on that rank.
     """
 
     def __init__(self, message: str, rank: int, step: int, reason: str) -> None:
@@ -31,14 +28,14 @@ class StepError(RuntimeError):
 class GroupError(RuntimeError):
     """A collective failed and the process group is lost. The message names the missing ranks.
 
-    To go on, create the group, and everything that was made with it, again.
+    To go on, create the group, and everything made with it, again.
     """
 
 
 class AuditError(RuntimeError):
-    """Parameters or audited optimiser states differ between ranks, or optimisers have stepped differently often.
+    """Raised on every rank if parameters or audited optimiser states differ, or optimisers have stepped differently often.
 
-    Every rank raises it; it names the first tensor that differs.
+    It names the first tensor that differs.
     """
 
 

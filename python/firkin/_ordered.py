@@ -26,11 +26,10 @@ _new_numbers = itertools.count()
 
 
 class _Awaited(dict[str, Any]):
-    """The dictionary of one module's parameters, which waits for parameters in flight before it returns any.
+    """The dictionary of one module's parameters, which waits for those in flight before it returns any.
 
-    A look-up waits for the parameters of this module. Outside of forward, an iteration waits for those of all modules.
-    During the module's own forward, which has waited before it began, a plain dictionary takes its place, because
-    torch.compile looks into plain dictionaries only.
+    A look-up waits for this module's parameters; outside of forward, an iteration waits for those of all modules. During
+    the module's own forward, which has already waited, a plain dictionary replaces it for torch.compile.
     """
 
     __slots__ = ("_arrivals", "_calls", "_index")
@@ -124,11 +123,9 @@ class Arrivals:
         _running.add(self)
 
     def install(self, module: torch.nn.Module) -> Callable[[], None]:
-        """Makes every module, and everyone who reads its parameters, wait for them.
+        """Makes every module, and everyone who reads its parameters, wait for them. Returns a function that undoes this.
 
-        Returns a function that undoes this.
-
-        A module that torch.jit.script has compiled takes no hooks: the module around it waits for its parameters.
+        A module compiled by torch.jit.script takes no hooks: the module around it waits for its parameters.
         """
         names: dict[torch.nn.Module, list[str]] = {}
         for name, part in module.named_modules(remove_duplicate=False):
@@ -270,7 +267,7 @@ def _wait_before_steps() -> None:
 
 
 def _before_fork() -> None:
-    """A forked child has no thread that would bring what is in flight to it."""
+    """Drains first: a forked child has no thread to complete what is in flight."""
     for arrivals in list(_running):
         with contextlib.suppress(RuntimeError):  # a lost group's; whoever uses the engine next gets it as well
             if arrivals.is_installed:
@@ -292,7 +289,7 @@ def engine_step(optimizer: torch.optim.Optimizer) -> Callable[[], None]:
 
 
 def warn_of_unknown(wrapper: str, optimizer: torch.optim.Optimizer) -> None:
-    """Says what an optimiser that is not PyTorch's must keep to, since nobody can see whether it does."""
+    """Warns what an optimiser that is not PyTorch's must keep to."""
     if not type(optimizer).__module__.startswith("torch."):
         warnings.warn(
             f"{wrapper}: steps of {type(optimizer).__name__} must take each parameter by itself: no norm or estimate over all gradients,"
@@ -352,10 +349,7 @@ class OverlappedOptimizer(torch.optim.Optimizer):
         optimizer.register_load_state_dict_pre_hook(wait)
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Steps the parameters whose gradients have arrived.
-
-        The others are stepped when they are needed, with the options of now.
-        """
+        """Steps the parameters whose gradients have arrived; the others when needed, with the options of now."""
         loss = None
         if closure is not None:
             with torch.enable_grad():
@@ -377,10 +371,9 @@ class OverlappedOptimizer(torch.optim.Optimizer):
         self._native.drain()
 
     def clip_grad_norm_(self, max_norm: float) -> float:
-        """Does what torch.nn.utils.clip_grad_norm_ does, and returns the norm.
+        """Like torch.nn.utils.clip_grad_norm_, between backward() and step(). Returns the norm.
 
-        To be called between backward() and step(). Waits for all gradients, so that nothing overlaps any more, and
-        warns of that once.
+        Waits for all gradients, so that nothing overlaps any more; warns of that once.
         """
         norm: float = self._native.clip_gradients(max_norm)
         return norm
@@ -395,10 +388,7 @@ class OverlappedOptimizer(torch.optim.Optimizer):
 
     @property
     def param_groups(self) -> list[dict[str, Any]]:  # type: ignore[override]
-        """The optimiser's groups.
-
-        Between backward() and step() this waits for all gradients, since code may read them there.
-        """
+        """The optimiser's groups. Between backward() and step() waits for all gradients, which code may read here."""
         self._before_gradients_are_seen()
         return self.optimizer.param_groups
 

@@ -49,7 +49,7 @@ class Plan:
     def of_counts(cls, profile: Profile, counts: Sequence[int]) -> Plan:
         """The plan with this many tensors per bucket, in the profile's gradient-ready order.
 
-        Raises InputError unless the counts add up to the profile's tensors.
+        Raises InputError unless `counts` add up to the profile's tensors.
         """
         if any(count < 1 for count in counts) or sum(counts) != len(profile):
             raise InputError(f"plan: {list(counts)} tensors per bucket; expected positive numbers that add up to {len(profile)}")
@@ -62,10 +62,9 @@ class Plan:
         return [sum(self.bytes[name] for name in bucket) for bucket in self.buckets]
 
     def check(self, model: torch.nn.Module) -> None:
-        """Compares the plan with the buckets of `model`, a DistributedDataParallel that has made some steps.
+        """Compares the plan with the buckets of `model`, a DistributedDataParallel that has made three steps (four if static).
 
-        Raises an InputError that names the first bucket that differs. Reads what PyTorch logged, which takes three
-        training steps (with static_graph four).
+        Raises an InputError that names the first bucket that differs.
         """
         live = _ddp.live_buckets(model)
         self.order_in_model(_ddp.ddp_in(model).module)
@@ -75,10 +74,7 @@ class Plan:
                 raise InputError(f"check: bucket {k} {is_there}; expected {_described(our)}")
 
     def order_in_model(self, model: torch.nn.Module) -> list[str]:
-        """The names of the model's parameters in order of registration.
-
-        Raises InputError if the plan is for another model.
-        """
+        """The names of the model's parameters in order of registration. Raises InputError for another model."""
         sizes = {name: parameter.nbytes for name, parameter in _ddp.reduced_parameters(model)}
         planned = dict.fromkeys(name for bucket in self.buckets for name in bucket)
         for name, size in sizes.items():

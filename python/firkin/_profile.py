@@ -75,10 +75,9 @@ class CountedStep:
 
 
 class Unsynced(DDP):
-    """A DistributedDataParallel that reduces nothing, for steps that are to be measured without communication.
+    """A DistributedDataParallel that reduces nothing, to measure steps without communication.
 
-    options: the arguments of the program's DistributedDataParallel, of which only those matter that change how it is
-    called.
+    options: the arguments of the program's DistributedDataParallel; only those that change how it is called matter.
     """
 
     def __init__(self, module: torch.nn.Module, ranks: Ranks, options: Mapping[str, Any]) -> None:
@@ -109,14 +108,12 @@ def _group_of_one() -> dist.ProcessGroup:
 class BackwardRecord:
     """Records the outermost backward passes of a step without communication, and when gradients became ready.
 
-    If several passes count, ready times are those of the last.
-
-    Without communication every rank has gradients of its own. They are set to zero when a backward ends, not only
-    before the optimiser steps, because gradient scalers and closures look at them in between: so ranks stay alike.
-    `still_s` is the time that this took, to be subtracted from a measured step.
+    If several passes count, ready times are those of the last. Without communication every rank has gradients of its own,
+    so they are set to zero when a backward ends, before gradient scalers and closures look at them: ranks stay alike.
+    Subtract `still_s`, the time this took, from a measured step.
 
     model: says which passes count; None counts all. zeroed: the parameters whose gradients are set to zero. ready: the
-    parameters whose gradients are to be timed. Hooks that the user has registered stay in place.
+    parameters whose gradients are to be timed. Hooks of the user stay in place.
     """
 
     def __init__(
@@ -188,7 +185,7 @@ class BackwardRecord:
 def trainable_parameters(model: torch.nn.Module) -> Parameters:
     """The parameters that need a gradient, in order of registration.
 
-    Raises InputError if there are none, if they are on several devices, or if the module is wrapped already.
+    Raises InputError if there are none, they are on several devices, or the module is wrapped already.
     """
     if not isinstance(model, torch.nn.Module):
         raise InputError(f"model is a {type(model).__name__}; expected a torch.nn.Module")
@@ -205,7 +202,7 @@ def trainable_parameters(model: torch.nn.Module) -> Parameters:
 
 
 def described(model: torch.nn.Module) -> str:
-    """A text that is the same on two ranks only if their models have the same parameters."""
+    """A text that two ranks share only if their models have the same parameters."""
     parameters = _ddp.reduced_parameters(model)
     lines = [f"{name} {tuple(p.shape)} {p.dtype}" for name, p in parameters]
     digest = hashlib.sha256("\n".join(lines).encode()).hexdigest()[:8]

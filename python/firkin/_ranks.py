@@ -72,10 +72,9 @@ class Ranks:
         self.max([0.0])
 
     def attempt(self, work: Callable[[], T]) -> T:
-        """Does local work, and raises on every rank if it fails on one.
+        """Does local work, and raises on every rank if it fails on one. `work` may not communicate.
 
-        The rank that failed raises its own error, the others one that names the rank; an InputError is the same on
-        every rank. `work` may not communicate.
+        The failed rank raises its own error, the others one that names the rank; an InputError is the same on every rank.
         """
         value, error = None, None
         try:

@@ -25,10 +25,7 @@ _log = logging.getLogger("firkin")
 
 @dataclass(frozen=True, repr=False)
 class TuneResult:
-    """The chosen buckets, their gain, and the measurements behind them.
-
-    The same on every rank. Pickles, except for the process group.
-    """
+    """The chosen buckets, their gain, and the measurements, the same on every rank. Pickles without the process group."""
 
     choice: str  #: "cap" or "torch default"
     plan: Plan  #: the buckets of the choice, as DistributedDataParallel made them
@@ -49,7 +46,7 @@ class TuneResult:
     def of(
         cls, results_json: str, choice: str, plan: Plan, ddp_options: Mapping[str, Any], group: dist.ProcessGroup | None = None
     ) -> TuneResult:
-        """Makes the result from the text of a results.json and from what that does not hold."""
+        """Makes the result from the text of a results.json and what that does not hold."""
         results = json.loads(results_json)
         (chosen,) = (row for row in results["strategies"] if row["strategy"] == ("chosen cap" if choice == "cap" else choice))
         speedup, interval = 1.0, (1.0, 1.0)
@@ -124,8 +121,7 @@ class TuneResult:
     def at(self, world_size: int, curve: AllReduceTable | None = None) -> Prediction:
         """The prediction for another number of ranks. Raises InputError like firkin.predict().
 
-        curve: all-reduce times measured with that number of ranks, or with several others; they replace the
-        extrapolation from one.
+        curve: all-reduce times of that number of ranks, or of several others, instead of an extrapolation from one.
         """
         fitted = json.loads(self.results_json).get("calibration", {})
         names = ("overhead_s", "compute_slowdown", "latency_factor", "residual")
@@ -137,10 +133,7 @@ class TuneResult:
         _core.write_report(self.results_json, os.fspath(path))
 
     def save(self, folder: str | os.PathLike[str]) -> None:
-        """Writes the file that load() reads, and results.json, report.html, tensors.csv and allreduce.csv.
-
-        Files that were there are renamed, to results.1.json and the like.
-        """
+        """Writes the file that load() reads, results.json, report.html, tensors.csv and allreduce.csv; renames existing ones."""
         _core.write_run(self.results_json, os.fspath(folder), json.dumps(self.to_dict()))
 
     def to_dict(self) -> dict[str, Any]:
@@ -171,7 +164,7 @@ class TuneResult:
 
 
 def _typed(cap_mib: float) -> float:
-    """The cap with six digits, as a person would write it, if that is the same number of bytes."""
+    """The cap rounded to six digits, if that is the same number of bytes."""
     short = float(f"{cap_mib:.6g}")
     return short if round(short * _ddp.MIB) == round(cap_mib * _ddp.MIB) else cap_mib
 

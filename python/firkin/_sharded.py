@@ -21,9 +21,9 @@ _MASTER = "master"  # its key in a whole state: the float32 values that the para
 
 
 class _Divided(torch.Tensor):
-    """What a parameter has for a gradient from backward to step(), since parts of its gradient are on the ranks that step them.
+    """Stands in for a parameter's gradient from backward to step(), since parts of it are on the ranks that step them.
 
-    So step() sees whether the program takes it away, and nobody reads it by mistake.
+    It shows step() whether the program takes it away, and keeps anyone from reading it by mistake.
     """
 
     _parameter: weakref.ref[torch.Tensor]
@@ -241,7 +241,7 @@ class ShardedOptimizer(torch.optim.Optimizer):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Loads the state of a ShardedOptimizer (on any number of ranks) or optimizer_class with the same groups.
 
-        Raises InputError for the state of a parameter that has been frozen from the start.
+        Raises InputError for the state of a parameter that was frozen from the start.
         """
         self.drain()
         whole = self._whole()
@@ -261,7 +261,7 @@ class ShardedOptimizer(torch.optim.Optimizer):
                 self.optimizer.state[part.run] = state
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Adds parameters of the model, frozen or not, that are in no group yet. To be called on every rank.
+        """Adds parameters of the model, frozen or not, that are in no group yet. Call it on every rank.
 
         Raises InputError for other parameters.
         """
@@ -287,10 +287,7 @@ class ShardedOptimizer(torch.optim.Optimizer):
         return groups
 
     def _over_runs(self, groups: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        """The groups with this rank's runs in the place of parameters.
-
-        Frozen parameters, which have none, are left out.
-        """
+        """The groups with this rank's runs in place of parameters, without frozen ones, which have none."""
         runs = {id(part.parameter): part.run for part in self._parts}
         return [{**group, "params": [runs[id(p)] for p in group["params"] if id(p) in runs]} for group in groups]
 
@@ -345,10 +342,10 @@ class ShardedOptimizer(torch.optim.Optimizer):
             mine["params"] = its["params"]
 
     def _stand_in(self) -> None:
-        """Gives parameters something in the place of their gradients. Called after each backward."""
+        """Gives parameters a stand-in for their gradients. Called after each backward."""
         if all(part.run.grad is None for part in self._parts):
             return
-        # Of an empty part this rank does not know whether there is a gradient.
+        # For an empty part this rank does not know whether there is a gradient.
         empty_too = not self._model.find_unused_parameters
         for part in self._parts:
             has_gradient = part.run.grad is not None or (empty_too and part.run.numel() == 0 and part.parameter.requires_grad)
@@ -357,7 +354,7 @@ class ShardedOptimizer(torch.optim.Optimizer):
                 self._stand_ins.append(part)
 
     def _leave_out(self) -> None:
-        """Drops gradients of parameters from which the program has taken away what stands for them."""
+        """Drops the gradients of parameters whose stand-in the program has taken away."""
         for part in self._stand_ins:
             held = part.parameter.grad
             if held is None:
@@ -372,10 +369,7 @@ class ShardedOptimizer(torch.optim.Optimizer):
         return [("what steps have left out (gradients set to None)", torch.tensor(self._left_out))]
 
     def _overflowed(self) -> bool:
-        """Whether gradients overflowed on any rank, from the attributes that a scaler sets before it calls step().
-
-        Collective.
-        """
+        """Whether gradients overflowed on any rank, from what a scaler sets before it calls step(). Collective."""
         found, scale = self.__dict__.get("found_inf"), self.__dict__.get("grad_scale")
         if found is None:
             return False
@@ -392,10 +386,7 @@ class ShardedOptimizer(torch.optim.Optimizer):
         raise InputError("ShardedOptimizer: cannot be copied or pickled; expected its state_dict()")
 
     def _whole(self) -> torch.optim.Optimizer:
-        """A plain optimizer_class over whole parameters, with the current options and no state.
-
-        Checkpoints have its format.
-        """
+        """A plain optimizer_class over whole parameters, with the current options and no state: the format of checkpoints."""
         wholes = {id(part.parameter): part.whole for part in self._parts}
         whole = self._make([{**group, "params": [wholes.get(id(p), p) for p in group["params"]]} for group in self._groups])
         whole.state.clear()
@@ -430,10 +421,7 @@ def _options(group: dict[str, Any]) -> dict[str, Any]:
 
 
 def _audited(groups: list[dict[str, Any]]) -> list[tuple[str, torch.Tensor]]:
-    """The options of groups, as tensors for the audit.
-
-    If options differ between ranks, parameters do not show it, since each rank steps other parts.
-    """
+    """The options of groups, as tensors for the audit: parameters do not show a difference, as ranks step other parts."""
     options = [(f"{key} of group {i}", value) for i, group in enumerate(groups) for key, value in _options(group).items()]
     known = (bool, int, float, str, tuple, list, type(None))  # equal values of these have the same repr() on every rank
     tensors = [(name, value) for name, value in options if isinstance(value, torch.Tensor)]
@@ -445,20 +433,14 @@ def _is_run(key: str, value: Any, shape: torch.Size) -> bool:
 
 
 def _described(state: dict[str, Any], part: _Part) -> dict[str, Any]:
-    """The part's state for other ranks: a tensor with a value per element is replaced by its dtype.
-
-    Empty on a rank that has no elements of the parameter.
-    """
+    """The part's state for other ranks, per-element tensors as their dtype; empty on a rank without elements."""
     if part.run.numel() == 0:
         return {}
     return {key: value.dtype if _is_run(key, value, part.run.shape) else value for key, value in state.items()}
 
 
 def _gathered(mine: torch.Tensor | None, dtype: torch.dtype, part: _Part, group: Any) -> torch.Tensor:
-    """The whole tensor from the ranks' runs. Collective.
-
-    The sum is exact, since it adds the bytes of one rank to zeros of all others.
-    """
+    """The whole tensor from the ranks' runs; exact, since it adds one rank's bytes to zeros of all others. Collective."""
     whole = torch.zeros(part.parameter.numel(), dtype=dtype, device=part.parameter.device)
     if mine is not None and mine.numel() > 0:
         part.within(whole).copy_(mine)

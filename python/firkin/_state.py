@@ -22,11 +22,11 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 from torch.optim.swa_utils import AveragedModel
 
-# How much is copied of tensors outside of modules: a data set in memory is larger, and is no state.
+# The limit for copies of tensors outside of modules; more is a data set, not state.
 _LOOSE_BYTES = 256 << 20
 _MOST_OBJECTS = 100_000  # how many objects a walk looks into: what has more is data, not state
 _SCALARS = (bool, int, float, complex, str, bytes, type(None))
-# Objects of these packages hold no state of the step's, apart from containers and functions.
+# Objects of these packages hold no state of the step, apart from containers and functions.
 _LIBRARIES = ("builtins", "numpy", "torch", "firkin")
 _NOTHING = object()
 _Put = Callable[[], Any]
@@ -42,9 +42,9 @@ def _alive(*classes: type) -> list[list[Any]]:
 class State:
     """The training state of this process.
 
-    It consists of every module, every optimiser with its parameters, learning-rate schedules, gradient scalers, the
-    random numbers of Python, NumPy, the CPU and the GPUs, and the tensors besides parameters and buffers that a step or
-    a module holds. Other things that a step changes (loaders, its own counters) are not found.
+    Every module, every optimiser with its parameters, learning-rate schedules, gradient scalers, the random numbers of
+    Python, NumPy, the CPU and the GPUs, and other tensors that a step or a module holds. It does not find other things
+    that a step changes (loaders, its own counters).
     """
 
     def __init__(self, model: torch.nn.Module) -> None:
@@ -83,10 +83,7 @@ class State:
                 self._add(prefix + name.replace("_orig_mod.", ""), tensor)
 
     def reach(self, step: Any, also: Sequence[Any] = ()) -> None:
-        """Finds the tensors besides parameters and buffers that `step` and modules hold. Not collective.
-
-        also: what is to be kept as well, whatever its size.
-        """
+        """Finds the other tensors that `step` and modules hold. Not collective. also: what to keep whatever its size."""
         reached = _Reached()
         for i, thing in enumerate(also):
             reached.walk(f"also[{i}]", thing)
@@ -132,8 +129,7 @@ class State:
     def put_back(self, *, schedules_only: bool = False) -> None:
         """Restores what keep() has copied, if it was called.
 
-        schedules_only: restores only learning rates and their schedules. Without that, tuning's steps could run through
-        a schedule that has an end.
+        schedules_only: only learning rates and their schedules, since tuning's steps could run a schedule to its end.
         """
         for put in self._schedule if schedules_only else self._all:
             put()
@@ -255,8 +251,8 @@ def _short(key: Any) -> str:
 class _Reached:
     """What was found.
 
-    tensors: each with a name that people understand, the nearest first. places: functions that put the same tensor
-    objects back where they were. whole: looks into containers only, but puts back everything that these held.
+    tensors: each with a readable name, the nearest first. places: functions that put the same tensor objects back where
+    they were. whole: looks into containers only, but restores all they held.
     """
 
     def __init__(self, *, whole: bool = False) -> None:
@@ -305,7 +301,7 @@ class _Reached:
                 yield f"{name}.{slot}", getattr(thing, slot, None)
 
     def _held_by_function(self, function: types.FunctionType) -> Iterator[tuple[str, Any]]:
-        """What is in the function's closure, defaults and attributes, and in those globals that its code names."""
+        """What is in the function's closure, defaults and attributes, and in the globals that its code names."""
         for name, cell in zip(function.__code__.co_freevars, function.__closure__ or ()):
             self._add_place(functools.partial(_contents, cell), functools.partial(setattr, cell), functools.partial(delattr, cell))
             yield from ((name, value) for value in _contents(cell).values())
@@ -343,7 +339,7 @@ class _Reached:
     def _add_place(
         self, now: Callable[[], dict[Any, Any]], put: Callable[[Any, Any], Any], remove: Callable[[Any], Any] = lambda _: None
     ) -> None:
-        """Remembers names that hold tensors now, or will: put_back() leaves others, such as counters, alone, unless `whole`."""
+        """Remembers names that hold tensors now, or will; put_back() leaves others (counters) alone, unless `whole`."""
         before = now()
 
         def put_back() -> None:

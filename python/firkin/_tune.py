@@ -252,7 +252,7 @@ class _Seen(NamedTuple):
 
 
 def _seen_by(watched: Watch | None, job: _Job) -> _Seen | None:
-    """What rank 0's watch has measured of this model on this number of ranks, if it knows that. Collective."""
+    """What rank 0's watch has measured of this model on this number of ranks, if known. Collective."""
 
     def look() -> _Seen | None:
         profile = watched.profile() if watched is not None else None
@@ -301,7 +301,7 @@ def _tuned(job: _Job, step: CountedStep, state: State, wrapping: Wrapping, watch
     def elapsed_s() -> float:
         return ranks.max([time.perf_counter() - started])[0]
 
-    # An upper bound for the time of a step: how much of the communication backward hides is not known yet.
+    # An upper bound for a step's time: how much communication backward hides is not known yet.
     step_s = (seen.step_s if seen else ranks.max([statistics.median(step.seconds)])[0]) + table.rows[-1].median_s
     effort = job.effort(step_s, job.time_budget_s - elapsed_s(), notes)
     bench = StepBench(ranks, wrapping, step, state, effort.timed_steps, job.seed, job.progress.at)

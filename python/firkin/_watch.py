@@ -1,8 +1,8 @@
 """firkin.watch: shows where the time of a running data-parallel program goes, without touching its steps.
 
-It uses no gradient hook, no communication hook and no collective. PyTorch's reducer takes the times itself, in C++. A
-forward pre-hook reads them once per pass, and ranks exchange them through the process group's store, where nobody
-waits. include/firkin/plan/watched_steps.h says what follows from the times.
+It uses no hook on gradients or communication and no collective. PyTorch's reducer takes the times, in C++. A forward
+pre-hook reads them once per pass, and ranks exchange them through the process group's store, where nobody waits.
+include/firkin/plan/watched_steps.h says what follows from the times.
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ class _Stock:
 
 
 class _StockOnGpu(_Stock):
-    """The same on GPUs. Time stamps are the host's there, so it reads only durations between events."""
+    """The same on GPUs, where time stamps are the host's: reads only durations between events."""
 
     phases = ("forward and backward",)
     run, rate = _CYCLE, 10  # reading waits for the events of the pass
@@ -279,17 +279,16 @@ class Watch(contextlib.AbstractContextManager["Watch"]):
         _log.log(level, "firkin.watch, %s", summary["lines"].rstrip())
 
     def summary(self) -> dict[str, Any]:
-        """The last window that was reported, in seconds, and "lines". Empty before the first one ends, and on other ranks than 0.
+        """The last reported window: WatchSummary of include/firkin/plan/watched_steps.h in seconds, "lines", with a table "best_cap".
 
-        The fields are those of WatchSummary in include/firkin/plan/watched_steps.h; with a table also "best_cap".
+        Empty before the first window ends, and on ranks other than 0.
         """
         return self._summary
 
     def profile(self) -> Profile | None:
         """A profile like firkin.profile()'s, from this rank's last window: medians, measured while gradients were sent.
 
-        None if the times of single gradients are not known: before the first window ends, with Firkin's engine, and on
-        GPUs.
+        None before the first window ends, with Firkin's engine, and on GPUs.
         """
         if not self._source.ready:
             return None
@@ -335,8 +334,8 @@ class Watch(contextlib.AbstractContextManager["Watch"]):
     def trace(self, path: str | os.PathLike[str]) -> None:
         """Writes the last step that all ranks have seen as a Chrome trace, for https://ui.perfetto.dev.
 
-        It has phases, and buckets from launch to end. The end is known for the last bucket only; for the others it is
-        estimated from the link's rate. Writes nothing before summary() has something.
+        Shows phases, and buckets from launch to end (estimated from the link's rate except for the last). Writes nothing
+        before summary() has something.
         """
         if spans := self._spans():
             events = [{"name": name, "ph": "X", "pid": rank, "tid": kind, "ts": 1e6 * start, "dur": 1e6 * (end - start)}
@@ -344,9 +343,9 @@ class Watch(contextlib.AbstractContextManager["Watch"]):
             pathlib.Path(path).write_text(json.dumps({"traceEvents": events}))
 
     def report(self, path: str | os.PathLike[str]) -> None:
-        """Writes an HTML page with the lines, and with the step of trace() as `firkin trace` draws it.
+        """Writes an HTML page with the lines and the step of trace(); viewing it needs no network.
 
-        Viewing it needs no network. Writes nothing before summary() has something.
+        Writes nothing before summary() has something.
         """
         if spans := self._spans():
             traces = [{"strategy": "watched", "name": f"rank {rank}", "file": "", "timeline": [

@@ -111,11 +111,9 @@ def main() -> int:
 
 
 def leave(code: int) -> NoReturn:
-    """Ends the process without shutting down the interpreter first.
+    """Ends the process without shutting down the interpreter, where a thread of Gloo's with a tensor to release would abort.
 
-    A thread of Gloo's that still has to release a tensor would abort the process while the interpreter shuts down.
-    DistributedDataParallel keeps these threads even after destroy_process_group() (PyTorch 2.13; pytorch/pytorch issue
-    190489).
+    DistributedDataParallel keeps such threads even after destroy_process_group() (PyTorch 2.13; pytorch issue 190489).
     """
     atexit._run_exitfuncs()
     sys.stdout.flush()
