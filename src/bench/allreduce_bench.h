@@ -31,10 +31,9 @@ struct AllReduceBenchOptions {
   std::function<void(const std::string& done)> on_progress = {};
 };
 
-// Runs an AllReduceSchedule. Collective: every rank gets the same result, in the order of options.sizes, and for each
-// size in that of options.collectives. Results are checked element by element, outside of any timing. Memory per rank:
-// the largest size, or up to four of it within 256 MiB; of several collectives kBuffersOfACollective of the largest
-// size, or as much.
+// Runs an AllReduceSchedule. Collective: every rank gets the same result, by options.sizes, then options.collectives.
+// Checks every element, outside of any timing. Memory per rank: the largest size, or up to four of it within 256 MiB;
+// for several collectives, kBuffersOfACollective of it.
 std::vector<AllReduceSeries> measure_allreduce(const ProcessGroup& group, const AllReduceBenchOptions& options);
 
 // `sizes`, ascending, rounded up to whole elements in every rank's slice, as the strategy sharded fills its buckets;

@@ -30,10 +30,10 @@ struct ReadyProfileOptions {
 // The fewest that give medians and a ratio.
 inline constexpr int kFewestProfileSteps = 4;
 
-// Ready means: the gradient is in its bucket and could be sent. The names are the module's, in gradient-ready order.
-// Times are the median over steps of the slowest rank's, made non-decreasing. The forward pass is known if modules await
-// their parameters; the optimiser's time is shared out by bytes. hook_perturbation is the cost of hooks and of writing
-// gradients into buckets.
+// A gradient is ready when it is in its bucket and could be sent. Names are the module's, in gradient-ready order; times
+// are medians over steps of the slowest rank's, made non-decreasing. The forward pass is known if modules await their
+// parameters; the optimiser's time is divided by bytes. hook_perturbation is the cost of hooks and of writing into
+// buckets.
 //
 // Collective: every rank gets rank 0's order and the same times. Steps the workload, optimiser included, without
 // communicating gradients. Throws InputError, on every rank, for a step without backward and for a trainable parameter

@@ -146,10 +146,10 @@ std::vector<SettingSteps> measure_steps(const ProcessGroup& group, Workload& wor
 
 // ---- The memory that tensors hold, and a step takes.
 
-// Counts the tensors that this process allocates on the device while the object lives, until they are freed; tensors
-// from before are not counted. On a GPU the figures are those of LibTorch's caching allocator, which rounds up to 512
-// bytes. On a CPU it takes the place of LibTorch's allocator meanwhile. One at a time; no other thread may begin to use
-// tensors while it is made or destroyed. Costs a small allocation per tensor, so nothing is timed under it.
+// Counts the memory of tensors that this process allocates on the device while the object lives. On a GPU the figures
+// are those of LibTorch's caching allocator, which rounds up to 512 bytes; on a CPU this replaces LibTorch's allocator,
+// at a small allocation per tensor, so time nothing under it. One at a time; no other thread may begin to use tensors
+// while it is made or destroyed.
 class TensorMemory {
  public:
   explicit TensorMemory(c10::Device device = c10::kCPU);

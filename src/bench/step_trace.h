@@ -20,10 +20,10 @@ struct StepTraceOptions {
   int steps = 3;         // recorded
 };
 
-// Steps the workload under these options (StepRunner) and records the steps, a barrier before each. Returns the spans of
-// every rank that begin in a step, in order of start, on every rank. Spans of ranks on several machines are off by as much as their clocks
-// differ. Recording makes steps slower: for times without it use measure_steps(). Collective. One at a time in a process. Throws what
-// StepRunner throws.
+// Steps the workload under these options (StepRunner), a barrier before each step, and records it. Returns on every rank
+// the spans of all ranks that begin in a step, in order of start; between machines they are off by as much as clocks
+// differ. Recording slows steps down: measure_steps() has their times. Collective; one at a time in a process. Throws
+// what StepRunner throws.
 std::vector<std::vector<Span>> trace_steps(const ProcessGroup& group, Workload& workload, const DataParallelOptions& options,
                                            const StepTraceOptions& trace);
 

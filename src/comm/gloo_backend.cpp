@@ -42,9 +42,9 @@ Devices make_devices(const std::string& address) {
 
 // ---- Gloo's descriptors, which no other process may hold.
 //
-// A rank that dies is noticed by its connections, which the kernel closes unless a child process still has them. Gloo
-// lets every child inherit its sockets. So they are closed on exec, and a child that goes on without one (a data
-// loader's worker) gets /dev/null instead.
+// Ranks notice a dead one when the kernel closes its connections, which it does not while a child process has them, and
+// Gloo lets every child inherit its sockets. So they are closed on exec, and in a child without exec (a data loader's
+// worker) replaced by /dev/null.
 
 std::set<int> open_descriptors() {
   std::set<int> result;

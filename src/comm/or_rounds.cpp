@@ -24,8 +24,8 @@ struct MessageHead {
   uint64_t bytes = 0;  // of all pieces together
 };
 
-// Gloo ends the process when a message is longer than what waits for it. So what is longer than the room for a message
-// (24 bytes of 2,000 ranks and a bit of 100,000 parameters) goes in pieces, each as a call of its own.
+// Gloo ends the process when a message is longer than what waits for it, so that all messages have this room (24 bytes
+// of 2,000 ranks and a bit of 100,000 parameters). What is longer goes in pieces, each as a call of its own.
 constexpr size_t kLongestMessage = 64 * kKiB;
 constexpr size_t kLongestPiece = kLongestMessage - sizeof(MessageHead);
 
@@ -117,9 +117,8 @@ class OrRounds::Rounds {
 
   Expected& expected_of(uint64_t number) { return expected_[number % expected_.size()]; }
 
-  // Gloo sends a message at once if it is expected already, and otherwise asks first: so a call's messages are expected
-  // while the call before is under way. That may fail when a rank has gone that needs nothing more, which concerns only
-  // the later call.
+  // Gloo sends an expected message at once and asks before others, so this expects a call's messages during the call
+  // before. If a rank that needs nothing more has gone, it fails, which concerns only the later call.
   void expect(uint64_t number) noexcept {
     Expected& call = expected_of(number);
     try {

@@ -23,14 +23,12 @@ class StepAgreement;  // agreement.h
 // A multiplicative hash, as fast as memory.
 uint64_t hash_of(std::string_view bytes);
 
-// The hash of each tensor's bytes; 0 for an undefined or empty tensor. Tensors on a
-// device are hashed there, with other results than on the CPU; their hashes are copied together, which waits for the
-// device.
+// The hash of each tensor's bytes; 0 for an undefined or empty tensor. A device hashes its own tensors, with other
+// results than the CPU; this waits for it once.
 std::vector<uint64_t> checksums_of(const std::vector<NamedTensor>& tensors);
 
-// A few of the tensor's bytes, which show whether somebody has written to it, such as an optimiser. (LibTorch's own
-// write through data(), which does not raise the version.) On a device only the version, because reading bytes would
-// wait for the device. Never blocks; about 20 ns.
+// A few of the tensor's bytes, to see whether something has written to it: LibTorch's optimisers write through data(),
+// which leaves the version alone. On a device only the version, since reading bytes would block. About 20 ns.
 using Trace = std::array<uint64_t, 4>;
 Trace trace_of(const at::Tensor& tensor);
 
@@ -41,13 +39,12 @@ std::vector<std::optional<int>> differing_ranks(const ProcessGroup& group, const
 // Compares parameters, buffers and other tensors between ranks: every so many steps, and when a rank suspects that it
 // differs from the others.
 //
-// A rank suspects this if a parameter changes while it has a gradient of this rank alone: it may have been stepped with
-// that gradient. But the program may also have moved it for one backward only (sharpness-aware minimisation). So all
-// ranks compare in a later step, and only a difference fails that step. They compare the values at a step's first
-// gradient, synchronised or not, since a program that moves its parameters by itself between backwards has them alike
-// on all ranks there. A program that moves them for every backward (by noise of each rank's own) has them alike only
-// when its optimiser steps: if ranks were equal then, nothing has failed yet, and they compare again in a later step.
-// Not thread-safe.
+// A parameter that changes while it holds a gradient of this rank alone is suspicious: the optimiser may have stepped
+// on that gradient. The program may also have moved it for one backward (sharpness-aware minimisation), so all ranks
+// compare in a later step, and only a difference fails that step. They compare the values at a step's first gradient,
+// where such programs have equal parameters on all ranks. A program that adds noise of each rank's own for every
+// backward has equal ones only when its optimiser steps: if ranks were equal then, they compare again later. Not
+// thread-safe.
 class Audit {
  public:
   using Tensors = std::function<std::vector<NamedTensor>()>;

@@ -25,9 +25,8 @@ at::Tensor aligned_zeros(int64_t elements, const at::TensorOptions& options) {
   return memory.narrow(0, beyond == 0 ? 0 : (kAlignment - beyond) / element_bytes, elements);
 }
 
-// A view of `parameter`'s shape at `offset` elements into `flat`. The strides are the parameter's own where it fills
-// its memory without gaps (channels-last convolutions, transposed weights), so that optimisers read both in memory
-// order.
+// A view of `parameter`'s shape at `offset` elements into `flat`, with the parameter's strides if it is dense (also
+// channels-last or transposed), so that optimisers read both in memory order.
 at::Tensor view_like(const at::Tensor& parameter, const at::Tensor& flat, int64_t offset) {
   at::Tensor view = parameter.is_non_overlapping_and_dense()
                         ? flat.as_strided(parameter.sizes(), parameter.strides(), flat.storage_offset() + offset)

@@ -29,10 +29,10 @@ class GradientBuckets {
   GradientBuckets(std::vector<at::Tensor> parameters, BucketPlan plan, double scale,
                   std::optional<at::ScalarType> wire_dtype = std::nullopt, int64_t shared_by = 0);
 
-  // Between steps: a bucket gets new memory if the program still holds a gradient that is no parameter's any more (it
-  // took it out of grad() and keeps it), or something else in the bucket's memory, or has given a gradient that was in
-  // the bucket other memory (Module.to() in Python). A gradient that still is a parameter's behaves as it does without
-  // buckets: whoever holds it sees it accumulate. Returns whether any bucket got new memory. 10 ns a parameter.
+  // Between steps: gives a bucket new memory if the program keeps a gradient that it took out of grad(), holds anything
+  // else in the bucket's memory, or has moved a gradient elsewhere (Module.to() in Python). Whoever holds a gradient
+  // that is still a parameter's sees it accumulate, as without buckets. Returns whether any bucket got new memory.
+  // 10 ns a parameter.
   bool leave_kept_gradients();
 
   const BucketPlan& plan() const { return plan_; }
@@ -47,10 +47,9 @@ class GradientBuckets {
   // Bytes of the gradients in it, without the gaps of alignment.
   int64_t gradient_bytes(int64_t bucket) const { return buckets_[static_cast<size_t>(bucket)].gradient_bytes; }
 
-  // Writes the parameter's gradient, scaled, into its bucket, and takes it from the parameter. On a CPU in one pass
-  // over the data: autograd hands over its own tensor when the gradient was undefined before backward, and a gradient
-  // that lies in the bucket already is scaled in place. On a device the gradient is kept until pack(). An undefined
-  // gradient counts as zeros. Throws InputError for a sparse gradient.
+  // Moves the parameter's gradient, scaled, into its bucket. On a CPU this is one pass over the data, in place if the
+  // gradient lies in the bucket already; on a device the gradient is kept until pack(). An undefined gradient counts as
+  // zeros. Throws InputError for a sparse gradient.
   void place(int64_t tensor);
 
   // Before the bucket is sent, on the stream that sends it: on a device, copies what place() has kept and scales it,

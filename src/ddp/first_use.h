@@ -1,6 +1,5 @@
-// Which modules await their parameters in forward, and when: LibTorch's C++ modules have no forward hooks. And what the
-// strategies ordered and sharded share: part of a step is still in flight when it ends, and modules wait for it in the
-// next forward.
+// What the strategies ordered and sharded share: part of a step is still in flight when it ends, and modules await it
+// in the next forward. Which modules do, and when, is learned: LibTorch's C++ modules have no forward hooks.
 #pragma once
 
 #include <atomic>
@@ -25,9 +24,9 @@ namespace firkin {
 // Why these parameters cannot be stepped one by one, as they are needed: two share memory. Empty if they can.
 std::string why_not_awaited(std::vector<NamedTensor> parameters);
 
-// Learns from the first forward which module a parameter belongs to: the innermost one that awaits and has it, itself
-// or in a submodule. A tied parameter belongs to several. One that no module awaits, or that is reached past all that
-// do, belongs to none. Not thread-safe.
+// Learns from the first forward which module a parameter belongs to: the innermost awaiting one that holds it, itself
+// or in a submodule. A tied parameter may belong to several, one that is used without an await to none. Not
+// thread-safe.
 class AwaitingModules {
  public:
   // While this lives, `on_await` is told of every await_parameters() of the module and of its submodules: on the thread

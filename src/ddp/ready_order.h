@@ -13,10 +13,10 @@
 
 namespace firkin {
 
-// A parameter may get several gradients in one backward: one that is used inside and outside a re-entrant backward
-// (activation checkpointing) gets one from each. How many it gets, and in which order parameters are complete, is seen
-// in the first step and relied on from then on. A parameter that got none in that step is complete with the end of
-// backward until a step has shown how many it gets. Not thread-safe.
+// A parameter may get several gradients in one backward, for example from inside and outside a re-entrant backward
+// (activation checkpointing). The first step shows how many each gets and in which order they are complete; later steps
+// rely on it. A parameter that got none is complete at the end of backward until a step shows how many it gets. Not
+// thread-safe.
 class ReadyCounter {
  public:
   explicit ReadyCounter(size_t parameters) : expected_(parameters, kUnknown), received_(parameters, 0) {}

@@ -57,10 +57,9 @@ class FailureRecord {
   }
   void forget_report() { is_unreported_ = false; }
 
-  // For a call of abandon_step(), with the exception that is being handled (null outside of a handler). Returns whether
-  // the call is about the failure of the last step. If not, another step is to fail: either a gradient has come since,
-  // or the exception is another one of the program's own, thrown before any gradient. A handler may call abandon_step()
-  // several times, also for a failure that it did not cause.
+  // Whether a call of abandon_step() is about the last step's failure; handled: the exception in whose handler it comes,
+  // or null. If not, another step is to fail: a gradient has come since, or the program has thrown another exception
+  // before any. A handler may call abandon_step() several times, also for a failure that it did not cause.
   bool explains(const std::exception_ptr& handled) {
     const bool is_another = handled && !is_error_of_a_step(handled) && handled != handled_;
     note_handler(handled);
@@ -187,9 +186,9 @@ class Synchronizer {
   bool set_gradient_synchronization(bool on);
   void parameters_changed();
   void audit();
-  // An optimiser has stepped parameters of the module. If this is known on every rank, ranks whose optimisers have
-  // stepped more often than others' since they last agreed are an error: one has missed a step of the others.
-  // optimizer: tells it from others. An address is one until forget_audited().
+  // An optimiser has stepped parameters of the module. If optimisers have stepped more often on one rank than on
+  // another since they last agreed, a rank has missed a step: an error. optimizer: identifies it, until
+  // forget_audited().
   void note_optimizer_step(const void* optimizer);
   // owner: for forget_audited().
   void audit_also(const void* owner, Audit::Tensors tensors);
@@ -219,9 +218,9 @@ class Synchronizer {
     }
   }
 
-  // While one lives, waits are for a collective that the program calls itself between steps. If ranks wait for each
-  // other in different calls, or in a call and in a step, all get an error that names both (comm/group_state.h),
-  // instead of waiting for the timeout.
+  // While one lives, this rank waits in a collective that the program has called between steps. Ranks that wait for
+  // each other in different calls, or in a call and a step, get an error that names both (comm/group_state.h) well
+  // before the timeout.
   class Call {
    public:
     Call(Synchronizer& synchronizer, std::string_view name);  // the same names in the same order on every rank

@@ -39,9 +39,8 @@ class BucketCollective {
   virtual void drop(const ProcessGroup& /*group*/) {}
 };
 
-// Calls a communication hook of PyTorch's own kind for buckets. A hook can fail when it is called, and later in what it
-// has chained to its future. After a call that failed, and with it the step, the hook is not called again in this step.
-// Not thread-safe.
+// Calls a communication hook of PyTorch's for each bucket. It can fail when called, or later in its future; after a
+// failed call it is not called again in this step, which fails. Not thread-safe.
 class CommHookCalls final : public BucketCollective {
  public:
   explicit CommHookCalls(std::shared_ptr<c10d::CommHookInterface> hook) : hook_(std::move(hook)) {}
@@ -76,9 +75,9 @@ struct StepSetup {
   std::vector<int64_t> initial_order;
 };
 
-// Lets ordered/, sharded/ and automatic/, which derive from it, take part in a step. Called in the order of this list,
-// under the step's lock; functions that name no gradient are called on every rank alike. An exception in gradient()
-// comes out of backward() and fails the step; any other loses the group.
+// How ordered/, sharded/ and automatic/ take part in a step. Called in the order below, under the step's lock; all but
+// gradient() on every rank alike. An exception in gradient() comes out of backward() and fails the step; any other
+// loses the group.
 class StepExtension {
  public:
   virtual ~StepExtension() = default;
@@ -104,9 +103,8 @@ class StepExtension {
 // Parameter -> the memory of the gradient that a step has left there. Identities alone, which keep nothing alive.
 using AdoptedGradients = std::unordered_map<const void*, const void*>;
 
-// What differs between the strategies is data: the plan, and whether a full bucket is sent at once. The first step
-// sends everything after backward: it shows in which order gradients come, and how many times each is accumulated,
-// which later steps rely on.
+// Strategies differ in data: the plan, and whether a full bucket is sent at once. The first step sends everything after
+// backward, and shows the order of gradients and how many times each is accumulated, on which later steps rely.
 //
 // Every bucket of a step is launched exactly once, in the same order on every rank: ranks that launch in different
 // orders deadlock. A step is begin(), ready() for gradients as they come, send(), and receive() or drop(). Not

@@ -23,9 +23,8 @@ constexpr double kShortestPeriod = 1e-9;       // seconds: no clock says less, a
 constexpr double kLongestDelay = 0.25;         // seconds, for all-reduces between two steps
 constexpr int64_t kLargestMemory = 64 * kMiB;  // for these, on the wire
 
-// The step's times, as ranks exchange them: of the whole step, then of each parameter when it was ready, and needed.
-// Without what launching had taken until then, because another plan launches differently. Gradients without a ready
-// time were complete only with the end of backward, so they count as ready then.
+// A step's times, as ranks exchange them: the whole step's, then each parameter's ready time and first use, without the
+// time spent launching, which depends on the plan. A gradient without a ready time was complete at the end of backward.
 constexpr size_t kTimesOfTheWhole = 4;
 std::vector<double> row_of(const WatchedStep& step) {
   std::vector<double> launching_s = {0};  // [k]: what the first k launches took

@@ -96,11 +96,11 @@ struct PlanChoice {
   double in_use_s = 0;  // predicted for the plan in use: as measured, unless the model holds that impossible
 };
 
-// Compares every uniform cap under the rule of options.cap and, if all parameters are of one dtype and device, the best
-// plan of all (find_best_plan; under the strategy ordered find_ordered_plan, and all with a launch order by need). The
-// order is options.ready_order, or else that of the ready times. Prefers a cap to a plan that is better by less than a
-// thousandth of a step. The step without communication is taken to be times.step_s, less what the model says that
-// `in_use` exposes. Throws InputError when the measurements are no input for the model.
+// Compares every uniform cap under the rule of options.cap and, if all parameters share a dtype and a device, the best
+// plan of all (find_best_plan; under ordered find_ordered_plan, and all launched by need). Takes the order from
+// options.ready_order, or else from the ready times. A plan must beat the best cap by a thousandth of a step. The step
+// without communication is times.step_s less what `in_use` is predicted to expose. Throws InputError if the
+// measurements are no input for the model.
 PlanChoice choose_plan(const std::vector<NamedTensor>& parameters, const DataParallelOptions& options, const TrainingTimes& times,
                        const AllReduceTable& table, int64_t world_size, const CommunicationPlan& in_use);
 
@@ -133,9 +133,8 @@ struct WatchedStep {
 // parameters on one device, and sensible numbers.
 void check_automatic(const DataParallelOptions& options, const std::vector<NamedTensor>& parameters);
 
-// Runs the phases that options.h describes. All ranks call it after the same steps, so that their messages meet. What
-// depends on a clock is decided on rank 0, or from times that were exchanged. If planning fails, the log says so, and the
-// plan in use stays.
+// Runs the phases that options.h describes, after the same steps on every rank. Rank 0, or exchanged times, decide what
+// depends on a clock. If planning fails, the log says so and the plan in use stays.
 class Automatic final : public StepExtension {
  public:
   // Both must outlive this. `ordered` is null under another strategy, and is told of steps before this.

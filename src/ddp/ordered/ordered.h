@@ -17,9 +17,9 @@
 
 namespace firkin {
 
-// Steps of optimisers that are run later, for a few parameters at a time. LibTorch's optimisers skip parameters without
-// a gradient and keep their state per parameter. So run() shows them the gradients of these parameters only, and they
-// do to them what one step over all parameters would have done. Not thread-safe.
+// Steps of optimisers that run later, for a few parameters at a time. Optimisers skip parameters without a gradient and
+// keep their state per parameter, so run() defines only the gradients of these: the result is that of one step over all
+// parameters. Not thread-safe.
 class DeferredSteps {
  public:
   // From now on until clear(), a step of this optimiser is owed, with the options that it has now: a schedule may
@@ -28,9 +28,8 @@ class DeferredSteps {
   bool empty() const { return steps_.empty(); }
   void clear() { steps_.clear(); }
 
-  // Steps all optimisers, in the order in which they were added, with no gradient defined but those that
-  // `set_gradients` sets. Afterwards the gradients of their parameters are as before; others stay as they are set, since
-  // another optimiser may step later.
+  // Steps all optimisers, in the order in which they were added, with only the gradients that `set_gradients` sets.
+  // Restores the gradients of their parameters; those of others stay set for an optimiser that steps later.
   void run(c10::function_ref<void()> set_gradients);
 
  private:
@@ -51,17 +50,15 @@ struct TimedStep {
   std::vector<double> bytes_on_wire;  // by bucket
 };
 
-// The first step is as with `bucketed` and shows which modules await. In the next two steps buckets are launched as
-// they become ready, and waited for. Then, after 4, 8, ... steps, and every 64, all ranks choose a launch order for
-// what the steps before have shown (plan/ordered_plan.h), unless the plan has one: gradients come at other times while
-// communication and late steps of the optimiser share the machine with backward. On a device, the steps that a choice
-// looks at are timed by events, for which the CPU waits only where it chooses; not run on a GPU yet. From the first
-// choice on, when a step ends:
+// The first step runs as with `bucketed` and shows which modules await. In the next two, buckets are launched as they
+// become ready, and waited for. After 4, 8, ... steps, and every 64, all ranks choose a launch order from what recent
+// steps have shown (plan/ordered_plan.h), unless the plan has one: communication and late steps of the optimiser change
+// when gradients come. On a device events time those steps, and the CPU waits for them only where it chooses; not run
+// on a GPU yet. From the first choice on, when a step ends:
 //   - the agreement has come, over connections of its own, so that it does not wait behind the buckets: all ranks know
 //     that the step is good;
 //   - buckets whose parameters are all awaited by some module are left in flight; the others are waited for;
-//   - step() runs the optimiser on what has arrived, and owes it to the rest: a module's await or drain() receives and
-//     pays.
+//   - step() runs the optimiser on what has arrived; a module's await, or drain(), receives and steps the rest.
 class Ordered final : public FirstUse {
  public:
   // synchronizer: must outlive this.

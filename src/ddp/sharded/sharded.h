@@ -26,9 +26,8 @@ std::string why_not_sharded(const torch::nn::Module& module);
 // The run of a parameter's elements that this rank steps: those in its slice of the bucket.
 struct ParameterPart {
   at::Tensor parameter;
-  // What is stepped: the same tensor for good, whatever elements it shows; its gradient lies in the bucket.
-  // One-dimensional or, if whole parameters are divided, in the parameter's shape. With master weights a copy in
-  // float32, as its gradient is.
+  // What the optimiser steps: always the same tensor, whichever elements it shows. Its gradient lies in the bucket.
+  // 1-d or, with whole_parameters, in the parameter's shape. With master weights it and its gradient are float32 copies.
   NamedTensor run;
   int64_t bucket = -1;   // the parameter's; -1: it is frozen, and its state is kept until it is thawed
   int64_t position = 0;  // the parameter's index among the buckets' tensors
@@ -59,9 +58,9 @@ struct ParameterPart {
 //   backward() begins: Sharded::begun
 //   |  receive                           the rest <------------
 //
-// Every step that succeeded is followed by one gather of every bucket, in the same order on every rank, before the next
-// step sends anything: both use the same connections. A rank whose program did not step takes part with what it has
-// when its next step begins, and fails that step.
+// After every successful step each bucket is gathered once, in the same order on every rank, before the next step sends
+// anything over the same connections. A rank whose program did not step gathers what it has when its next step begins,
+// and fails that step.
 class Sharded final : public FirstUse {
  public:
   // synchronizer: must outlive this. slices: the synchronizer's collective.
