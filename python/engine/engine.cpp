@@ -1,6 +1,5 @@
-// The module firkin._engine: DataParallel over the parameters and the process group of a Python program. It is built
-// for one version of PyTorch, because PyTorch's C++ interfaces are not stable; firkin/_native.py refuses to load it
-// beside any other.
+// The module firkin._engine: DataParallel over the parameters and the process group of a Python program. Built for one
+// version of PyTorch, whose C++ interfaces are not stable; firkin/_native.py refuses any other.
 #include <pybind11/functional.h>
 
 #include <chrono>
@@ -66,8 +65,8 @@ DataParallelOptions data_parallel_options(const py::kwargs& given) {
   return result;
 }
 
-// Deletes without the GIL. The destructor of a group waits for the group's threads, and one of them may be waiting for
-// the GIL, to release a Python object.
+// Deletes without the GIL: a group's destructor waits for its threads, and one may wait for the GIL to release a Python
+// object.
 struct DeleteWithoutGil {
   template <class T>
   void operator()(T* object) const {
@@ -99,10 +98,11 @@ class Engine : private Mirror, public DataParallel {
     parts = root->named_modules();  // the old modules would keep dropped parameters in memory
     note_other_parameters(parameters_in(*root));
   }
-  // Whether the Python module holds other modules or parameters than when it was looked at last. In a forward that may be
-  // so for that forward alone (functional_call with parameters of another module).
+  // Whether the Python module has changed its modules or parameters since the last look, possibly for one forward only
+  // (functional_call with parameters of another module).
   bool is_changed() const { return root->is_changed(); }
-  // Lets a backward that comes to these parameters begin a step, since the module may hold none of those that tell of one.
+  // Lets a backward that comes to these parameters begin a step, since the module may hold none of those that tell of
+  // one.
   void expect(const NamedTensors& parameters) {
     std::vector<NamedTensor> all;
     for (const auto& [name, tensor] : parameters) all.push_back({name, tensor});
@@ -131,8 +131,7 @@ class Engine : private Mirror, public DataParallel {
   void watch(py::object look, const py::list& structure, const py::list& buffers, bool always_asks) {
     root->watch(std::move(look), structure, buffers, always_asks);
   }
-  // optimizer: a number that no other has, not even one that is made once it has gone. Several threads may call this at
-  // once, so the GIL is held until the number is in.
+  // optimizer: a number that is never used again. Holds the GIL until the number is in, for callers on several threads.
   void note_optimizer_step(int64_t optimizer) {
     const void* const which = &*optimizers_.insert(optimizer).first;
     const py::gil_scoped_release released;
@@ -153,8 +152,8 @@ class Engine : private Mirror, public DataParallel {
   std::set<int64_t> optimizers_;  // for addresses that stay their own
 };
 
-// timeout_s: the timeout that the group was made with. world: ranks that the link is modelled for. Options that differ
-// between ranks are wrong input on every rank.
+// timeout_s: the group's timeout. world: the ranks that the link is modelled for. Throws
+// InputError on every rank if options differ.
 WithoutGil<Engine> make_engine(const NamedTensors& parameters, const NamedTensors& buffers,
                                const c10::intrusive_ptr<c10d::ProcessGroup>& group, const DataParallelOptions& options, double timeout_s,
                                const std::optional<std::string>& link, int64_t world) {
@@ -304,8 +303,7 @@ void raise(const char* module, const char* type, const py::object& argument) {
   PyErr_SetObject(py::module_::import(module).attr(type).ptr(), argument.ptr());
 }
 
-// Sets Python's error indicator. Returns false if the error is neither one of ours nor one of Python's. The GIL must be
-// held.
+// Sets Python's error indicator. Returns false if the error is neither ours nor Python's. Needs the GIL.
 bool set_error(std::exception_ptr error) {
   try {
     std::rethrow_exception(std::move(error));

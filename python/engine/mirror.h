@@ -1,5 +1,4 @@
-// A LibTorch module in the shape of a Python one, which DataParallel wraps in its place, and follows as that one
-// changes.
+// A LibTorch module in the shape of a Python one, for DataParallel to wrap; it follows changes of the Python module.
 #pragma once
 
 #include <memory>
@@ -35,8 +34,7 @@ inline torch::nn::Module& make_path(torch::nn::Module& root, const std::string& 
   return *parent.register_module(name, std::make_shared<torch::nn::Module>(name));
 }
 
-// Remembers the contents of a Python module's dictionaries at watch(), to tell whether they have changed. The GIL
-// must be held.
+// Remembers the contents of a Python module's dictionaries at watch(), to tell whether they changed. Needs the GIL.
 class Dictionaries {
  public:
   void watch(const py::list& dictionaries) {
@@ -51,8 +49,7 @@ class Dictionaries {
     }
   }
 
-  // Whether the dictionaries have the same names as at watch(), and the same objects. For every other object it asks
-  // is_same(now).
+  // Whether the dictionaries have the same names and objects as at watch(); asks is_same(now) for every other object.
   template <typename IsSame>
   bool are_as_then(IsSame is_same) const {
     for (const Watched& watched : watched_) {
@@ -92,8 +89,7 @@ inline PyObject* parameter_class() {
   return kClass;
 }
 
-// During a forward, computed tensors, or others that are no parameters, may stand in the place of parameters. These
-// still belong to the module.
+// During a forward, computed tensors or others that are no parameters may replace parameters, which stay the module's.
 inline bool is_no_parameter(PyObject* object) {
   if (!THPVariable_Check(object)) return false;
   return !THPVariable_Unpack(object).is_leaf() || PyObject_IsInstance(object, parameter_class()) == 0;
@@ -107,9 +103,8 @@ struct PythonModule {
   py::object look;           // called with whether anything but the values of buffers has changed
 };
 
-// A LibTorch module that mirrors a Python one: it has the same parameters under the same names and in the same order,
-// which is what DataParallel and await_parameters() need. Names are paths, "layers.0.weight"; a tied tensor comes
-// under each of its names.
+// A LibTorch module with a Python one's parameters, under the same names and in the same order, for DataParallel and
+// await_parameters(). Names are paths, "layers.0.weight"; a tied tensor comes under each of its names.
 class MirroredModule final : public MirrorModule {
  public:
   MirroredModule(const NamedTensors& parameters, const NamedTensors& buffers) : MirrorModule("module") {

@@ -1,5 +1,5 @@
-// Of the module firkin._core what firkin.tune asks: schedules of all-reduces and steps, and measuring/phases.h over
-// settings of PyTorch's DistributedDataParallel.
+// What firkin.tune needs of firkin._core: schedules of all-reduces and steps, and measuring/phases.h over settings of
+// PyTorch's DistributedDataParallel.
 #include <fmt/format.h>
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/function.h>

@@ -26,8 +26,8 @@ enum class ImportFormat {
 
 std::string name_of(ImportFormat format);  // "layer sizes of CMSC 828G", ...
 
-// Recognises a table of nccl-tests or OSU anywhere in the text, or the header of a CSV file. Throws InputError, with file
-// and line, which lists the known formats.
+// Recognises a table of nccl-tests or OSU anywhere in the text, or the header of a CSV file. Throws InputError, with
+// file and line, which lists the known formats.
 ImportFormat recognize_import(std::string_view text, const std::string& file);
 
 struct ImportOptions {
@@ -64,23 +64,22 @@ Imported import_files(const std::vector<std::filesystem::path>& files, const Imp
 Imported parse_cmsc828g_profile(std::string_view sizes_text, const std::string& sizes_file, std::string_view times_text,
                                 const std::string& times_file);
 
-// All-reduce times. The time, an average in most formats, stands in for the median. What is left out is stated in the
-// notes, with the first such line. All throw InputError, with file and line, if nothing is left, the number of ranks is
-// not known, or a time or size is impossible.
+// All-reduce times. An average, in most formats, stands in for the median. The notes say what was left out, with the
+// first such line. All throw InputError, with file and line, if nothing is left, the number of ranks is unknown, or a
+// time or size is impossible.
 
 // Firkin's own allreduce.csv, strictly; any other CSV file by the names of its columns (bytes or size_mib; time_us,
 // latency_ms or time with a `unit`; ranks, world_size or n_gpus). Also throws if a column of words has two values,
 // unless `where` chooses one.
 Imported parse_allreduce_times(std::string_view text, const std::string& file, const ImportOptions& options);
 
-// A log with one or more tables, whose headers say where their columns are. The number of ranks is that of the devices
-// which the log lists. Left out are other collectives (by their program's name or the shape of their rows), other
-// element types and operations, rows cut off by other lines, sizes of 0 bytes, and runs of a single rank.
-//
-// Also throws for wrong elements, and for bandwidths that contradict size and time, or the number of ranks.
+// A log with one or more tables, whose headers name their columns; the number of ranks is that of the listed devices.
+// Leaves out other collectives (by their program's name or the shape of their rows), other element types and
+// operations, rows cut off by other lines, sizes of 0 bytes, and runs of a single rank. Also throws for wrong elements,
+// and for bandwidths that contradict size and time, or the number of ranks.
 Imported parse_nccl_tests(std::string_view text, const std::string& file, const ImportOptions& options);
 
-// osu_allreduce of the OSU micro-benchmarks, from version 3; left out are other benchmarks and element types.
+// osu_allreduce of the OSU micro-benchmarks, from version 3. Leaves out other benchmarks and element types.
 Imported parse_osu(std::string_view text, const std::string& file, const ImportOptions& options);
 
 // ---- Clusters whose all-reduce times others have published (data/).

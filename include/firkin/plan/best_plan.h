@@ -77,7 +77,7 @@ struct BestUniformCap : UniformCap {
   bool exhaustive = true;  // as of DistinctPlans
 };
 
-// Of the distinct partitions within search.tolerance of the best, the one with the fewest buckets.
+// Among the distinct partitions within search.tolerance of the best, the one with the fewest buckets.
 BestUniformCap find_best_uniform_cap(const TensorProfile& profile, const CommCosts& costs, const CapOptions& options,
                                      const SearchOptions& search = {}, int64_t effort = 4000000);
 
