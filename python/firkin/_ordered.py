@@ -20,7 +20,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 
 _engine_steps = threading.local()  # `now`: whether the engine is running an optimiser's step on this thread
 _running: weakref.WeakSet[Arrivals] = weakref.WeakSet()
-# Of optimisers that have stepped. (Their addresses would not do: one that is made when another has gone may get its.)
+# Optimisers that have stepped, by objects rather than addresses, which a later optimiser may reuse.
 _numbers: weakref.WeakKeyDictionary[torch.optim.Optimizer, int] = weakref.WeakKeyDictionary()
 _new_numbers = itertools.count()
 
@@ -108,8 +108,7 @@ class Arrivals:
     def __init__(self, engine: Any, parameters: list[torch.Tensor]) -> None:
         self.engine = engine
         self.is_stepped = True  # whether step() was called since the last backward
-        # During forward a module that looks at its parameters, for their dtype say, does not wait for those of other
-        # modules.
+        # During forward a module that looks at its parameters (for their dtype, say) does not wait for other modules'.
         self.in_forward = False
         self.optimizers: weakref.WeakSet[OverlappedOptimizer] = weakref.WeakSet()
         self.is_installed = False
@@ -117,7 +116,7 @@ class Arrivals:
         self._ids = {id(p) for p in parameters}
         self._backward = -1  # autograd's number of the last backward
         self._hooks: set[int] = set()
-        # To be called before the root module's forward, in case that module takes no hooks.
+        # Runs before the root module's forward, in case that module takes no hooks.
         self.await_root: Callable[..., None] = lambda *_: None
         self.after_backward: Callable[[], None] = lambda: None
         _running.add(self)
@@ -179,8 +178,7 @@ class Arrivals:
             if awaited is not None:
                 awaited.make_way(*of_call)
 
-        # The optimiser steps in here. Dynamo would compile that on the ranks where it steps, and these would then round
-        # differently.
+        # The optimiser steps in here. If Dynamo compiled that on some ranks only, these would round differently.
         reason = "firkin: a module waits here for its parameters (strategies ordered, sharded); expected another strategy for fullgraph=True"
         return torch.compiler.disable(wait, reason=reason)  # type: ignore[no-any-return, no-untyped-call]
 
@@ -223,7 +221,7 @@ def _can_be_thawed(p: torch.Tensor) -> bool:
 
 
 def _hook(p: torch.Tensor, hook: Callable[[torch.Tensor], None]) -> Any:
-    """Registers a hook that is called once the parameter has a gradient, though it may be frozen so far."""
+    """Registers a hook that is called once the parameter has a gradient, even if it is still frozen."""
     is_trained = p.requires_grad
     p.requires_grad_(True)  # else PyTorch takes no hook
     try:
@@ -233,7 +231,7 @@ def _hook(p: torch.Tensor, hook: Callable[[torch.Tensor], None]) -> Any:
 
 
 def _is_stepped_by_engine(optimizer: Any) -> bool:
-    """Whether an engine makes the step that PyTorch's hooks now tell of, and so knows of it."""
+    """Whether an engine makes the step that PyTorch's hooks now report, and so knows of it."""
     return bool(getattr(_engine_steps, "now", False)) or isinstance(optimizer, OverlappedOptimizer)
 
 
@@ -249,7 +247,7 @@ def _after_step(optimizer: Any, _args: Any, _kwargs: Any) -> None:
     """Tells engines of a step that is not their own: they compare how often ranks step."""
     if torch.compiler.is_compiling() or _is_stepped_by_engine(optimizer):
         return
-    # A set, because an engine may have had other arrivals, which somebody may still hold.
+    # A set, because an engine may have had other arrivals that are still held.
     engines = {arrivals.engine for arrivals in list(_running) if arrivals.are_stepped_by(optimizer)}
     for engine in engines:
         engine.note_optimizer_step(_numbers.setdefault(optimizer, next(_new_numbers)))

@@ -34,7 +34,7 @@ class Ranks:
             raise InputError("this rank is not in the process group; expected only its members to call")
         self.backend = dist.get_backend(group)
         self._backends = str(dist.get_backend_config(group))  # "cpu:gloo,cuda:nccl", also where there is no GPU
-        # Where the tensors lie by which ranks exchange values.
+        # The device of the tensors by which ranks exchange values.
         self.device = torch.device("cpu") if "cpu:" in self._backends else self._gpu()
 
     @staticmethod

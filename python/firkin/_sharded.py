@@ -13,11 +13,10 @@ from firkin._native import load_engine
 from firkin._ordered import engine_step, warn_of_unknown
 from firkin._torch import dist, torch
 
-# The one tensor in an optimiser's state that may have a parameter's shape without having a value for each of its
-# elements.
+# The one state tensor that may have a parameter's shape without having a value per element.
 _COUNTED = "step"
 _BY_PARAMETER = tuple(getattr(torch.optim, name) for name in ("Adafactor", "Muon") if hasattr(torch.optim, name))
-_MASTER = "master"  # its key in a whole state: the float32 values that the parameter rounds
+_MASTER = "master"  # the key of master weights in a whole state
 
 
 class _Divided(torch.Tensor):

@@ -24,7 +24,7 @@ from torch.optim.swa_utils import AveragedModel
 
 # The limit for copies of tensors outside of modules; more is a data set, not state.
 _LOOSE_BYTES = 256 << 20
-_MOST_OBJECTS = 100_000  # how many objects a walk looks into: what has more is data, not state
+_MOST_OBJECTS = 100_000  # that a walk looks into: more is data, not state
 _SCALARS = (bool, int, float, complex, str, bytes, type(None))
 # Objects of these packages hold no state of the step, apart from containers and functions.
 _LIBRARIES = ("builtins", "numpy", "torch", "firkin")

@@ -33,10 +33,10 @@ _log = logging.getLogger("firkin")
 
 _PROFILE_STEPS, _PROFILE_WARMUP = 10, 3
 _PROFILE_SHARE = 0.2  # of time_budget_s, at most; the core divides what is left
-_OPTION_SHARE = 0.25  # of the time left for the gain
+_OPTION_SHARE = 0.25  # of the time left for measuring the gain
 _GAIN_BLOCKS = (2, 20)  # the fewest and the most
 _INTERVAL_BLOCKS = 6  # a 95 % interval needs that many
-_SLACK_S = 10.0  # how much later than time_budget_s tuning may end without a warning
+_SLACK_S = 10.0  # how far tuning may exceed time_budget_s without a warning
 _LINES_EVERY_S = 10.0
 _GIB = 1 << 30
 
@@ -101,7 +101,7 @@ class _Job:
             "time_budget_s": self.time_budget_s,
             "seed": self.seed,
             "restore": self.restore,
-            # Values other than bool may differ between ranks (device_ids), or are of types that cannot be compared.
+            # Values other than bool may differ between ranks (device_ids) or be impossible to compare.
             "ddp_kwargs": {name: value if isinstance(value, bool) else "..." for name, value in sorted(self.options.items())},
             "torch": torch.__version__,
             "torch.compile": _ddp.is_compiled(self.model),
@@ -284,7 +284,7 @@ def _tuned(job: _Job, step: CountedStep, state: State, wrapping: Wrapping, watch
         parameter.grad = None
     gc.collect()  # the all-reduce is measured in the memory of gradients and buckets
     notes = []
-    if seen:  # the time that this saves is not spent on more blocks
+    if seen:  # do not spend the time this saves on more blocks
         started -= min(_PROFILE_SHARE * job.time_budget_s, job.profile_calls() * seen.step_s)
         notes.append(f"when gradients are ready was seen by firkin.watch, with communication beside it: {job.profile_calls()} steps fewer")
     if job.compiled:
@@ -336,7 +336,7 @@ def _tuned(job: _Job, step: CountedStep, state: State, wrapping: Wrapping, watch
     if (blocks := len(samples[0])) < _INTERVAL_BLOCKS:
         notes.append(f"steps of {step_s:.2g} s: time for {blocks} blocks; fewer than {_INTERVAL_BLOCKS} cannot show a gain")
     notes.append(f"step was called {step.calls} times: its loaders and counters have moved on by that many")
-    keeps_default = ranks.all(keeps_default)[0]  # rank 0's: another's library may round differently
+    keeps_default = ranks.all(keeps_default)[0]  # rank 0's: another rank's library may round differently
     choice = settings[1 if keeps_default else 2]
     # Options were measured with the chosen cap's buckets, which the default may have too.
     chosen = won if choice.counts == settings[-1].counts else {}

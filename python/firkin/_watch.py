@@ -31,16 +31,16 @@ from torch.nn.parallel import DistributedDataParallel as DDP
 
 _log = logging.getLogger("firkin")
 
-_USUAL_RATE = 100  # PyTorch takes times in one of so many passes. There is no getter (kDDPRuntimeLoggingSampleRate in reducer.hpp).
-_RUN, _CYCLE = 5, 20  # after the first window so many steps in a row are read, of every so many
+_USUAL_RATE = 100  # PyTorch takes times in one of this many passes (kDDPRuntimeLoggingSampleRate in reducer.hpp; no getter)
+_RUN, _CYCLE = 5, 20  # after the first window, reads _RUN steps in a row of every _CYCLE
 _LOOK_EVERY = 10  # how often rank 0 looks at the store, in passes
-_READ_AT_ONCE = 8  # how many ranks' steps are read in one look
-_MISSED = 3  # windows without the steps of some rank, after which a line says so
+_READ_AT_ONCE = 8  # ranks' steps read per look
+_MISSED = 3  # windows without some rank's steps after which a line says so
 _STAMPS = ("forward_compute_time_start", "backward_compute_time_start", "backward_comm_time_start",
            "backward_compute_time_end", "backward_comm_time_end")  # fmt: skip
 _WRITTEN = ("step_s", "exposed_s", "waiting_s", "gain_at_most_s", "last_rank", "last_share")
 
-_summing = ThreadPoolExecutor(1)  # beside training, without Python's lock: with many ranks it takes milliseconds
+_summing = ThreadPoolExecutor(1)  # beside training, without the GIL: with many ranks it takes milliseconds
 _watches: weakref.WeakKeyDictionary[torch.nn.Module, Watch] = weakref.WeakKeyDictionary()
 
 
@@ -182,10 +182,10 @@ class Watch(contextlib.AbstractContextManager["Watch"]):
         self._every, self._warmup, self._writer, self._table = every, warmup, writer, table
         self._rank, self._size, self._world = dist.get_rank(source.group), dist.get_world_size(source.group), world_of(source.group)
         self._store = dist.distributed_c10d._world.pg_map[source.group][1]
-        # Each rank counts its own watches. All get the same number, since they call watch() at the same places.
+        # Each rank counts its own watches: all get the same number, since they call watch() at the same places.
         self._key = f"firkin/watch/{self._store.add(f'firkin/watches/{self._rank}', 1)}"
         self._passes = self._window = self._missed = 0
-        self._reading = 0  # the number of passes since it began to read each; 0 between runs
+        self._reading = 0  # passes since it began to read each; 0 between runs
         self._reads: list[Any] = []  # of the current window
         self._wanted: int | None = None  # the window that rank 0 is collecting
         self._texts: list[str] = []  # what it has collected, by rank
@@ -273,8 +273,7 @@ class Watch(contextlib.AbstractContextManager["Watch"]):
                 summary["lines"] += lines
             if self._writer is not None:
                 self._writer({f"firkin/{name}": summary[name] for name in _WRITTEN}, summary["last_step"])
-        # Warnings are shown even if the program has not set up logging, so the first lines are one, and those that name
-        # another cause than before.
+        # Lines are warnings, shown even without logging set up, at first and when they name another cause.
         level = logging.INFO if summary.get("causes") == before else logging.WARNING
         _log.log(level, "firkin.watch, %s", summary["lines"].rstrip())
 

@@ -27,8 +27,8 @@ from firkin._tune import tune
 from firkin._watch import watch as watch_training
 from torch.nn.parallel import DistributedDataParallel as DDP
 
-_BATCHES = 16  # how many batches are read, and then used again and again
-# Arguments that are taken over from the program's DistributedDataParallel, with PyTorch's defaults.
+_BATCHES = 16  # how many batches are read, then reused
+# Arguments copied from the program's DistributedDataParallel, with PyTorch's defaults.
 _KEPT = {"find_unused_parameters": False, "broadcast_buffers": True, "gradient_as_bucket_view": False, "static_graph": False,
          "device_ids": None, "output_device": None}  # fmt: skip
 

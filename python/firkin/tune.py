@@ -59,7 +59,7 @@ def run(arguments: argparse.Namespace) -> None:
     if arguments.link is not None or arguments.world is not None:
         firkin.init_modelled_link(arguments.link or "", arguments.world)
     elif "RANK" not in os.environ:
-        load_builder(arguments.target)  # an error in the target is more urgent than missing ranks
+        load_builder(arguments.target)  # report an error in the target before missing ranks
         raise firkin.InputError("no ranks; expected a start by torchrun: torchrun --nproc-per-node 2 -m firkin.tune FILE.py:FUNCTION")
     from firkin._ranks import Ranks
     from firkin._torch import dist, torch
@@ -97,7 +97,7 @@ def main() -> int:
     words, of_script = sys.argv[1:], []
     if "--" in words:
         words, of_script = words[: words.index("--")], words[words.index("--") + 1 :]
-    # Taken out first, because --cap-mib would take a target that follows its numbers for another number.
+    # Taken out first: --cap-mib would take a target that follows its numbers for another number.
     targets = [word for word in words if re.search(r"\.py:\w+$", word)][:1]
     arguments = parser.parse_args(targets + [word for word in words if word not in targets])
     sys.argv = [arguments.target.rpartition(":")[0], *of_script]
