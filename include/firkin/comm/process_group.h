@@ -73,10 +73,10 @@ struct ProcessGroup {
   std::string backend = "gloo";                   // or "cpu:gloo,cuda:nccl"
   std::optional<WaitPlace> place = std::nullopt;  // for waits through this handle
 
-  // One rank that stands for itself alone, and not for many over a modelled link: it has nothing to send.
+  // A single rank without a modelled link: it has nothing to send.
   bool is_alone() const { return size == 1 && link.empty(); }
 
-  // Ranks that its collectives are timed for: its own, or those of the modelled link.
+  // The world size that collectives are timed for: the modelled link's, if there is one.
   int64_t world() const { return link.empty() ? size : link_world; }
 };
 
@@ -90,7 +90,7 @@ using Work = c10::intrusive_ptr<c10d::Work>;
 // sees leftovers of an earlier attempt. Restarted ranks, all of them or those of one node, meet the others once these
 // have lost the old group and call this again.
 //
-// First this rank's device becomes the current one (use_device()), before anything is allocated on another.
+// Makes this rank's device current (use_device()) first, so that nothing is allocated on another.
 //
 // Throws RuntimeError at most two seconds after options.rendezvous_timeout, naming the ranks that have not arrived, or
 // arrived but did not connect, as far as the meeting point can be reached. Throws InputError for an unknown backend, an
@@ -202,8 +202,8 @@ void wait(const ProcessGroup& group, const Work& work, const char* what);
 // latter.
 void note_step(const ProcessGroup& group, int64_t wrapper, int64_t step, const void* caller = nullptr);
 
-// Gives up the group for a reason of this rank's own: the others notice within about a second instead of after their
-// timeouts, and their errors name this rank and `what`. Throws GroupError(what).
+// Gives up the group because this rank failed: the others notice within about a second instead of
+// after their timeouts, and their errors name this rank and `what`. Throws GroupError(what).
 [[noreturn]] void give_up(const ProcessGroup& group, const std::string& what);
 
 // Blocking collectives, in place. Throw GroupError like wait().

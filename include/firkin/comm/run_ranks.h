@@ -30,9 +30,9 @@ using RankBody = std::function<int(const ProcessGroup& group, const std::vector<
 // TORCH_CPP_LOG_LEVEL is set: c10d warns with pages of backtraces when another rank is gone, and this rank's own error
 // names it.
 //
-// Lets no exception derived from std::exception escape: InputError (from `body` too) becomes one line on standard error
-// and exit code 2, any other exit code 1. `--ranks` that contradicts the launcher's number of ranks is an InputError.
-// Call it once, from main().
+// Catches every std::exception: InputError (from `body` too) becomes one line on standard error and
+// exit code 2, any other exit code 1. `--ranks` that contradicts the launcher's number of ranks is
+// an InputError. Call it once, from main().
 int run_ranks(int argc, const char* const* argv, const RankBody& body, const GroupOptions& options = {});
 
 // Starts `ranks` processes of this binary with the given arguments (argv[1..]) and torchrun's variables set, and waits

@@ -19,8 +19,8 @@ class Module;
 
 namespace firkin {
 
-// Returns when the parameters of `module` are those of the last step, and also those of its submodules, unless these
-// await their own.
+// Waits until the parameters of `module`, and of submodules that do not await their own, are those
+// of the last step.
 //
 // Costs one atomic read if no module is wrapped with the strategy `ordered`; harmless for a module that is not wrapped.
 // Call it at the top of every forward() that uses parameters, before reading them, and on every path: a module whose

@@ -225,8 +225,8 @@ class DataParallel {
 
   // Statistics of the last finished step.
   DataParallelStats stats() const;
-  // Has `observer` called when a step has ended without an error, on the thread that ends it; null removes it. It may
-  // call stats(). An exception from it loses the group. Call this between steps. (Watch does.)
+  // Calls `observer` after each step that ends without an error, on the thread that ends it; null removes it. It may
+  // call stats(); an exception from it loses the group. Call between steps. Watch uses it.
   void observe_steps(std::function<void()> observer);
   // The plan in use, over stats().tensors; empty if nothing is sent. This reference and the next stay valid until the
   // module's parameters change.
@@ -235,9 +235,11 @@ class DataParallel {
   const std::vector<int64_t>& ready_order() const;
 
  protected:
-  // An optimiser that is neither an OverlappedOptimizer nor a ShardedOptimizer has stepped parameters of the module.
+  // Call it when an optimiser other than an OverlappedOptimizer or a ShardedOptimizer has stepped parameters of the
+  // module.
   void note_optimizer_step(const void* optimizer);
-  // The module seems to hold these parameters, between steps: a backward that comes to them begins a step, which looks.
+  // Call it between steps if the module may now hold these parameters: a backward that reaches them begins a step,
+  // which checks.
   void note_other_parameters(const std::vector<NamedTensor>& parameters);
 
  private:

@@ -42,8 +42,8 @@ void check_unhooked(const std::vector<NamedTensor>& parameters);
 // Hooks that run after the nodes that accumulate gradients, as in c10d::Reducer; the destructor removes them. Other
 // hooks stay in place and run first, both those on a parameter's gradient and those after its accumulation.
 //
-// A parameter may get a new node (torch::load() gives it one): the hook follows in the backward that comes to it. If
-// its dtype, device or shape has changed, that backward() throws a RuntimeError naming the parameter.
+// A parameter may get a new node (torch::load() gives it one): the hook moves there in the next backward that reaches
+// it. If its dtype, device or shape has changed, that backward() throws a RuntimeError naming the parameter.
 class ParameterHooks {
  public:
   // on_gradient: receives the index into `parameters`, on the thread that runs backward. Throws like check_unhooked().

@@ -1,5 +1,4 @@
-// How a DataParallel treats gradients: the strategy, its buckets, what travels of a full bucket, and buckets chosen
-// during training.
+// Options of a DataParallel: strategy, buckets, gradient hooks, and buckets chosen during training.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -21,7 +20,7 @@ class CommHookInterface;
 
 namespace firkin {
 
-// What travels in place of a bucket's gradients: by default the sum in their own dtype.
+// What ranks exchange for a bucket. Default: its gradients, summed in their own dtype.
 struct GradientHook {
   std::string name = "none";
   // The dtype ranks exchange: float32 and float64 gradients are divided by the world size, written in this dtype into a
@@ -42,7 +41,7 @@ GradientHook fp16_compression();
 // name: equal on every rank.
 //
 // A hook that throws, or whose future fails, fails the step on every rank. If other ranks have called it for more
-// buckets by then, what they have sent waits for ever: the group is lost with the next step.
+// buckets by then, their collectives never complete: the group is lost with the next step.
 GradientHook comm_hook(std::string name, std::shared_ptr<c10d::CommHookInterface> hook);
 
 // Buckets chosen during training, for the strategies bucketed and ordered.

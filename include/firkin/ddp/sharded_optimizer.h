@@ -90,8 +90,8 @@ class ShardedOptimizer {
   // rounded. Collective; every rank gets all of them, or rank `to` alone, and the others none. Throws GroupError if a
   // collective failed.
   std::vector<NamedTensor> gather_masters(std::optional<int> to = {});
-  // The reverse, after the parameters themselves. Not collective. Throws InputError for a name or a shape that is not
-  // there.
+  // The reverse, after the parameters themselves. Not collective. Throws InputError for an unknown
+  // name or another shape.
   void load_masters(const std::vector<NamedTensor>& masters);
 
  private:
