@@ -1,5 +1,5 @@
-// What all ranks must agree on: before anything is sent, that they mean the same by it; in every step, before any of
-// them may step its optimiser, that the step is good.
+// How ranks agree: at construction, on options and parameters; in every step, before any optimiser
+// steps, that no rank has failed.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -25,7 +25,7 @@ std::string describe_tensor(const char* kind, const std::string& name, const at:
 // same text on every rank. Collective.
 std::string difference_between_ranks(const ProcessGroup& group, const std::vector<std::string>& lines);
 
-// A rank that cannot go on gives its reason as `problem`, and then throws it as InputError; every other rank throws a
+// problem: why this rank cannot go on. It throws this as InputError; every other rank throws a
 // RuntimeError that names it. Collective.
 void agree_to_begin(const ProcessGroup& group, const std::optional<std::string>& problem);
 

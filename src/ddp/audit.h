@@ -1,5 +1,5 @@
-// Checks that the ranks still hold the same: checksums of parameters and optimiser states, compared every so many
-// steps.
+// Checks that parameters and optimiser states are equal on all ranks, by comparing checksums every
+// so many steps.
 #pragma once
 
 #include <array>

@@ -37,9 +37,9 @@ class BackwardWatch {
   // From a hook: the backward that calls it has failed, in another thread.
   bool has_failed() const;
 
-  // From a hook: whether the backward that calls it may come to these nodes, per node. Exact if it consists of
-  // autograd's own functions. If it has others, which may begin a backward within it (activation checkpointing), or is
-  // such an inner backward, all count as reached.
+  // From a hook: whether the backward that calls it may reach these nodes, per node. Exact if it
+  // consists of autograd's own functions. If it has others, which may begin a backward within it
+  // (activation checkpointing), or is such an inner backward, all count as reached.
   static std::vector<bool> may_reach(const std::vector<const torch::autograd::Node*>& nodes);
 
   // Whether this thread runs a backward that is not within another one (activation checkpointing).
@@ -48,8 +48,8 @@ class BackwardWatch {
   // An address that stands for the thread that called the running backward; null outside of one.
   static const void* caller();
 
-  // On return, `failed` has run for every watched backward that has thrown. Call it first in whatever the caller of
-  // backward() may do next, and in a hook. Thread-safe; do not call it with a lock that `failed` takes.
+  // Waits until `failed` has run for every watched backward that has thrown. Call it first in hooks and in every method
+  // that may be called after backward(). Thread-safe; do not call it with a lock that `failed` takes.
   void settle() const;
 
  private:
@@ -77,7 +77,7 @@ void translated(Body body) {
   }
 }
 
-// An error's message as one line: LibTorch's have a backtrace behind it.
+// The first line of an error's message; LibTorch appends a backtrace.
 inline std::string first_line(const std::string& text) {
   return text.substr(0, text.find('\n'));
 }

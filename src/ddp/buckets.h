@@ -99,8 +99,8 @@ class GradientBuckets {
   at::Tensor scale_tensor_;  // a wrapped number
 };
 
-// Who else holds a parameter's gradient: nobody; somebody its memory (the program has laid gradients into one tensor);
-// somebody the tensor itself. kNobody for what autograd has handed over in this backward.
+// What else refers to a parameter's gradient: nothing, another tensor over its memory (the program keeps gradients in
+// one tensor), or a handle of the tensor itself. kNobody for one that autograd made in this backward.
 enum class HeldBy { kNobody, kMemory, kTensor };
 HeldBy held_elsewhere(const at::Tensor& gradient);
 

@@ -39,7 +39,7 @@ struct DataParallel::Parts {
   std::optional<StepFailure> no_failure;
   BucketPlan no_plan;
 
-  // Takes connections by which no other module's messages ever come. Collective.
+  // Takes connections that no other module uses. Collective.
   void connect(StepSetup& setup) {
     const ProcessGroup group = setup.group;
     for_gradients.emplace(take_connections(group));
@@ -157,8 +157,8 @@ StepSetup prepare(torch::nn::Module& module, const ProcessGroup& group, DataPara
   return setup;
 }
 
-// Sends rank 0's parameters and buffers to all. A rank that has no memory for them gives up: the others would wait for
-// their timeout.
+// Sends rank 0's parameters and buffers to all. A rank without memory for them gives up the group;
+// otherwise the others would wait for their timeout.
 void broadcast_state(const ProcessGroup& group, const torch::nn::Module& module) {
   try {
     broadcast_tensors(group, tensors_of(parameters_in(module)), 0);

@@ -14,7 +14,7 @@
 namespace firkin {
 namespace {
 
-// Those that are told of awaits.
+// All AwaitingModules, which are told of every await_parameters().
 struct Listeners {
   std::mutex mutex;
   std::vector<const AwaitingModules*> all;

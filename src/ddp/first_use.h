@@ -37,8 +37,8 @@ class AwaitingModules {
   AwaitingModules(const AwaitingModules&) = delete;
   AwaitingModules& operator=(const AwaitingModules&) = delete;
 
-  // Notes that a module awaits its parameters, for learn() or in a later forward, at this moment, a number that grows
-  // within a forward. Returns whether it is one of the modules, and has not awaited in this forward before.
+  // Notes that a module awaits its parameters. moment: grows within a forward. Returns whether it
+  // is one of the modules and has not awaited in this forward before.
   bool note(const torch::nn::Module& module, int64_t moment);
   // Learns from what was noted so far. The module must not have changed since.
   void learn();
@@ -96,7 +96,7 @@ struct ForwardTimes {
   std::vector<double> seconds() const;
 };
 
-// Its methods take the step's lock, except those of StepExtension, which are called with it.
+// Methods take the step's lock, except those of StepExtension, whose callers hold it.
 class FirstUse : public StepExtension {
  public:
   // synchronizer: must outlive this. unused: the error if nobody has used the gradients of a step.

@@ -115,7 +115,7 @@ class BucketFlight {
   Work reduction_;  // in flight
   c10::Device device_ = c10::kCPU;
   std::optional<c10::Event> event_;  // on a device: after the first wait()
-  // Also the backend's, which may write to it when the step has failed and is forgotten.
+  // Shared with the backend, which may still write to it after a failed step.
   std::shared_ptr<std::atomic<Clock::rep>> ended_at_ = std::make_shared<std::atomic<Clock::rep>>(0);
 };
 

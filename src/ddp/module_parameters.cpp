@@ -20,7 +20,7 @@ using torch::autograd::variable_list;
 // LibTorch 2.11 and 2.13 share nodes differently.
 using NodePointer = decltype(torch::autograd::impl::grad_accumulator({}));
 
-// Runs behind the node that accumulates a gradient.
+// Runs after the node that accumulates a gradient.
 struct AccumulatedHook final : torch::autograd::FunctionPostHook {
   explicit AccumulatedHook(std::function<void()> call_in) : call(std::move(call_in)) {}
   variable_list operator()(const variable_list& outputs, const variable_list& inputs) override {

@@ -1,5 +1,5 @@
-// What a module holds, kept the same on all ranks while it is trained: parameters that come and go, buffers that follow
-// rank 0's.
+// Keeps a module's state equal on all ranks during training: parameters that are added or removed,
+// buffers that follow rank 0's.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -20,7 +20,7 @@ namespace firkin {
 class MirrorModule : public torch::nn::Module {
  public:
   using Module::Module;
-  // Takes over what the other module holds now; called before this one is read. An exception fails the step.
+  // Reads what the other module holds now; called before this one is read. An exception fails the step.
   virtual void look() = 0;
   // The other module's buffers, under full names; this module has none.
   virtual const std::vector<NamedTensor>& buffers_there() const = 0;
@@ -56,8 +56,8 @@ class ParameterWatch {
   std::vector<Seen> seen_;  // in the order of the tree
 };
 
-// Hooks on a module's other parameters: frozen so far, or new. A backward that comes to none of the known ones tells of
-// itself by them. Those that another wrapped module trains are left to it.
+// Hooks on a module's frozen and new parameters, to notice a backward that reaches none of the
+// known ones. Parameters that another wrapped module trains get none.
 class NewcomerHooks {
  public:
   // all: what the module holds now, known ones too. call: before such a gradient is accumulated, on the thread that runs

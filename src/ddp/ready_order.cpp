@@ -36,7 +36,7 @@ BucketPlan group_one_kind(const std::vector<int64_t>& sizes, const DataParallelO
   return assign_buckets(sizes, options.cap);
 }
 
-// Throws InputError for what ranks cannot divide by elements, in memory order.
+// Throws InputError for parameters that ranks cannot divide by elements in memory order.
 void check_shareable(const std::vector<NamedTensor>& parameters) {
   for (const auto& [name, tensor] : parameters) {
     if (tensor.is_non_overlapping_and_dense()) continue;

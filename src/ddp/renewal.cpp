@@ -15,7 +15,7 @@
 namespace firkin {
 namespace {
 
-// How all ranks go on after some of them have seen a change.
+// What all ranks train after some of them have seen a change.
 struct ParameterRenewal {
   std::vector<NamedTensor> parameters;  // those that this rank trains now
   std::string sets_differ = {};         // the first difference in what ranks train, or in their buffers; if empty:

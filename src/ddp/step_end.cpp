@@ -30,7 +30,7 @@ void Synchronizer::look_at_module() {
   }
 }
 
-// Afterwards everything that this rank adds to the step is in flight.
+// Sends everything that this rank still has to add to the step.
 void Synchronizer::send(RankState state) {
   wait_started_ = std::chrono::steady_clock::now();
   or_lose_group([&] {
@@ -135,8 +135,8 @@ void Synchronizer::complete() {
   if (steps_finished_ > finished_before && audit_.is_due(step_)) audit_.note_buffers(untouched_buffers());
 }
 
-// What shows that ranks are not in the same step of the program, in the same text on every rank; empty if nothing does.
-// After a failed step, programs may go on in different ways.
+// Evidence that ranks are in different steps of the program, in the same text on every rank; empty
+// if there is none. After a failed step, programs may go on in different ways.
 std::string Synchronizer::difference_of_optimizer_steps() const {
   const std::string differ = failures_.failure() ? "" : agreement_->difference_of_optimizer_steps();
   if (differ.empty()) return "";

@@ -176,7 +176,7 @@ void Synchronizer::on_gradient(size_t parameter) {
   transport_->ready(parameter);
 }
 
-// Counts parameters that this backward will not come to as ready, so that they block no bucket.
+// Counts parameters that this backward will not reach as ready, so that they block no bucket.
 void Synchronizer::skip_unreached() {
   if (!setup_.options.find_unused_parameters || !transport_->has_learned()) return;
   const std::vector<bool> may_reach = BackwardWatch::may_reach(hooks_->nodes());
@@ -256,7 +256,7 @@ bool Synchronizer::take_part_without_data() {
   return had_data_;
 }
 
-// To those that look at places, a call is a step of a wrapper of its own.
+// For the search for crossed waits, each call is a step of a wrapper of its own.
 Synchronizer::Call::Call(Synchronizer& synchronizer, std::string_view name)
     : synchronizer_(synchronizer), before_(*synchronizer.setup_.control.place) {
   constexpr int64_t kWrappers = int64_t{1} << 32;

@@ -1,5 +1,5 @@
-// The course of a synchronised step: it begins with the first gradient, ends on all ranks together, and ends well on
-// all of them or on none.
+// A synchronised step: it begins with the first gradient and ends on all ranks together, with
+// success on all of them or on none.
 #pragma once
 
 #include <chrono>
@@ -172,10 +172,10 @@ class Synchronizer {
   // Call both before the first step. The extension must outlive this object.
   void add(StepExtension& extension) { extensions_.push_back(&extension); }
   void install_hooks();
-  // Lets a backward that comes to these parameters begin a step, where the module holds others than before. The step
-  // looks at the module itself.
+  // Makes a backward that reaches those of these parameters that are not known yet begin a step,
+  // which reads the module itself.
   void hook_newcomers(const std::vector<NamedTensor>& all);
-  // Call it before an extension goes: from then on nothing is reported.
+  // Call it before an extension is destroyed: nothing is reported afterwards.
   void remove_hooks();
 
   void finish();
@@ -196,8 +196,8 @@ class Synchronizer {
   const std::optional<StepFailure>& last_failure() const;
   DataParallelStats stats() const;
 
-  // For extensions. What they do between steps begins with one of these: the consequences of a backward that threw have
-  // happened then, and nothing else happens while they hold the lock. enter() throws GroupError if the group is lost.
+  // Extensions begin with one of these whatever they do between steps: it first deals with a backward that threw, and
+  // the lock excludes everything else. enter() throws GroupError if the group is lost.
   std::unique_lock<std::recursive_mutex> lock() const;
   std::unique_lock<std::recursive_mutex> enter() const;
   void throw_if_lost() const { failures_.throw_if_lost(); }
@@ -207,8 +207,7 @@ class Synchronizer {
   BucketTransport& transport() { return *transport_; }
   const BucketTransport& transport() const { return *transport_; }
   int64_t steps_finished() const { return steps_finished_; }
-  // Runs work on which other ranks wait. If it throws, this rank cannot give them what it owes: the group is lost, and
-  // GroupError thrown.
+  // Runs work that other ranks wait for. If it throws, the group is lost and GroupError is thrown.
   template <typename Work>
   auto or_lose_group(Work work) {
     try {
@@ -279,7 +278,7 @@ class Synchronizer {
   void lose_unfinished_step();
   void forget_all_gradients();
   bool has_gradient(size_t parameter) const;
-  // The end of the sentence "rank 1 did not reach ...".
+  // Completes the sentence "rank 1 did not reach ...".
   std::string where() const;
 
   mutable std::recursive_mutex mutex_;  // what audit_tensors() was given may ask this object

@@ -334,7 +334,7 @@ std::vector<int64_t> BucketTransport::not_received() const {
   return result;
 }
 
-// The root's order becomes everybody's; its counts only those of a rank that had no backward of its own.
+// Adopts the root's order on every rank, and its counts on ranks that had no backward.
 void BucketTransport::learn(int root, bool we_had_data) {
   if (!sends_when_ready() || counter_.has_learned()) return;
   std::vector<int64_t> roots_order = list_of_rank(setup_.control, counter_.observed_order(), root);

@@ -65,7 +65,7 @@ bool is_choice_due(int64_t steps) {
   return steps > 1 && (steps % kLongest == 0 || (steps < kLongest && (steps & (steps - 1)) == 0));
 }
 
-// Whether a later choice looks at the step that so many came before.
+// Whether a later choice uses the step that follows `steps` others.
 bool is_kept(int64_t steps) {
   for (int64_t later = 2; later <= kMostTimed + 1; ++later) {
     if (is_choice_due(steps + later)) return true;
@@ -115,7 +115,7 @@ std::optional<c10::Stream> timing_stream(const std::vector<NamedTensor>& paramet
   return c10::impl::VirtualGuardImpl(device.type()).getStreamFromGlobalPool(device, /*isHighPriority=*/true);
 }
 
-// ---- Steps that are owed.
+// ---- Deferred steps.
 
 using torch::optim::OptimizerOptions;
 
@@ -129,7 +129,8 @@ void set_options(torch::optim::Optimizer& optimizer, const std::vector<std::uniq
   for (size_t i = 0; i < options.size(); ++i) assign(optimizer.param_groups()[i].options(), *options[i]);
 }
 
-// Nobody can see whether an optimiser of the program's own may be stepped by parts. (Python warns of its own.)
+// Throws InputError for L-BFGS. Warns once of an unknown class, which may not work in parts (Python has its own
+// warning).
 void check_steps_by_parts(const torch::optim::Optimizer& optimizer) {
   const std::type_info& type = typeid(optimizer);
   if (type == typeid(torch::optim::LBFGS)) {

@@ -22,8 +22,8 @@ namespace firkin {
 // parameters. Not thread-safe.
 class DeferredSteps {
  public:
-  // From now on until clear(), a step of this optimiser is owed, with the options that it has now: a schedule may
-  // change them before the last gradient has arrived. The optimiser must live until then.
+  // Defers a step of this optimiser until clear(). Copies its options, because a schedule may
+  // change them before the last gradient arrives. The optimiser must live until then.
   void add(torch::optim::Optimizer& optimizer);
   bool empty() const { return steps_.empty(); }
   void clear() { steps_.clear(); }
@@ -102,8 +102,8 @@ class Ordered final : public FirstUse {
   std::vector<Trace> traces_;         // by parameter: of its gradient, when that arrived
   bool are_unclaimed_ = false;        // nobody has asked for the gradients that were in flight when the last step ended
   DeferredSteps deferred_;
-  // An optimiser steps now. Python may run a signal handler meanwhile, which asks for what is in flight; that waits for
-  // the step's end.
+  // Set while an optimiser steps: a Python signal handler may then ask for gradients in flight,
+  // which must wait for the step's end.
   bool is_stepping_ = false;
 };
 

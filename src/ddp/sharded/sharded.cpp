@@ -239,7 +239,7 @@ void Sharded::step() {
   synchronizer_.note_optimizer_step(optimizer_);
 }
 
-// What lies in grad() here has not been summed into the parts that are stepped.
+// Throws InputError for a gradient in grad(): it is missing from the sums that are stepped.
 void Sharded::check_no_gradients() const {
   const auto& parameters = synchronizer_.setup().parameters;
   const auto found = std::ranges::find_if(parameters, [](const NamedTensor& each) { return each.tensor.grad().defined(); });
