@@ -1,4 +1,4 @@
-// What ranks must agree on, or know of each other.
+// Collectives over small values: gathers, maxima, one rank's text or decision.
 #pragma once
 
 #include <ATen/ops/empty.h>
@@ -91,7 +91,8 @@ inline std::optional<RankProblem> first_problem(const ProcessGroup& group, const
   return RankProblem{rank, text_of_rank(group, ours.value_or(""), rank)};
 }
 
-// What `look` returns on rank 0; nothing elsewhere. What it throws is every rank's InputError. Collective.
+// Calls `look` on rank 0 and returns its result there; nothing elsewhere. If it throws, every rank throws an
+// InputError. Collective.
 template <typename Look>
 auto on_rank_0_alone(const ProcessGroup& group, const Look& look) {
   decltype(look()) found{};

@@ -1,5 +1,5 @@
-// The c10d backends that carry gradients, and which of them a rank takes. Each backend's headers stay inside one source
-// file.
+// The c10d backends that carry gradients, and how a rank chooses one. Each backend's headers stay
+// inside one source file.
 #pragma once
 
 #include <ATen/core/ivalue.h>
@@ -58,7 +58,7 @@ c10::intrusive_ptr<c10d::Backend> make_linked_backend(c10::intrusive_ptr<c10d::B
 // stream wait. A wait takes one thread of a multiprocessor and no memory traffic. Thread-safe.
 c10::intrusive_ptr<c10d::Backend> make_linked_device(const ModelledLink& link, c10::Device device, std::unique_ptr<DeviceTimer> timer);
 
-// ---- What GroupOptions ask for, as far as one rank can tell: what shall carry its device's tensors.
+// ---- The backend for a rank's device, as far as one rank can choose it.
 
 // Tensors on the CPU go over Gloo in any case.
 enum class DeviceBackend {

@@ -22,7 +22,7 @@ struct DeviceTime {
   std::shared_ptr<c10::Event> event = nullptr;  // on the device's stream; none for a CPU
 };
 
-// The time at which all that is queued on the current stream has run. Waits for nothing.
+// The time when everything queued on the current stream has run. Does not wait.
 inline DeviceTime device_now(c10::Device device) {
   DeviceTime now{.host = std::chrono::steady_clock::now()};
   if (device.is_cpu()) return now;
@@ -31,7 +31,7 @@ inline DeviceTime device_now(c10::Device device) {
   return now;
 }
 
-// Both must be of one device. Waits until the device has come to both.
+// Both times must be of one device. Waits until the device has reached both.
 inline double seconds_between(const DeviceTime& from, const DeviceTime& to) {
   if (to.event == nullptr) return std::chrono::duration<double>(to.host - from.host).count();
   constexpr double kMillisecond = 1e-3;

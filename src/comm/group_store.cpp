@@ -119,7 +119,7 @@ void find_missing(c10d::Store& store, const char* kind, RankRange ranks, std::ve
   find_missing(store, kind, {middle, ranks.last}, missing);
 }
 
-// One rank's way through the generations of one store.
+// Takes one rank through the generations of a store.
 class Gatherer {
  public:
   using Store = c10::intrusive_ptr<c10d::Store>;

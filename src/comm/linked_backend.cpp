@@ -28,7 +28,7 @@ Clock::duration ticks(double seconds) {
   return std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
 }
 
-// ---- What is on the link.
+// ---- The link's queue.
 
 // One collective. Its fields belong to the queue that it is in.
 struct LinkTransfer {
@@ -43,13 +43,12 @@ struct LinkTransfer {
 // A link's transfers, first in, first out. Thread-safe.
 class LinkQueue {
  public:
-  // Puts a transfer behind those before it.
   void add(const std::shared_ptr<LinkTransfer>& transfer) {
     const std::lock_guard lock(mutex_);
     transfers_.push_back(transfer);
   }
 
-  // moment: one of a transfer's, which is now.
+  // Sets a transfer's moment to now.
   void note(LinkTransfer::Moment& moment) {
     const std::lock_guard lock(mutex_);
     moment = Clock::now();
@@ -66,7 +65,7 @@ class LinkQueue {
     transfer->work->complete(error);
   }
 
-  // From then on run() returns when the queue is empty.
+  // Makes run() return once the queue is empty.
   void close() {
     const std::lock_guard lock(mutex_);
     is_closing_ = true;
