@@ -193,7 +193,7 @@ std::vector<ChunksPoint> measure_chunks(const ProcessGroup& group, const ChunksB
     point.wrong = std::llround(sum_over_ranks(group, static_cast<double>(count_wrong(data))));
     data.zero_();  // zeros stay finite when they are summed again and again
   }
-  // Rounds over all sizes in random order; what no longer fits into the time is left out, and none fits in the end.
+  // Rounds over all sizes in random order, without those that no longer fit into the time, until none fits.
   std::vector<size_t> order(points.size());
   std::iota(order.begin(), order.end(), 0);
   std::mt19937_64 random(options.seed);

@@ -44,8 +44,8 @@ inline constexpr int64_t kBuffersOfACollective = 3;  // itself, what is received
 
 AllReduceSamples samples_of(const std::vector<AllReduceSeries>& series);  // for a results.json
 
-// ---- A fixed amount of data in chunks that are all under way together: Figures 2a and 2b of the PyTorch DDP paper (Li
-// et al., VLDB 2020), and the gap curve g(x) of the performance model.
+// ---- A fixed amount of data in chunks, all in flight together: Figures 2a and 2b of the PyTorch
+// DDP paper (Li et al., VLDB 2020), and the gap curve g(x) of the performance model.
 //
 //   const auto points = measure_chunks(group, {.chunk_bytes = sizes_between(4 * kKiB, 64 * kMiB, 4)});
 //   points[0].gap_s;  // g(x) of 4 KiB
@@ -86,7 +86,7 @@ std::vector<ChunksPoint> measure_chunks(const ProcessGroup& group, const ChunksB
 // The rows of a result.
 std::vector<ChunksRow> chunk_rows(const std::vector<ChunksPoint>& points, int ranks);
 
-// ---- Sums that are known
+// ---- Known sums
 
 // Buffers whose sum over the ranks is known exactly, element by element: what an all-reduce must give.
 //

@@ -59,7 +59,7 @@ class ReadyRecorder {
  private:
   std::unique_ptr<GradientBuckets> buckets_;  // none for kAccumulated
   std::vector<DeviceTime> ready_;
-  ParameterHooks hooks_;  // last, so that no hook runs when the rest is gone
+  ParameterHooks hooks_;  // last: hooks run until it is destroyed
 };
 
 // Notes when backward passes that the constructing thread starts begin and end, for as long as it lives. One at a time
@@ -111,8 +111,8 @@ class BackwardClock {
   at::CallbackHandle callback_;
 };
 
-// Notes when a forward pass first uses each parameter: when a module that has it awaits it
-// (firkin/ddp/await_parameters.h). Listens for as long as it lives.
+// Records when a module first awaits each parameter in a forward pass
+// (firkin/ddp/await_parameters.h), for as long as it lives.
 class ForwardRecorder {
  public:
   ForwardRecorder(torch::nn::Module& module, const std::vector<NamedTensor>& parameters, c10::Device device)
@@ -120,7 +120,7 @@ class ForwardRecorder {
           if (modules_.note(awaiting, std::ssize(times_))) times_.push_back(device_now(device_));
         }) {}
 
-  // Call it when the forward pass begins, and the others when it is over.
+  // Call it when the forward pass begins; call the methods below when it has ended.
   void begin() { times_.push_back(device_now(device_)); }
 
   // Whether any module has awaited.
@@ -139,14 +139,14 @@ class ForwardRecorder {
   size_t parameter_count_;
   c10::Device device_;
   std::vector<DeviceTime> times_;  // when forward began, and when modules awaited for the first time
-  AwaitingModules modules_;        // last, so that nobody is told of a module when the rest is gone
+  AwaitingModules modules_;        // last: awaits are reported until it is destroyed
 };
 
 // ---- Steps
 
 constexpr int kWarmupSteps = 3;
 
-// What a step took on this rank, in seconds.
+// Seconds of a step on this rank.
 struct ProfiledStep {
   int backward_passes = 1;
   double forward_s = 0;  // includes reading the batch and the loss
@@ -331,7 +331,7 @@ std::vector<double> backward_by_layer(const std::vector<double>& ready_s, const 
   return spent;
 }
 
-// What a watched step took layer by layer: backward of those with parameters, then what the marks tell.
+// A watched step's times by layer: backward of the layers with parameters, then the times between marks.
 std::vector<double> by_layer(const ProfiledStep& times, const std::vector<Mark>& marks, const LayerMap& map) {
   std::vector<double> values = backward_by_layer(times.ready_s, map);
   for (size_t i = 1; i < marks.size(); ++i) values.push_back(seconds_between(marks[i - 1].time, marks[i].time));

@@ -39,7 +39,7 @@ void broadcast_from_rank_0(const ProcessGroup& group, const std::vector<at::Tens
   if (!tensors.empty()) c10d::broadcast_coalesced(group.c10d, tensors, 250 * kMiB);
 }
 
-// The Reducer wants the order of the forward: the reverse of that in which gradients become ready.
+// The Reducer expects forward order, the reverse of gradient-ready order.
 std::vector<NamedTensor> in_forward_order(const std::vector<NamedTensor>& registered, std::vector<int64_t> ready_order) {
   if (ready_order.empty()) return registered;
   std::vector<NamedTensor> result;
@@ -170,14 +170,14 @@ double median_of_slowest_rank(const std::vector<std::vector<double>>& by_step) {
   return median(slowest);
 }
 
-// Adds a block to the setting's times.
+// Measures a block and adds its times to the setting's.
 void measure_block(const ProcessGroup& group, Workload& workload, const StepSetting& setting, const StepCounts& steps,
                    const StepBenchOptions& options, int64_t& next_step, SettingSteps& times) {
   StepRunner runner(group, workload, setting.options);
   std::vector<double> ours;  // step times, then comm times
   std::vector<double> comm;
   for (int i = 0; i < steps.warmup_steps + steps.timed_steps; ++i) {
-    // Not between steps that overlap: communication would go on in the barrier, unseen.
+    // Not between steps that overlap: a barrier would hide their communication.
     if (i == 0 || !steps_overlap(setting)) barrier(group);
     const StepTimes taken = runner.step(next_step++);
     if (i < steps.warmup_steps) continue;
@@ -258,7 +258,7 @@ StepRunner::StepRunner(const ProcessGroup& group, Workload& workload, DataParall
     return;
   }
   options.finish_with_backward = static_cast<bool>(workload.whole_step);
-  // Settings without communication have left the ranks different.
+  // Ranks differ after settings without communication.
   if (!options.broadcast_parameters) options.audit_every = 0;
   const bool shards = options.strategy.shards;
   ddp_.emplace(*workload.module, group, std::move(options));

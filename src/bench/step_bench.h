@@ -84,7 +84,7 @@ struct StepTimes {
   double comm_s = 0;
 };
 
-// How many steps beyond the first a setting needs until it works as it will. `ordered` chooses its launch order after
+// How many steps beyond the first a setting needs to reach its steady state. `ordered` chooses its launch order after
 // two of these, and again after four, from steps in such an order. A strategy that learns the ready order in the first
 // step makes its buckets anew in the second, in untouched memory: some 5,000 page faults with the demo model.
 inline int steps_to_learn(const DataParallelOptions& options) {
@@ -107,7 +107,7 @@ class StepRunner {
   // synchronisation, optimiser; only the step if the workload is a whole step.
   StepTimes step(int64_t step);
 
-  // Call it after the last step: then no collective is in flight any more, and parameters may be read.
+  // Call it after the last step: waits for collectives in flight, so that parameters may be read.
   void drain();
 
   // The buckets of the last step. Empty if nothing is sent; for the strategy torch only bytes are known.
@@ -166,7 +166,7 @@ class TensorMemory {
   int64_t before_bytes_ = 0;  // on a GPU
 };
 
-// What tensors hold, in bytes.
+// Memory of tensors.
 struct StepMemory {
   int64_t peak_bytes = 0;           // during the step: parameters, gradients, buckets, activations
   int64_t between_steps_bytes = 0;  // after it: parameters, gradients, buckets
@@ -180,17 +180,17 @@ StepMemory measure_step_memory(const ProcessGroup& group, Workload& workload, co
 // failing allocation throws.
 StepMemory measure_local_step_memory(Workload& workload);
 
-// What `make` makes, if on every rank both the estimate and what a step on that rank alone takes are at most
-// `limit_bytes`; else nothing, and `why_not` says what was too much. Collective: every rank has the same answer. Throws
-// what `make` and a step throw, except for memory.
+// Returns what `make` returns if, on every rank, both the estimate and the memory of a local step
+// are at most `limit_bytes`; else nothing, and `why_not` says what exceeded it. Collective: every
+// rank has the same answer. Throws what `make` and a step throw, except for memory.
 std::optional<Workload> make_within_memory(const ProcessGroup& group, const std::function<Workload()>& make, int64_t estimated_bytes,
                                            int64_t limit_bytes, std::string& why_not);
 
 // ---- A row of a result for every setting.
 
-// What was measured of a model, with a row for every setting. The first setting is `none`: what a step takes longer
-// than one of its steps is exposed communication. options.communication_alone must have been set. memory: of every
-// setting.
+// The measurements of a model, a row for every setting. The first setting must be `none`: time that
+// a step takes beyond its steps is exposed communication. Requires options.communication_alone.
+// memory: of every setting.
 StepConfiguration measured_configuration(const ModelDescription& model, const std::vector<StepSetting>& settings,
                                          const std::vector<SettingSteps>& steps, const std::vector<StepMemory>& memory, int world_size);
 

@@ -80,7 +80,7 @@ bool is_out_of_memory(const std::exception& error) {
   return std::string_view(error.what()).find("can't allocate memory") != std::string_view::npos;
 }
 
-// What some rank needs beyond its limit, in words; empty if every rank has enough.
+// The largest need and the lowest limit, in words, if some rank needs more than it may; else empty.
 std::string excess_of_any_rank(const ProcessGroup& group, const char* what, int64_t needed_bytes, int64_t limit_bytes) {
   const auto needed = static_cast<double>(needed_bytes), limit = static_cast<double>(limit_bytes);
   const std::vector<double> most = max_over_ranks(group, {needed, -limit, needed - limit});
@@ -98,7 +98,7 @@ TensorMemory::TensorMemory(c10::Device device) : device_(device) {
     return;
   }
   const std::lock_guard lock(mutex);
-  sizes.clear();  // what an earlier object counted is no longer counted when it is freed
+  sizes.clear();  // memory that an earlier object counted is ignored when it is freed
   live_bytes = 0;
   most_bytes = 0;
   c10::SetCPUAllocator(&counting_allocator);

@@ -23,7 +23,7 @@ std::vector<Span> record_steps(const ProcessGroup& group, Workload& workload, co
     if (options.strategy.wait == Wait::kAtStepEnd) barrier(group);
     runner.step(step++);
   }
-  runner.drain();  // no collective may be under way when recording stops
+  runner.drain();  // no collective may be in flight when recording stops
   return recorder.stop();
 }
 
