@@ -265,7 +265,7 @@ void check_training_memory(const MemoryEstimate& estimate, int local_ranks, int6
       ranks == 1 ? "one rank" : fmt::format("{} ranks", ranks), format_bytes(available_bytes)));
 }
 
-// ---- What can be assumed of a model on an accelerator.
+// ---- A profile from assumptions.
 
 namespace {
 

@@ -1,4 +1,4 @@
-// The shape of a transformer language model: plain data, its tensors, and what training it holds in memory.
+// The shape of a transformer language model, its tensors, and an estimate of its memory in training.
 //
 //   TransformerConfig config = find_model("demo").config;
 //   config.num_layers = 2;
@@ -98,10 +98,9 @@ const NamedModel& find_model(std::string_view name);
 TransformerConfig parse_model_json(std::string_view text, const std::string& file);
 TransformerConfig model_from_json_file(const std::filesystem::path& path);
 
-// What a --model flag means: a file if it ends in .json, a named model otherwise. Throws InputError as those two do.
+// The model that a --model flag names: a file if it ends in .json, a named model otherwise. Throws InputError as those
+// two do.
 TransformerConfig resolve_model(const std::string& name_or_file);
-
-// Memory, before any of it is allocated.
 
 // Bytes that tensors hold on one rank, under plain SGD, which has no state.
 struct MemoryEstimate {
@@ -134,7 +133,7 @@ int64_t process_bytes(const MemoryEstimate& estimate);
 // say why.
 void check_training_memory(const MemoryEstimate& estimate, int local_ranks, int64_t available_bytes);
 
-// ---- What can be assumed of a model on an accelerator, without measuring.
+// ---- A profile from assumptions instead of measurements.
 
 // A GPU's dense bf16 peak, and the share that training is assumed to reach, unless the user gives another.
 struct Accelerator {

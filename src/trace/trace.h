@@ -1,4 +1,4 @@
-// What ran when on one rank, and how much of its communication ran beside computation.
+// Records what ran when on one rank, and how much communication overlapped computation.
 //
 //   TraceRecorder recorder;
 //   train();
@@ -18,7 +18,7 @@ namespace firkin {
 enum class Activity {
   kPhase,       // a part of a training step that the program names: forward, backward
   kOperator,    // computation: a tensor operator, or a node of autograd's graph; with a GPU, what that runs
-  kCollective,  // from when the transport takes it up (Gloo: a thread of its own) until its result is there
+  kCollective,  // from when the transport starts it (Gloo: on its own thread) until its result is there
   kHost,        // with a GPU: the CPU queues work for it
 };
 

@@ -106,7 +106,7 @@ class TuneRun {
             .tell = [this] { tell(); }};
   }
 
-  // Measures them in turns with all-reduces, from the smallest size of `bench collectives` to all gradients in one.
+  // Measures them alternating with all-reduces, from the smallest size of `bench collectives` to all gradients in one.
   std::vector<CollectiveRow> measure_collectives() const {
     if (group_.size == 1) return {};
     std::vector<int64_t> sizes = allreduce_sizes(tensors().total_bytes());

@@ -1,5 +1,5 @@
-// The measurements of a tuning with LibTorch: a profile, the all-reduce, and the steps that measuring/phases.h asks for,
-// which draws the conclusions.
+// Takes the measurements of a tuning: a profile, all-reduces, and the steps that measuring/phases.h
+// asks for and draws conclusions from.
 #pragma once
 
 #include <cstdint>
