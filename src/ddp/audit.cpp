@@ -230,8 +230,8 @@ uint64_t Audit::checksum() const {
   return checksum;
 }
 
-// Called after checksums differed: says what differs now, in the same text on every rank; empty if nothing does any
-// more. Collective.
+// After unequal checksums: says what differs now, in the same text on every rank; empty if nothing
+// does. Collective.
 std::string Audit::explain(int64_t step) const {
   const std::string since = equal_at_ ? fmt::format("all were equal at the audit before step {}", *equal_at_) : "this is the first audit";
   const std::vector<NamedTensor> all = tensors();

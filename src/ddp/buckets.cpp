@@ -105,7 +105,7 @@ bool GradientBuckets::is_kept(size_t bucket) const {
   bool any_left = false;
   for (auto tensor = static_cast<size_t>(tensors.first); tensor < static_cast<size_t>(tensors.first + tensors.count); ++tensor) {
     const at::Tensor& view = views_[tensor];
-    // Whoever sets a gradient's data, as Module.to() does, sets this view's.
+    // Setting a gradient's data, as Module.to() does, sets this view's.
     if (view.storage().unsafeGetStorageImpl() != storage.unsafeGetStorageImpl()) return true;
     if (parameters_[tensor].grad().is_same(view)) continue;
     if (is_held(view.unsafeGetTensorImpl(), view.use_count(), wire_views_[tensor].is_same(view) ? size_t{2} : size_t{1})) return true;

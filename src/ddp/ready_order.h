@@ -1,5 +1,5 @@
-// In which order gradients become ready, when, and when a parameter's gradient is complete; and the buckets that are
-// laid over that order.
+// The order in which gradients become ready, when a parameter's gradient is complete, and the
+// buckets over that order.
 #pragma once
 
 #include <cstddef>

@@ -1,5 +1,5 @@
-// Gradients in buckets: filled in backward, launched in the plan's order, reduced, received; and what extensions of a
-// step derive from.
+// Gradient buckets: filled in backward, launched in the plan's order, reduced and received; and the
+// base class of a step's extensions.
 #pragma once
 
 #include <ATen/core/ivalue.h>
@@ -25,7 +25,7 @@
 namespace firkin {
 
 // Reduces full buckets. launch() is called for every bucket of a step, in the same order on every rank. A reduction may
-// have a third part that comes after the step, as with SlicedBuckets. Not thread-safe.
+// have a third part after the step, as in SlicedBuckets. Not thread-safe.
 class BucketCollective {
  public:
   virtual ~BucketCollective() = default;
@@ -166,7 +166,7 @@ class BucketTransport {
   // Call it between steps, when everything is received. order: as BucketPlan::launch_order.
   void set_launch_order(std::vector<int64_t> order);
 
-  // For buckets that arrive later: the buckets. Null between a change of the plan and the next step.
+  // Null between a change of the plan and the next step.
   const GradientBuckets* buckets() const { return buckets_.get(); }
   // The parameters in a bucket, in the order of their places there.
   std::span<const int64_t> parameters_in(int64_t bucket) const;

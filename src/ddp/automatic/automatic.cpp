@@ -239,7 +239,7 @@ void Automatic::profile() {
   phase_ = AutomaticPhase::kMeasuring;
 }
 
-// Nothing else is in flight meanwhile.
+// Runs while nothing else is in flight.
 void Automatic::measure() {
   if (ordered_ != nullptr) ordered_->receive_rest();
   if (sampler_->measure_some()) plan();

@@ -33,7 +33,7 @@ class AllReduceSampler {
   // Bytes are those of the gradients. Sizes that take too long are left out.
   AllReduceTable table() const { return allreduce_table(schedule_.series(), group_.size); }
   double spent_s() const { return schedule_.elapsed_s(); }
-  // The budget was spent before all sizes had their turn: what the larger ones take is not known.
+  // The budget ran out before all sizes were measured: times of the larger ones are unknown.
   bool is_cut_short() const { return schedule_.is_cut_short(); }
 
  private:
@@ -75,7 +75,7 @@ class PlanTrial {
   int done_ = 0;                 // steps of this visit
 };
 
-// ---- The buckets that are predicted to be best.
+// ---- Choosing buckets.
 
 // Seconds. Times of backward count from its first gradient, without what launching the buckets took.
 struct TrainingTimes {
@@ -110,10 +110,10 @@ std::string describe_buckets(const std::vector<NamedTensor>& parameters, const C
 // Rank 0's plan, on every rank; none if it has none. Collective.
 std::optional<CommunicationPlan> plan_of_rank_0(const ProcessGroup& group, const std::optional<CommunicationPlan>& ours);
 
-// ---- The steps that are observed.
+// ---- Observing steps.
 
-// What this rank observed in one step. On a device, times are known only when it has come so far: nothing asks for them
-// before the last observed step has ended.
+// What this rank observed in one step. A device's times are read only after the last observed step
+// has ended, because reading them waits for the device.
 struct WatchedStep {
   struct Ready {
     DeviceTime at;

@@ -115,8 +115,6 @@ std::optional<c10::Stream> timing_stream(const std::vector<NamedTensor>& paramet
   return c10::impl::VirtualGuardImpl(device.type()).getStreamFromGlobalPool(device, /*isHighPriority=*/true);
 }
 
-// ---- Deferred steps.
-
 using torch::optim::OptimizerOptions;
 
 std::vector<std::unique_ptr<OptimizerOptions>> options_of(const torch::optim::Optimizer& optimizer) {
@@ -364,8 +362,6 @@ void Ordered::receive_late(const std::vector<int64_t>& buckets) {
   deferred_.run([&] { transport.adopt(complete); });
   transport.settled().set();
 }
-
-// ---- The optimiser as the program sees it.
 
 OverlappedOptimizer::OverlappedOptimizer(DataParallel& ddp, torch::optim::Optimizer& optimizer) : ddp_(&ddp), optimizer_(&optimizer) {
   ddp_->audit_optimizer(optimizer);

@@ -72,7 +72,7 @@ class Sharded final : public FirstUse {
   void step();
   double clip_gradients(double max_norm);
 
-  // Call it before the parameters change: afterwards this rank owes the others no gather.
+  // Call it before the parameters change: afterwards no other rank waits for a gather of this one.
   void settle();
   bool is_gathering() const { return anything_late_; }
 

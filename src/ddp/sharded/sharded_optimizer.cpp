@@ -200,8 +200,6 @@ void Sharded::regroup(const std::vector<ParameterPart>& parts) {
   }
 }
 
-// ---- The optimiser as the program sees it.
-
 ShardedOptimizer::ShardedOptimizer(DataParallel& ddp, const MakeOptimizer& make_optimizer, const ShardedOptions& options)
     : sharded_(&ddp.sharded()) {
   if (sharded_->optimizer_ != nullptr) throw InputError("ShardedOptimizer: this DataParallel already has one; expected one");
