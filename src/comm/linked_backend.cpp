@@ -28,8 +28,6 @@ Clock::duration ticks(double seconds) {
   return std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
 }
 
-// ---- The link's queue.
-
 // One collective. Its fields belong to the queue that it is in.
 struct LinkTransfer {
   using Moment = std::optional<Clock::time_point>;
@@ -106,8 +104,6 @@ class LinkQueue {
   bool is_closing_ = false;
 };
 
-// ---- Collectives on CPUs, and on one device.
-
 using c10::impl::VirtualGuardImpl;
 
 int64_t bytes_of(const std::vector<at::Tensor>& tensors) {
@@ -175,7 +171,7 @@ class LinkedBackend final : public LinkedCollectives {
     inner_ = nullptr;  // ends what is in flight, so that the queue can end
     queue_->close();
     if (timer_.get_id() == std::this_thread::get_id()) {
-      timer_.detach();  // waiting here would take for ever
+      timer_.detach();  // waiting here would never end
     } else {
       timer_.join();
     }
@@ -264,7 +260,7 @@ class LinkedDevice final : public LinkedCollectives {
 
   const std::string getBackendName() const override { return "modelled link"; }  // NOLINT(readability-const-return-type)
 
-  // Over Gloo it is an all-reduce underneath, so that Firkin uses it on devices alone.
+  // Firkin calls it on devices only: over Gloo it is an all-reduce underneath.
   Work _reduce_scatter_base(at::Tensor& output, at::Tensor& input, const c10d::ReduceScatterOptions& options) override {
     return start({c10d::OpType::_REDUCE_SCATTER_BASE, "", {output}, share_time(link_, bytes_of({input})), options.timeout, input}, {});
   }
@@ -275,7 +271,7 @@ class LinkedDevice final : public LinkedCollectives {
     order_.block(later);
   }
 
-  // What would move between ranks is here already.
+  // Nothing moves: this rank is the only one.
   Work start(const Collective& collective, c10::function_ref<Work(c10d::Backend& inner)> /*move*/) override {
     const auto& [type, name, tensors, time, timeout, input] = collective;
     const std::lock_guard lock(mutex_);

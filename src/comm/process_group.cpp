@@ -98,8 +98,8 @@ bool is_in_vain(c10d::Store& store, const LookOptions& options) {
   return !crossed.empty();
 }
 
-// This rank gives up at `where`, so that it is not missing. Returns what a rank that found crossed waits has said of
-// them; empty if none has.
+// Marks this rank as having given up at `where`, so that it does not count as missing. Returns the
+// message of a rank that found crossed waits; empty if none has.
 std::string give_up_at(c10d::Store& store, int rank, const std::string& where) {
   set_mark(store, rank, where);  // first: the others wait for it
   const std::string told = store.check({kCrossed}) ? store.get_to_str(kCrossed) : "";

@@ -23,9 +23,9 @@
 
 namespace firkin {
 
-// connect(), make_process_group() and adopt_process_group(): the store, everybody's arrival there, and then the
-// connections between the ranks. Each step runs with a deadline on a thread of its own, because a store whose host is
-// stopped answers nothing, for ever.
+// connect(), make_process_group() and adopt_process_group(): they find the store, gather the ranks
+// there, and connect them. Each step runs with a deadline on a thread of its own, because a store
+// whose host is stopped never answers.
 
 namespace {
 

@@ -39,8 +39,6 @@
 namespace firkin {
 namespace {
 
-// ---- Ranks that this process starts.
-
 using Clock = std::chrono::steady_clock;
 constexpr int kBadInput = 2;                      // exit code of a rank that has said in one line what is wrong with its input
 constexpr auto kGrace = std::chrono::seconds(3);  // between SIGTERM and SIGKILL
@@ -267,8 +265,6 @@ struct LocalLaunch {
     }
   }
 };
-
-// ---- This process as a rank.
 
 struct RankArguments {
   std::optional<int> ranks;         // from --ranks
