@@ -27,8 +27,6 @@
 namespace firkin {
 namespace {
 
-// ---- Observers
-
 std::unique_ptr<GradientBuckets> bucket_per_parameter(const std::vector<NamedTensor>& parameters) {
   constexpr double kAnyScale = 0.5;  // not 1, which would save the multiplication
   return std::make_unique<GradientBuckets>(tensors_of(parameters), one_tensor_per_bucket(parameters.size()), kAnyScale);
@@ -141,8 +139,6 @@ class ForwardRecorder {
   std::vector<DeviceTime> times_;  // when forward began, and when modules awaited for the first time
   AwaitingModules modules_;        // last: awaits are reported until it is destroyed
 };
-
-// ---- Steps
 
 constexpr int kWarmupSteps = 3;
 
@@ -278,8 +274,6 @@ MeasuredProfile measure_ready_profile(const ProcessGroup& group, Workload& workl
   add_bare_backward(hooked, bare, result);
   return result;
 }
-
-// ---- Layer by layer
 
 namespace {
 

@@ -24,8 +24,6 @@
 
 namespace firkin {
 
-// ---- c10d::Reducer.
-
 namespace {
 
 std::vector<at::Tensor> detached(const std::vector<at::Tensor>& tensors) {
@@ -101,8 +99,6 @@ std::vector<int64_t> TorchPeer::bucket_bytes() const {
   for (c10d::GradBucket& bucket : reducer_->get_grad_buckets()) bytes.push_back(static_cast<int64_t>(bucket.getBuffer().nbytes()));
   return bytes;
 }
-
-// ---- Steps.
 
 namespace {
 
@@ -200,8 +196,6 @@ void measure_block(const ProcessGroup& group, Workload& workload, const StepSett
   std::ranges::move(step_s, std::back_inserter(times.raw_step_s));
   times.buckets = std::ssize(buckets);
 }
-
-// ---- Rows of a result.
 
 // Median over the steps of how much longer the slowest rank took than the fastest, as a share of the slowest's time.
 double rank_spread(const std::vector<std::vector<double>>& by_step) {

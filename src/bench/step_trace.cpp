@@ -64,8 +64,6 @@ TraceFigures figures_of(const std::vector<Span>& spans) {
   return figures;
 }
 
-// ---- A trace as a row of a result.
-
 namespace {
 
 // When a step computed, communicated, waited in forward and ran the optimiser, in seconds since it began. Gaps too

@@ -265,8 +265,6 @@ void check_training_memory(const MemoryEstimate& estimate, int local_ranks, int6
       ranks == 1 ? "one rank" : fmt::format("{} ranks", ranks), format_bytes(available_bytes)));
 }
 
-// ---- A profile from assumptions.
-
 namespace {
 
 // Peaks for dense bf16 from NVIDIA's data sheets. llm-foundry's tables (github.com/mosaicml/llm-foundry, commit
