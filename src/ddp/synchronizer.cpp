@@ -28,7 +28,6 @@ Synchronizer::Synchronizer(StepSetup setup)
   if (audit_.is_due(step_)) audit_.note_optimizer_step();  // the first step begins as if it had a step before it
 }
 
-// Prepares steps with the setup's parameters.
 void Synchronizer::prepare_steps() {
   parameters_.look();
   audit_.renew();

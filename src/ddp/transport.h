@@ -179,7 +179,6 @@ class BucketTransport {
   std::vector<size_t> receive_bucket(int64_t bucket, What what);
   // Makes the parameters' places in the buckets their gradients, or gives the program's own gradients their values.
   void adopt(const std::vector<size_t>& parameters);
-  // When begin() was called last.
   const DeviceTime& started_at() const { return started_at_; }
   // Of the last step, once the bucket was received.
   BucketTimes times_of(int64_t bucket) const { return flight(bucket).times(); }

@@ -75,8 +75,6 @@ class PlanTrial {
   int done_ = 0;                 // steps of this visit
 };
 
-// ---- Choosing buckets.
-
 // Seconds. Times of backward count from its first gradient, without what launching the buckets took.
 struct TrainingTimes {
   std::vector<double> ready_s;  // per parameter: when it is in its bucket
@@ -109,8 +107,6 @@ std::string describe_buckets(const std::vector<NamedTensor>& parameters, const C
 
 // Rank 0's plan, on every rank; none if it has none. Collective.
 std::optional<CommunicationPlan> plan_of_rank_0(const ProcessGroup& group, const std::optional<CommunicationPlan>& ours);
-
-// ---- Observing steps.
 
 // What this rank observed in one step. A device's times are read only after the last observed step
 // has ended, because reading them waits for the device.

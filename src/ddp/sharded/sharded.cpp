@@ -88,7 +88,6 @@ std::vector<NamedTensor> Sharded::parts() const {
   return runs;
 }
 
-// Divides the buckets in use among the ranks.
 void Sharded::divide() {
   const StepSetup& setup = synchronizer_.setup();
   const GradientBuckets& buckets = *transport().buckets();

@@ -46,7 +46,6 @@ bool has_run(const std::vector<ParameterPart>& parts, const at::Tensor& run) {
   return std::ranges::any_of(parts, [&](const ParameterPart& part) { return part.run.tensor.is_same(run); });
 }
 
-// What an optimiser keeps, by parameter.
 using States = std::remove_reference_t<decltype(std::declval<Optimizer&>().state())>;
 
 // All elements, in order, of a tensor of which each rank holds a run; exact, because bytes are added to zeros.
