@@ -1,6 +1,5 @@
-// What the handles of one group share besides its backend: the way to its store after a failure, whether the group is
-// lost, and the message about that; a c10d group that can be left behind, and the further sets of connections that are
-// kept with it.
+// What the handles of a group share besides its backend: its store, its failure once it is lost,
+// and further sets of connections.
 #pragma once
 
 #include <atomic>
@@ -118,8 +117,8 @@ std::string shorten_backend_text(const std::string& text);
 // Throws GroupError with the first loss's message when the group is lost.
 void throw_if_lost(const ProcessGroup& group);
 
-// What a rank that waits looks for in the group's store: whether another has given up, and whether two ranks wait for
-// each other in different wrapped modules, which neither would notice before its timeout.
+// A waiting rank looks in the group's store for a rank that has given up, and for two ranks that
+// wait for each other in different wrapped modules, which only their timeouts would end.
 //
 // Keys, below the group's prefix, beside those of group_store.h:
 //   at/R     where rank R waits, once it has waited for long, and which steps it has begun

@@ -155,7 +155,6 @@ std::string store_address(const c10::intrusive_ptr<c10d::Store>& store);
 //   failed/any  a rank has failed
 //   failed/cause  the rank that gave up before any other failed
 
-// This machine's name.
 std::string host_name();
 
 // Sets host/R and process/R. Throws c10::Error.
@@ -176,7 +175,6 @@ void set_mark(c10d::Store& store, int rank, const std::string& where);
 // The same, if the store answers within kSurveyGrace.
 void leave_mark(BoundedStore& store, int rank, const std::string& where);
 
-// A rank that has failed as well.
 struct FailedRank {
   NamedRank who;
   std::string where;  // its mark

@@ -18,7 +18,6 @@
 namespace firkin {
 namespace {
 
-// What a message begins with.
 struct MessageHead {
   uint64_t call = 0;
   uint64_t bytes = 0;  // of all pieces together

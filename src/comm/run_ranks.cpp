@@ -216,7 +216,6 @@ class LaunchSignals {
   std::array<struct sigaction, kSignals.size()> previous_{};
 };
 
-// The state of a launch while its ranks run.
 struct LocalLaunch {
   std::vector<RankProcess> processes;
   int exit_code = 0;
