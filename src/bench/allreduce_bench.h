@@ -83,10 +83,7 @@ std::vector<int64_t> chunk_sizes(const std::vector<int64_t>& sizes, int64_t elem
 // Throws InputError as chunk_count.
 std::vector<ChunksPoint> measure_chunks(const ProcessGroup& group, const ChunksBenchOptions& options);
 
-// The rows of a result.
 std::vector<ChunksRow> chunk_rows(const std::vector<ChunksPoint>& points, int ranks);
-
-// ---- Known sums
 
 // Buffers whose sum over the ranks is known exactly, element by element: what an all-reduce must give.
 //

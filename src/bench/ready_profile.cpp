@@ -61,8 +61,7 @@ class ReadyRecorder {
 };
 
 // Notes when backward passes that the constructing thread starts begin and end, for as long as it lives. One at a time
-// per thread. Autograd's threads, which work for a device, have that thread's callbacks and debugging information, and
-// so find the way here.
+// per thread; autograd's threads for devices inherit its callbacks and debugging information.
 class BackwardClock {
  public:
   explicit BackwardClock(c10::Device device)

@@ -40,8 +40,6 @@ inline constexpr int kFewestProfileSteps = 4;
 // that gets no gradient.
 MeasuredProfile measure_ready_profile(const ProcessGroup& group, Workload& workload, const ReadyProfileOptions& options);
 
-// ---- Layer by layer
-
 // Called by a model during forward: with "" before the first layer, then after each layer with its name.
 using ForwardObserver = std::function<void(const std::string& layer)>;
 

@@ -65,7 +65,6 @@ class TorchPeer {
   // from then on.
   void rebuild_buckets();
 
-  // The bytes of each bucket.
   std::vector<int64_t> bucket_bytes() const;
 
  private:
@@ -74,8 +73,6 @@ class TorchPeer {
   std::shared_ptr<c10d::Reducer> reducer_;
   std::shared_ptr<c10d::Logger> logger_;  // the Reducer expects one
 };
-
-// ---- Steps, timed.
 
 // Seconds on this rank; on a device by events, which are waited for when the step is over (DeviceTime).
 struct StepTimes {
@@ -144,8 +141,6 @@ struct StepBenchOptions {
 std::vector<SettingSteps> measure_steps(const ProcessGroup& group, Workload& workload, const std::vector<StepSetting>& settings,
                                         const StepBenchOptions& options);
 
-// ---- The memory that tensors hold, and a step takes.
-
 // Counts the memory of tensors that this process allocates on the device while the object lives. On a GPU the figures
 // are those of LibTorch's caching allocator, which rounds up to 512 bytes; on a CPU this replaces LibTorch's allocator,
 // at a small allocation per tensor, so time nothing under it. One at a time; no other thread may begin to use tensors
@@ -166,7 +161,6 @@ class TensorMemory {
   int64_t before_bytes_ = 0;  // on a GPU
 };
 
-// Memory of tensors.
 struct StepMemory {
   int64_t peak_bytes = 0;           // during the step: parameters, gradients, buckets, activations
   int64_t between_steps_bytes = 0;  // after it: parameters, gradients, buckets
@@ -185,8 +179,6 @@ StepMemory measure_local_step_memory(Workload& workload);
 // rank has the same answer. Throws what `make` and a step throw, except for memory.
 std::optional<Workload> make_within_memory(const ProcessGroup& group, const std::function<Workload()>& make, int64_t estimated_bytes,
                                            int64_t limit_bytes, std::string& why_not);
-
-// ---- A row of a result for every setting.
 
 // The measurements of a model, a row for every setting. The first setting must be `none`: time that
 // a step takes beyond its steps is exposed communication. Requires options.communication_alone.

@@ -60,7 +60,6 @@ ModelFamily family_from_name(std::string_view name, const std::string& where);
 // begins the message: a file or a flag.
 void check_config(const TransformerConfig& config, const std::string& where);
 
-// One parameter of a model.
 struct TensorSpec {
   std::string name;
   int64_t numel = 0;
@@ -132,8 +131,6 @@ int64_t process_bytes(const MemoryEstimate& estimate);
 // train fit into `available_bytes` together: the kernel kills a process that asks for more than there is, and does not
 // say why.
 void check_training_memory(const MemoryEstimate& estimate, int local_ranks, int64_t available_bytes);
-
-// ---- A profile from assumptions instead of measurements.
 
 // A GPU's dense bf16 peak, and the share that training is assumed to reach, unless the user gives another.
 struct Accelerator {

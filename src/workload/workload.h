@@ -39,7 +39,6 @@ inline void forget_gradients(const Workload& workload) {
   for (const at::Tensor& parameter : workload.parameters) parameter.mutable_grad().reset();
 }
 
-// The device of the workload's parameters.
 inline c10::Device device_of(const Workload& workload) {
   return workload.parameters.empty() ? c10::Device(c10::kCPU) : workload.parameters[0].device();
 }
