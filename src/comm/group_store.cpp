@@ -29,10 +29,11 @@ constexpr const char* kSomeoneFailed = "failed/any";
 constexpr const char* kCause = "failed/cause";
 constexpr size_t kMostNames = 8;  // in one message
 
-// The store behind all prefixes; null if it is not on the network.
-c10::intrusive_ptr<c10d::TCPStore> network_store(const c10::intrusive_ptr<c10d::Store>& store) {
-  if (auto* prefixed = dynamic_cast<c10d::PrefixStore*>(store.get())) return network_store(prefixed->getUnderlyingNonPrefixStore());
-  return c10::dynamic_intrusive_pointer_cast<c10d::TCPStore>(store);
+// The store behind all prefixes, which lives as long as `store`; null if it is not on the network. A plain pointer:
+// LibTorch's dynamic_intrusive_pointer_cast() never frees what it cannot cast.
+const c10d::TCPStore* network_store(c10d::Store& store) {
+  auto* const prefixed = dynamic_cast<c10d::PrefixStore*>(&store);
+  return dynamic_cast<const c10d::TCPStore*>(prefixed != nullptr ? prefixed->getUnderlyingNonPrefixStore().get() : &store);
 }
 
 std::string key_of(const char* kind, int rank) {
@@ -327,12 +328,12 @@ bool is_superseded(c10d::Store& group_store) {
 }
 
 std::string store_name(const c10::intrusive_ptr<c10d::Store>& store) {
-  const auto tcp = network_store(store);
+  const c10d::TCPStore* const tcp = network_store(*store);
   return tcp == nullptr ? "the store" : fmt::format("the store at {}:{}", tcp->getHost(), tcp->getPort());
 }
 
 std::string store_address(const c10::intrusive_ptr<c10d::Store>& store) {
-  const auto tcp = network_store(store);
+  const c10d::TCPStore* const tcp = network_store(*store);
   return tcp == nullptr ? "127.0.0.1" : tcp->getHost();
 }
 

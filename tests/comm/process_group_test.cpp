@@ -2,7 +2,9 @@
 
 #include <gmock/gmock.h>
 
+#include <chrono>
 #include <latch>
+#include <thread>
 
 #include "firkin/base/error.h"
 #include "thread_ranks.h"
@@ -154,6 +156,15 @@ TEST(ProcessGroup, OfAnotherMakerThatHasNoBackendAtAllGetsAGlooOfItsOwn) {
   run_ranks(2, [&](const ProcessGroup& made) {
     expect_sum(adopt_process_group(c10::make_intrusive<c10d::ProcessGroup>(store, made.rank, made.size), {}));
   });
+}
+
+// A c10d::FileStore deletes its file when nobody holds it any longer.
+TEST(ProcessGroup, ThatIsGoneHoldsItsStoreNoLonger) {
+  const auto store = c10::make_intrusive<c10d::HashStore>();
+  expect_sum(make_process_group(store, 0, 1, {.timeout = 60s}));
+  const auto until = std::chrono::steady_clock::now() + 10s;  // a thread that has answered may still be ending
+  while (store.use_count() > 1 && std::chrono::steady_clock::now() < until) std::this_thread::yield();
+  EXPECT_EQ(store.use_count(), 1U);
 }
 
 bool share_gloo(const ProcessGroup& one, const ProcessGroup& other) {
