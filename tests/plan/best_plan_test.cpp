@@ -117,11 +117,6 @@ TEST(OptimalPlan, HidesWhatItCanInAsFewBucketsAsTheToleranceAllows) {
   EXPECT_EQ(find_best_plan(profile, costs, {.tolerance = 0.1}).plan.buckets.size(), 2u);
 }
 
-TEST(OptimalPlan, KeepsBucketsWithinTheLimitUnlessASingleTensorExceedsIt) {
-  const TensorProfile profile = make_profile({8, 8, 40, 8}, {1, 1, 1, 1});
-  EXPECT_THAT(counts(find_best_plan(profile, linear_costs(100, 1), {.largest_bucket_bytes = 16}).plan), ElementsAre(2, 1, 1));
-}
-
 // Two runs that stay together hold about a fiftieth of all bytes: no more than that is sent later.
 TEST(OptimalPlan, OfRunsOfTensorsIsNearTheExactOne) {
   for (uint64_t seed = 60000; seed < 60100; ++seed) {
@@ -195,20 +190,6 @@ constexpr int64_t kNoLimit = std::numeric_limits<int64_t>::max();
 
 CapInterval interval_of(const std::vector<int64_t>& sizes, const CapOptions& options) {
   return caps_with_same_buckets(sizes, options, assign_buckets(sizes, options));
-}
-
-TEST(CapsWithSameBuckets, AtMostHasRoomForWhatABucketHoldsAndNotForTheNext) {
-  // Buckets 4+3 | 8 | 1+2: room for 7, but not for 7 + 8, nor 8 + 1.
-  const CapInterval interval = interval_of({4, 3, 8, 1, 2}, {.cap_bytes = 8, .rule = CapRule::kAtMost});
-  EXPECT_EQ(interval.lowest_cap_bytes, 7);
-  EXPECT_EQ(interval.highest_cap_bytes, 8);
-}
-
-TEST(CapsWithSameBuckets, CloseWhenFullIsFullWithTheLastTensorAndNotBefore) {
-  // Buckets 4+3+8 | 1+2: not full with 7, full with 15.
-  const CapInterval interval = interval_of({4, 3, 8, 1, 2}, {.cap_bytes = 8, .rule = CapRule::kCloseWhenFull});
-  EXPECT_EQ(interval.lowest_cap_bytes, 8);
-  EXPECT_EQ(interval.highest_cap_bytes, 15);
 }
 
 TEST(CapsWithSameBuckets, OneBucketHasNoHighestCap) {

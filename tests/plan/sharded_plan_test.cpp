@@ -47,12 +47,6 @@ TEST(SimulateSharded, ForwardWaitsForParametersThatAreNotThere) {
   EXPECT_DOUBLE_EQ(step.waited_s, 3 + 3 + 1);
 }
 
-TEST(SimulateSharded, TheAgreementRunsBesideTheSums) {
-  const ShardedCosts costs = {kTwoSeconds, kOneSecond};
-  EXPECT_DOUBLE_EQ(simulate_sharded(two_tensors(), kTwoBuckets, costs, kTwoRanks, {.agreement_s = 3}).period_s, 10.5);
-  EXPECT_DOUBLE_EQ(simulate_sharded(two_tensors(), kTwoBuckets, costs, kTwoRanks, {.agreement_s = 4}).period_s, 11.5);
-}
-
 TEST(SimulateSharded, RefusesNoRanks) {
   const ShardedCosts costs = {kTwoSeconds, kOneSecond};
   EXPECT_EQ(error_of([&] { simulate_sharded(two_tensors(), kTwoBuckets, costs, 0); }), "sharded among 0 ranks; expected at least 1");

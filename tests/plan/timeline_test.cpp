@@ -101,19 +101,6 @@ TEST(Contention, SlowsBackwardOnlyWhileAnAllReduceRuns) {
   EXPECT_DOUBLE_EQ(timeline.exposed_s, 1);
 }
 
-TEST(Contention, DelaysTheGradientsThatFollow) {
-  // The first all-reduce runs from 1 to 3 s, so the second gradient, due at 2, is ready at 3.
-  const Timeline timeline = simulate(make_profile({8, 8}, {1, 2}), {.buckets = {{0, 1}, {1, 1}}}, kCosts, {.compute_slowdown = 2});
-  EXPECT_DOUBLE_EQ(timeline.end_s, 5);
-}
-
-TEST(Overhead, IsPaidByBackwardAtEachCall) {
-  const Timeline timeline = simulate(make_profile({8, 8}, {1, 5}), {.buckets = {{0, 1}, {1, 1}}}, kCosts, {.overhead_s = 0.25});
-  EXPECT_DOUBLE_EQ(timeline.compute_end_s, 5.5);
-  EXPECT_DOUBLE_EQ(timeline.end_s, 7.5);
-  EXPECT_DOUBLE_EQ(timeline.exposed_s, 2.5);
-}
-
 TEST(SimulationOptions, RejectValuesWithoutMeaning) {
   const auto error = [](const SimulationOptions& options) { return error_of([&] { check_options(options); }); };
   EXPECT_EQ(error({.overhead_s = -1}), "the overhead per call is -1; expected at least 0");
