@@ -103,20 +103,6 @@ TEST(Csv, ShowsBadTextPrintablyAndShortened) {
   EXPECT_THAT(error_of([&] { table.integer(0, "bytes"); }), testing::AllOf(HasSubstr("'?[31mzzz"), HasSubstr("zzz...'")));
 }
 
-TEST(ReadCsv, ReadsAFile) {
-  const TemporaryFolder folder;
-  folder.write("a.csv", "name,bytes\nw1,12\n");
-  EXPECT_EQ(read_csv(folder.path / "a.csv", kNameAndBytes).integer(0, "bytes"), 12);
-}
-
-TEST(ReadCsv, StopsReadingAtALineThatIsTooLong) {
-  // A sparse gigabyte without a line break: reading it whole would take a gigabyte of memory.
-  const TemporaryFolder folder;
-  folder.write("a.csv", "name,bytes\n");
-  std::filesystem::resize_file(folder.path / "a.csv", uintmax_t{1} << 30);
-  EXPECT_THAT(error_of([&] { read_csv(folder.path / "a.csv", kNameAndBytes); }), HasSubstr(":2: the line is longer than 1048576 bytes"));
-}
-
 TEST(ReadCsv, NamesAFileThatCannotBeRead) {
   EXPECT_THAT(error_of([] { read_csv("no/such.csv", kNameAndBytes); }), StartsWith("no/such.csv: cannot be read: No such file"));
   EXPECT_THAT(error_of([] { read_csv(testing::TempDir(), kNameAndBytes); }), HasSubstr("it is a folder"));

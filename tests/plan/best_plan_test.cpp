@@ -205,6 +205,7 @@ TEST(CapsWithSameBuckets, AreExactlyTheCapsThatMakeTheSamePlan) {
       CapOptions options = {.cap_bytes = random.integer(1, 60), .rule = rule};
       if (random.integer(0, 2) == 0) options.first_cap_bytes = random.integer(1, 12);
       const BucketPlan plan = assign_buckets(sizes, options);
+      ASSERT_NO_THROW(check_plan(plan, std::ssize(sizes)));
       const CapInterval interval = caps_with_same_buckets(sizes, options, plan);
       for (int64_t cap = 1; cap <= 120; ++cap) {
         options.cap_bytes = cap;

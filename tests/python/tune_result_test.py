@@ -168,16 +168,6 @@ class CommandLine(unittest.TestCase):
 
 
 class CommandLineFull(unittest.TestCase):
-    def test_under_torchrun_with_nothing_but_torch(self):
-        with tempfile.TemporaryDirectory() as folder:
-            (pathlib.Path(folder) / "numpy.py").write_text("raise ModuleNotFoundError('no NumPy here')")
-            target = ["--cap-mib", "0.02", "1", "small_script.py:build_as_programs_do"]
-            done = torchrun(*target, "--time-budget-s", "1", "--out", folder + "/out", "--", "--layers", "6", modules=folder)
-            self.assertEqual(done.returncode, 0, done.stderr)
-            self.assertIn("6 layers on 2 ranks\n", done.stdout)
-            self.assertEqual(firkin.load(folder + "/out").world_size, 2)
-            self.assertRegex(done.stderr, r"firkin.tune +\d+% .* left|about to end")
-
     def test_a_process_group_that_the_script_makes_when_it_is_imported(self):
         with tempfile.TemporaryDirectory() as folder:
             script = pathlib.Path(folder) / "script.py"
