@@ -165,9 +165,10 @@ struct Runs {
   int repeats;
 };
 
-// Every strategy with either end of a step, every offender and every way to zero gradients; and each of these with most others.
+// Every strategy with either end of a step, every offender and every way to zero gradients; and, with the second tier's that go on from
+// there, each of these with most others.
 inline const auto kFewRuns = testing::Values(Runs{2, 0, 5}, Runs{3, 5, 5});
-inline const auto kManyRuns = testing::Values(Runs{2, 0, 20}, Runs{3, 0, 20});
+inline const auto kManyRuns = testing::Values(Runs{2, 5, 15}, Runs{3, 10, 15});
 inline std::string name_of_runs(const testing::TestParamInfo<Runs>& info) {
   return fmt::format("{}", info.param.ranks);
 }

@@ -135,8 +135,8 @@ def images(tuned, make, wrap=DDP):
 
 PROGRAMS = {
     "torchvision, ResNet-50": lambda tuned: images(tuned, lambda: torchvision.models.resnet50(num_classes=10)),
-    "torchvision, ResNet-50, synchronised statistics": lambda tuned: images(
-        tuned, lambda: torchvision.models.resnet50(num_classes=10, norm_layer=SyncedNorm)
+    "torchvision, ResNet-18, synchronised statistics": lambda tuned: images(
+        tuned, lambda: torchvision.models.resnet18(num_classes=10, norm_layer=SyncedNorm)
     ),
     "timm, torch.compile": lambda tuned: images(
         tuned, lambda: timm.create_model("vit_tiny_patch16_224", img_size=32, patch_size=8, depth=2, num_classes=10),

@@ -128,8 +128,10 @@ class NamedTest(unittest.TestCase):
             self.assertEqual((values[0][1], set(values[0][0])), (summary["last_step"], {f"firkin/{name}" for name in (
                 "step_s", "exposed_s", "waiting_s", "gain_at_most_s", "last_rank", "last_share")}))  # fmt: skip
 
+
+class CommunicationTest(unittest.TestCase):
     @on_ranks(2)
-    def test_communication_that_nothing_hides(self):
+    def test_that_nothing_hides(self):
         summary, lines, _ = seen("stock", "communication", hook=late_hook)
         if dist.get_rank() == 0:
             self.assertIn("communication", summary["causes"])  # beside other tests a rank may be slow as well
@@ -140,10 +142,12 @@ class NamedTest(unittest.TestCase):
 
 
 class NamedFull(NamedTest):
-    cases = tuple(("firkin", where) for where in PHASES)
+    cases = tuple(("firkin", where) for where in PHASES[:2])
 
+
+class CommunicationFull(unittest.TestCase):
     @on_ranks(2)
-    def test_communication_without_phases_or_buckets(self):
+    def test_without_phases_or_buckets(self):
         """As on a GPU: durations of every tenth pass, which PyTorch takes on CPUs as well."""
         ddp = ENGINES["stock"](Net())
         ddp.register_comm_hook(SLOW_S[1], late_hook)
