@@ -8,7 +8,6 @@
 #include "firkin/base/error.h"
 #include "firkin/base/json_text.h"
 #include "firkin/base/units.h"
-#include "temporary_folder.h"
 
 namespace firkin {
 namespace {
