@@ -151,6 +151,7 @@ class DistributedDataParallel(torch.nn.Module):
 
     def _start(self) -> None:
         """Makes the engine. Collective."""
+        self._audits_optimizers = False
         self._ranks = Ranks(self._group)
         group = self.process_group
         parameters, buffers = _named_parameters(self.module), _named_buffers(self.module)
@@ -273,6 +274,7 @@ class DistributedDataParallel(torch.nn.Module):
         Call it on every rank, but not for a ShardedOptimizer, whose state differs by design.
         """
         self._audit_optimizer(lambda: optimizer)
+        self._audits_optimizers = True
 
     def _audit_optimizer(self, audited: Callable[[], torch.optim.Optimizer | None]) -> None:
         model = weakref.ref(self)
@@ -310,8 +312,8 @@ class DistributedDataParallel(torch.nn.Module):
         """
         if not callable(hook):
             raise InputError(f"register_comm_hook: the hook is a {type(hook).__name__}; expected a function hook(state, bucket) -> Future")
-        if self._engine.stats().steps or self._arrivals.optimizers:
-            raise InputError("register_comm_hook: too late; expected before the first step and before an OverlappedOptimizer")
+        if self._engine.stats().steps or self._arrivals.optimizers or self._audits_optimizers:
+            raise InputError("register_comm_hook: too late; expected before the first step, audit_optimizer() and an OverlappedOptimizer")
         name = getattr(hook, "__qualname__", type(hook).__qualname__)
         chosen = {"compression": "none", "comm_hook": (state, _checked(hook, name), name)}
         if self.strategy in _AWAITED:

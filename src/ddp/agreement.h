@@ -79,8 +79,11 @@ class StepAgreement {
   bool any_buffers_changed() const {
     return any([](const RankReport& rank) { return rank.buffers_changed != 0; });
   }
+  // Of ranks with data: in a join() the others may keep old parameters until its end.
   bool are_checksums_equal() const {
-    return !any([this](const RankReport& rank) { return rank.checksum != reports_[0].checksum; });
+    const auto first = static_cast<size_t>(first_with_data());
+    return !any(
+        [this, first](const RankReport& rank) { return rank.state == RankState::kWithData && rank.checksum != reports_[first].checksum; });
   }
   // How often the optimiser has stepped on two ranks with data that differ in this; empty if none do.
   std::string difference_of_optimizer_steps() const;

@@ -154,6 +154,11 @@ class Engine(TestCase):
             train(model, optimizer, range(1 + dist.get_rank()))
         self.assertEqual(unlike(parameters_of(model)), 0)
 
+        audited = firkin.DataParallel(seeded(two_linear_layers), audit_every=1)
+        with audited.join():  # meanwhile one rank has old parameters
+            train(audited, sgd(audited.parameters()), range(1 + 3 * dist.get_rank()))
+        audited.audit()
+
     @on_ranks(2)
     def test_bad_batches_in_a_row_fail_their_own_steps_and_name_the_rank(self):
         model, good = firkin.DataParallel(seeded(Fragile), cap_mib=1), []
