@@ -226,7 +226,7 @@ const auto kKinds = testing::Values(Kind{"sgd", {}}, Kind{"adamw", {.optimizer =
 const auto name_of_kind = [](const auto& test) { return std::string(std::get<Kind>(test.param).name); };
 
 INSTANTIATE_TEST_SUITE_P(EightSteps, Late, testing::Combine(kKinds, testing::Values(8)), name_of_kind);
-INSTANTIATE_TEST_SUITE_P(Full, Late, testing::Combine(kKinds, testing::Values(25)), name_of_kind);
+INSTANTIATE_TEST_SUITE_P(Full, Late, testing::Combine(kKinds, testing::Values(50)), name_of_kind);
 
 // Gradients are clipped by the norm of all of them, wherever a rank has which.
 TEST(LateClipping, IsByTheGlobalNorm) {
