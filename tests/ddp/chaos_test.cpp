@@ -21,7 +21,7 @@ TEST(Chaos, OtherSequencesInEveryCommit) {
 }
 
 TEST(ChaosFull, TheSameSequencesAlways) {
-  expect_no_chaos(0, 80);
+  expect_no_chaos(0, 150);
 }
 
 }  // namespace

@@ -40,7 +40,7 @@ TEST(StreamsChaos, OtherSequencesInEveryCommit) {
 }
 
 TEST(StreamsChaosFull, TheSameSequencesAlways) {
-  expect_no_chaos(0, 30);
+  expect_no_chaos(0, 60);
 }
 
 }  // namespace
