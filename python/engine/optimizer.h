@@ -45,13 +45,12 @@ inline py::dict copy_of_options(const py::dict& group) {
 // Writes into tensors that the group has, because the program may hold them.
 inline void assign_options(py::dict group, const py::dict& from) {
   const at::NoGradGuard no_grad;
-  for (const auto& [name, value] : from) {
+  for (const auto& [name, value] : copy_of_options(from)) {
     const py::object now = group.attr("get")(name);
     if (THPVariable_Check(value.ptr()) && THPVariable_Check(now.ptr())) {
       THPVariable_Unpack(now.ptr()).copy_(THPVariable_Unpack(value.ptr()));
     } else {
-      group[name] =
-          THPVariable_Check(value.ptr()) ? py::cast(THPVariable_Unpack(value.ptr()).clone()) : py::reinterpret_borrow<py::object>(value);
+      group[name] = value;
     }
   }
 }

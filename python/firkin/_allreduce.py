@@ -110,8 +110,8 @@ def measure_all_reduce(
     time_budget_s: the time in all, exceeded only if two rounds of single calls take longer.
 
     Sizes take turns, in an order shuffled by `seed`. A sample is the time of the slowest rank. Results are checked element
-    by element. Every rank gets the same table. Memory per rank: twice the largest size but
-    at most 256 MiB, or the largest size itself if that is more.
+    by element. Every rank gets the same table. Memory per rank: twice the largest size but at most 256 MiB, or the
+    largest size itself if that is more.
 
     Raises InputError without a process group, with one rank, and for an invalid size or time_budget_s.
     """
