@@ -29,9 +29,8 @@ std::optional<Chart> curve_chart(const Results& results);
 std::optional<Chart> predicted_chart(const Results& results);
 
 // ---- Templates: the entries of charts.json, with data sets that code fills; "config" is the look that all share.
-// tests/report/chart_examples.json has rows for each.
 //
-//   json spec = filled_chart("chunks", {{"chunks", rows}});  // rows: an array of objects with the examples' fields
+//   json spec = filled_chart("chunks", {{"chunks", rows}});  // rows: an array of objects with the fields that it draws
 //   set_param(spec, "key", {"measured"});                    // a value that the template names among its "params"
 
 // The file as it stands: the templates by their names ("allreduce", "chunks", ...), and "config".

@@ -53,6 +53,7 @@ class Matrix(Steps):
             self.assertIn("ratio_to_torch", by_setting[("bucketed", 0.05)])
             self.assertEqual(by_setting[("flat", None)]["buckets"], 1)
             self.assertEqual(len(configuration["samples"]["step_s"]), len(rows))
+        self.assert_read_whole("steps")
 
     def test_a_configuration_that_does_not_fit_is_skipped_by_all_ranks_and_said(self):
         # A process of LibTorch takes 200 MiB, 256 tokens hardly more, and 16,384 far more than another 35.
@@ -63,6 +64,7 @@ class Matrix(Steps):
         self.assertIn("out of memory (skipping this config): estimated", result.stdout)
         status = {(c["model"]["batch_size"], c["model"]["sequence_length"]): c["status"] for c in self.results()["configurations"]}
         self.assertEqual(status, {(16, 16): "measured", (16, 1024): "out of memory"})
+        self.assert_read_whole("steps")
 
     def test_an_interrupted_matrix_is_a_valid_file_and_resumes(self):
         shape = ["--batch", "1", "--sequence", "16,24,32", "--strategies", "flat", "--out", str(self.out)]

@@ -73,6 +73,7 @@ class AllReduce(Bench):
             self.assertAlmostEqual(row["busbw_bytes_per_s"], row["bytes"] / row["median_s"])  # 2 (n - 1) / n is 1 for two ranks
         self.assertEqual(json.loads((self.out / "results.json").read_text()), answer)
         self.assertEqual([row["bytes"] for row in self.rows("allreduce.csv")], ["4", "128", "4096"])
+        self.assert_read_whole("allreduce")
 
 
 class Chunks(Bench):
@@ -89,7 +90,7 @@ class Chunks(Bench):
         files = sorted(f.name for f in self.out.iterdir() if not f.name.startswith("."))
         self.assertEqual(files, ["report.html", "results.json"])
         self.assertEqual([row["chunk_elements"] for row in answer["chunks"]], [256, 1024, 4096])
-        self.assertIn("chart-chunks", (self.out / "report.html").read_text())
+        self.assert_read_whole("chunks")
 
 
 class ChunksFull(Bench):
@@ -114,6 +115,7 @@ class Collectives(Bench):
             self.assertEqual("ratio_to_allreduce" in row, row["collective"] != "all_reduce")
         self.assertEqual(json.loads((self.out / "results.json").read_text()), answer)
         self.assertIn("reduce_scatter", (self.out / "report.html").read_text())
+        self.assert_read_whole()
 
     def test_a_size_beyond_the_memory_is_refused(self):
         self.assert_refused("bench", "collectives", "--end", "4TiB", mentions="a third of the memory of a rank")
@@ -128,6 +130,7 @@ class Collectives(Bench):
 class Layers(Bench):
     def test_writes_a_profile_that_predict_reads(self):
         self.bench("layers", "--ranks", "2", "--steps", "6", *TINY_MODEL)
+        self.assert_read_whole()
         tensors = self.rows("tensors.csv")
         self.assertEqual(len(tensors), 2 * 9 + 3)
         self.assertEqual(tensors[-1]["name"], "token_embeddings.weight")

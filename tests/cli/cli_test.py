@@ -209,6 +209,7 @@ class Tune(Tuning):
         written = ["allreduce.csv", "report.html", "results.json", "tensors.csv"]
         self.assertEqual(sorted(f.name for f in self.out.iterdir() if not f.name.startswith(".")), written)
         self.assertEqual(sorted(answer["files"]), written)
+        self.assert_read_whole("curve", "allreduce")
 
     def test_everything_that_can_be_asked_for_in_text_fits_into_80_columns(self):
         process = self.start(*TINY_RUN, "--compare", "--sharded", "--quiet")

@@ -282,9 +282,8 @@ class Predict(OfGpt2Large):
         self.assertRegex(answer["started"], r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ$")
         self.assertTrue(answer["environment"]["firkin"])
         self.assertNotIn("seed", answer)
-        again = self.out / "again"
-        self.assertEqual(firkin("report", self.out / "results.json", "--out", again).returncode, 0)
-        self.assertEqual((again / "report.html").read_text(), (self.out / "report.html").read_text())
+        self.assert_read_whole("predicted")
+        self.assertEqual((self.folder / "again/report.html").read_text(), (self.out / "report.html").read_text())
 
     def test_bad_flags_and_files_exit_2_with_one_line(self):
         bad = self.out / "bad.csv"

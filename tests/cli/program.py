@@ -1,10 +1,16 @@
 """The program as a user starts it: what the tests of this folder share. FIRKIN names the binary."""
 
+import json
 import os
 import pathlib
+import re
 import subprocess
+import sys
 import tempfile
 import unittest
+
+sys.path.append(str(pathlib.Path(__file__).resolve().parents[2] / "tools"))
+from render_charts import charts_of_page, rendered  # noqa: E402
 
 FIRKIN = os.environ["FIRKIN"]
 DEADLINE_S = 300  # a hang; a busy machine takes minutes for what takes seconds
@@ -34,3 +40,17 @@ class InFolder(unittest.TestCase):
             self.assertEqual(len(result.stderr.splitlines()), 1, result.stderr)
             self.assertTrue(result.stderr.startswith("firkin: "), result.stderr)
             self.assertIn(mentions, result.stderr)
+
+    def assert_read_whole(self, *charts):
+        """`firkin report` reads all of the results that were written: they stand on its page, whose charts are these, and draw."""
+        result = firkin("report", self.out / "results.json", "--out", self.folder / "again")
+        self.assertEqual(result.returncode, 0, result.stderr)
+        page = (self.folder / "again/report.html").read_text(encoding="utf-8")
+        island = re.search(r'<script type="application/json" id="results">(.*?)</script>', page, re.DOTALL)
+        self.assertEqual(json.loads(island[1]), json.loads((self.out / "results.json").read_text()))
+        drawn = charts_of_page(page)
+        self.assertEqual(tuple(drawn), charts)
+        for name, spec in drawn.items():
+            svg = rendered(spec, "svg").decode()
+            self.assertGreater(svg.count("<path"), 5, name)
+            self.assertIsNone(re.search(r".{60}(NaN|undefined|null)", svg), name)

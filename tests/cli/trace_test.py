@@ -45,7 +45,7 @@ class Trace(Traced):
                 self.assertLessEqual(rank["overlapped_s"], rank["communication_s"])
                 self.assertLess(rank["compute_s"], rank["step_s"])
                 self.assertEqual(rank["communication_s"] > 0, one["strategy"] != "none")
-        self.assertIn("chart-timeline", (self.out / "report.html").read_text())
+        self.assert_read_whole("timeline")
 
     def test_a_replay_under_ordered_shows_forward_waits_and_the_optimiser(self):
         """Four tensors that take longer on the link than anything else: forward must wait."""

@@ -13,9 +13,17 @@ import unittest
 from browser import CHROMIUM, open_page, requests_elsewhere
 
 FIRKIN = os.environ["FIRKIN"]
-DATA = pathlib.Path(__file__).parent / "data"
+TUNE = pathlib.Path(__file__).parent / "data/tune.json"
 REPORT_CHARTS = ["curve", "allreduce"]
+TINY = ["--d-model", "32", "--d-ff", "64", "--num-layers", "2", "--batch", "1", "--sequence", "16"]
 LAPTOP, TELEPHONE = (1280, 800), (390, 844)
+MEASURED = {  # commands, and the charts of their pages
+    ("bench", "allreduce", "-e", "4K", "--time", "0.5"): ["allreduce"],
+    ("bench", "chunks", "--elements", "4096", "--time", "0.5"): ["chunks"],
+    ("bench", "layers", "--steps", "6", *TINY): [],
+    ("bench", "step", "--strategies", "flat,bucketed", "--blocks", "4", *TINY): ["steps"],
+    ("trace", "--strategies", "naive,overlap", *TINY): ["timeline"],
+}  # fmt: skip
 
 
 def setUpModule():  # noqa: N802: unittest's name
@@ -58,7 +66,7 @@ class Browser:
 
 class Page(Browser, unittest.TestCase):
     def test_all_charts_draw_and_the_setting_to_paste_has_a_menu_of_frameworks(self):
-        document = self.check(self.page_of(DATA / "tune.json"), LAPTOP, REPORT_CHARTS)
+        document = self.check(self.page_of(TUNE), LAPTOP, REPORT_CHARTS)
         section = re.search(r'<section class="paste".*?</section>', document, re.DOTALL)[0]
         self.assertGreaterEqual(section.count("<option"), 7)
         self.assertEqual(len(re.findall(r'<div data-tool="[^"]+">', section)), 1)  # the others are hidden
@@ -67,24 +75,24 @@ class Page(Browser, unittest.TestCase):
 
 class EveryPageFull(Browser, unittest.TestCase):
     def test_every_command_on_a_laptop_and_on_a_telephone(self):
-        files = sorted(DATA.glob("*.json"))
-        self.assertGreaterEqual(len(files), 6)
-        for file in files:
-            page = self.page_of(file)
+        pages = [(self.page_of(TUNE), REPORT_CHARTS)]
+        (self.folder / "t.csv").write_text("name,bytes,ready_s\n" + "".join(f"w{i},{1 << 20},{i / 100}\n" for i in range(40)))
+        (self.folder / "a.csv").write_text("bytes,world_size,median_s\n1024,8,0.001\n1073741824,8,0.5\n")
+        commands = {("predict", "--tensors", "t.csv", "--allreduce", "a.csv"): ["predicted"]}
+        if pathlib.Path(FIRKIN).with_name("firkin-measure").exists():  # a build with LibTorch
+            commands |= MEASURED
+        for number, (words, charts) in enumerate(commands.items()):
+            self.run_firkin(*words, "--out", str(number))
+            pages.append((self.folder / str(number) / "report.html", charts))
+        for page, charts in pages:
             for window in (LAPTOP, TELEPHONE):
-                with self.subTest(page=file.stem, window=window):
-                    self.check(page, window, REPORT_CHARTS if file.stem == "tune" else ())
+                with self.subTest(charts=charts, window=window):
+                    self.check(page, window, charts)
 
     def test_on_a_telephone_the_setting_to_paste_is_not_cut(self):
-        page = self.page_of(DATA / "tune.json")
+        page = self.page_of(TUNE)
         measured = "document.body.dataset.cut = [...document.querySelectorAll('.paste pre')].filter(pre => pre.scrollWidth > pre.clientWidth).length"
         text = re.sub(r'<meta http-equiv="Content-Security-Policy"[^>]*>', "", page.read_text(encoding="utf-8"))
         page.write_text(text.replace("</body>", f"<script>{measured}</script></body>"), encoding="utf-8")
         document, _ = self.open(page, TELEPHONE)
         self.assertIn('data-cut="0"', document)
-
-    def test_the_curve_of_a_prediction_draws(self):
-        (self.folder / "t.csv").write_text("name,bytes,ready_s\n" + "".join(f"w{i},{1 << 20},{i / 100}\n" for i in range(40)))
-        (self.folder / "a.csv").write_text("bytes,world_size,median_s\n1024,8,0.001\n1073741824,8,0.5\n")
-        self.run_firkin("predict", "--tensors", "t.csv", "--allreduce", "a.csv", "--out", ".")
-        self.check(self.folder / "report.html", LAPTOP, ["predicted"])

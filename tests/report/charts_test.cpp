@@ -1,9 +1,9 @@
-// The charts as data: what fills which template. That the templates draw is chart_templates_test.py's and browser_test.py's to say.
+// The charts as data: what fills which template. That they draw is for the tests of the commands (tests/cli) and browser_test.py to say.
 #include <gmock/gmock.h>
 
 #include <limits>
 
-#include "firkin/base/file.h"
+#include "../results/example_results.h"
 #include "firkin/plan/uncertainty.h"
 #include "report/charts.h"
 
@@ -17,10 +17,6 @@ using testing::HasSubstr;
 using testing::Not;
 using testing::StartsWith;
 
-Results tune_results() {
-  return results_from_json(json::parse(read_file(FIRKIN_SOURCE_DIR "/tests/report/data/tune.json")));
-}
-
 std::vector<std::string> strings_in(const json& value) {
   if (value.is_string()) return {value.get<std::string>()};
   std::vector<std::string> strings;
@@ -29,11 +25,6 @@ std::vector<std::string> strings_in(const json& value) {
     for (std::string& text : strings_in(child)) strings.push_back(std::move(text));
   }
   return strings;
-}
-
-json examples_of(const std::string& name) {
-  static const json kExamples = json::parse(read_file(FIRKIN_SOURCE_DIR "/tests/report/chart_examples.json"));
-  return kExamples.at(name);
 }
 
 json param(const json& spec, const std::string& name) {
@@ -58,15 +49,6 @@ json rows_of(const Results& results, const std::string& id, const std::string& d
   return chart_of(results, id).spec["datasets"][dataset];
 }
 
-TEST(Charts, EveryTemplateHasExampleRows) {
-  for (const auto& [name, spec] : chart_templates().items()) {
-    if (name == "config") continue;
-    const json datasets = spec.at("datasets"), examples = examples_of(name);
-    EXPECT_EQ(examples.size(), datasets.size()) << name;
-    for (const auto& [dataset, rows] : datasets.items()) EXPECT_FALSE(examples.at(dataset).empty()) << name << ": " << dataset;
-  }
-}
-
 TEST(Charts, EveryColourIsAVariableOfThePage) {
   for (const auto& [name, spec] : chart_templates().items()) {
     EXPECT_THAT(strings_in(spec), Contains(StartsWith("var(--chart-"))) << name;
@@ -79,19 +61,6 @@ TEST(Charts, OnlyTheDataSetsOfATemplateCanBeFilled) {
   EXPECT_THROW(filled_chart("allreduce", {{"points", json::array()}}), std::logic_error);
   json spec = filled_chart("curve", {{"predicted", {}}, {"measured", {}}, {"levels", {}}, {"best", {}}});
   EXPECT_THROW(set_param(spec, "fitted", 1), std::logic_error);
-}
-
-TEST(Charts, RowsHaveTheFieldsOfTheExamples) {
-  for (const Chart& chart : charts_for(tune_results())) {
-    const json examples = examples_of(chart.id);
-    for (const auto& [dataset, rows] : chart.spec["datasets"].items()) {
-      json known;
-      for (const json& example : examples.at(dataset)) known.update(example);
-      for (const json& row : rows) {
-        for (const auto& [field, value] : row.items()) EXPECT_TRUE(known.contains(field)) << chart.id << ": " << dataset << ": " << field;
-      }
-    }
-  }
 }
 
 TEST(Charts, TheCurveMarksTheChosenCapAndHoldsItWithinItsAxis) {

@@ -2,7 +2,7 @@
 
 #include <gmock/gmock.h>
 
-#include "firkin/base/file.h"
+#include "../results/example_results.h"
 #include "report/charts.h"
 #include "results/field.h"
 
@@ -12,14 +12,6 @@ namespace {
 using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::Not;
-
-nlohmann::json tune_document() {
-  return nlohmann::json::parse(read_file(FIRKIN_SOURCE_DIR "/tests/report/data/tune.json"));
-}
-
-Results tune_results() {
-  return results_from_json(tune_document());
-}
 
 // The text of the page's data island.
 std::string island_of(const std::string& page) {
@@ -189,7 +181,7 @@ TEST(Report, TheCardOfATuningHoldsOnlyWhatHelpsToAct) {
 TEST(Report, TheAnswerIsTheFirstAndTheLastThingInTheTerminal) {
   Results chunks;
   chunks.chunks = {{.chunk_bytes = 1 << 20, .calls = 8, .total_s = 0.02}};
-  const Results predicted = results_from_json(nlohmann::json::parse(read_file(FIRKIN_SOURCE_DIR "/tests/report/data/predict.json")));
+  const Results predicted = predicted_results();
   for (const Results& results : {predicted, chunks}) {
     const std::string text = results_in_text(results), start = summarize(results).heading.substr(0, 20);
     EXPECT_THAT(text, testing::StartsWith(start));
@@ -234,7 +226,7 @@ TEST(Report, TuneAndPredictSayWhereOnTheMapTheyLie) {
 }
 
 TEST(Report, TheHighlightedRowOfAPredictionIsTheCapOfTheHeadline) {
-  const Results results = results_from_json(nlohmann::json::parse(read_file(FIRKIN_SOURCE_DIR "/tests/report/data/predict.json")));
+  const Results results = predicted_results();
   Prediction prediction = *results.prediction;
   const auto rows = [&] {
     std::string text;
@@ -242,27 +234,27 @@ TEST(Report, TheHighlightedRowOfAPredictionIsTheCapOfTheHeadline) {
     for (const Table::Row& row : tables[0].rows) text += (row.highlighted ? "*" : "") + row.cells[0] + " ";
     return text;
   };
-  EXPECT_THAT(summarize(results).heading, HasSubstr("bucket_cap_mb=7"));
-  EXPECT_EQ(rows(), "1 4 *7 25 ");
-  prediction.curve[1].cap_bytes = 7 << 20;
+  EXPECT_THAT(summarize(results).heading, HasSubstr("bucket_cap_mb=4"));
+  EXPECT_EQ(rows(), "1 *4 7 25 ");
+  prediction.curve[1].cap_bytes = 4 << 20;
   prediction.curve[1].buckets = prediction.best_uniform.buckets;
-  EXPECT_EQ(rows(), "1 *7 25 ");
+  EXPECT_EQ(rows(), "1 *4 25 ");
 }
 
 TEST(Report, TheHeadlineOfAPredictionIsItsGainOverPyTorchsDefault) {
-  Results results = results_from_json(nlohmann::json::parse(read_file(FIRKIN_SOURCE_DIR "/tests/report/data/predict.json")));
+  Results results = predicted_results();
   Prediction& prediction = *results.prediction;
   prediction.best_uniform.time_s = 0.75;
   prediction.best_uniform.exposed_s = 0.25;
   prediction.baselines = {{.name = "pytorch", .description = {}, .plan = prediction.best_uniform}};
   prediction.baselines[0].plan.time_s = 1;
-  EXPECT_EQ(summarize(results).heading, "Set bucket_cap_mb=7: backward is predicted to take 25.0 % less time than with PyTorch's default.");
+  EXPECT_EQ(summarize(results).heading, "Set bucket_cap_mb=4: backward is predicted to take 25.0 % less time than with PyTorch's default.");
   EXPECT_THAT(summarize(results).certainty, HasSubstr("backward takes 750 ms, 250 ms of it exposed communication"));
   prediction.baselines[0].plan.time_s = 0.75;
   EXPECT_EQ(summarize(results).heading, "Keep PyTorch's default: no cap is predicted to shorten backward.");
   EXPECT_EQ(summarize(results).settings.front().setting, "DistributedDataParallel(model)");
   prediction.baselines.clear();
-  EXPECT_EQ(summarize(results).heading, "Set bucket_cap_mb=7: backward is predicted to take 750 ms.");
+  EXPECT_EQ(summarize(results).heading, "Set bucket_cap_mb=4: backward is predicted to take 750 ms.");
 }
 
 TEST(Report, APredictionIsFourParagraphsBesideItsTables) {
