@@ -93,32 +93,25 @@ class MeanHook : public c10d::CppCommHookInterface<ProcessGroup> {
       said += fmt::format(" {}", gradients[i].numel());
     }
     said += fmt::format(" of {}; ", bucket.getBuffer().numel());
-    before();
     const auto sum = start_all_reduce(state_, bucket.getBufferRef())->getFuture();
     return sum->then(
-        [size = state_.size, after = after](c10::ivalue::Future& future) -> c10::IValue {  // may be called when the hook is gone
-          after();
+        [size = state_.size](c10::ivalue::Future& future) -> c10::IValue {     // may be called when the hook is gone
           return c10d::detail::parseCppCommHookResult(future.value()) / size;  // in memory of its own
         },
         c10::TensorType::get());
   }
 
-  std::function<void()> before = [] {};
-  std::function<void()> after = [] {};
   std::string said;
 };
 
-DataParallelOptions with_hook(const std::shared_ptr<MeanHook>& hook) {
-  DataParallelOptions options = with_strategy("bucketed", 32);
-  options.gradient_hook = comm_hook("mean", hook);
-  return options;
-}
-
+// Hooks that fail or are refused: tests/python/comm_hooks_test.py.
 TEST(CommHook, SeesWholeBucketsInOrderAndItsResultBecomesTheGradients) {
   run_ranks(2, [](const ProcessGroup& group) {
     Parameters module({3, 5, 2});  // 20 + 12 bytes, and 8: in the first step in reverse order
     const auto hook = std::make_shared<MeanHook>(group);
-    DataParallel ddp(module, group, with_hook(hook));
+    DataParallelOptions options = with_strategy("bucketed", 32);
+    options.gradient_hook = comm_hook("mean", hook);
+    DataParallel ddp(module, group, options);
     for (int step = 0; step < 3; ++step) {
       hook->said.clear();
       module.zero_grad();
@@ -126,87 +119,6 @@ TEST(CommHook, SeesWholeBucketsInOrderAndItsResultBecomesTheGradients) {
       module.expect_gradients(kMean);
     }
     EXPECT_THAT(hook->said, Eq("0: 2 5 of 7; 1 last: 3 of 3; "));
-  });
-}
-
-struct Failure {
-  const char* when;
-  bool in_call = false;  // or in what is chained to the future
-  bool on_every_rank = false;
-  bool is_lost_afterwards = false;
-};
-
-TEST(CommHook, AFailureIsAFailedStepOnEveryRank) {
-  for (const Failure& failure :
-       {Failure{.when = "in the future"}, Failure{.when = "in the call, everywhere", .in_call = true, .on_every_rank = true},
-        Failure{.when = "in the call, on one rank", .in_call = true, .is_lost_afterwards = true}}) {
-    SCOPED_TRACE(failure.when);
-    run_ranks(2, [&failure](const ProcessGroup& group) {
-      Parameters module({3, 5, 2});
-      const auto hook = std::make_shared<MeanHook>(group);
-      DataParallel ddp(module, group, with_hook(hook));
-      const auto step = [&] {
-        module.zero_grad();
-        module.loss(rank_value(group)).backward();
-      };
-      step();
-      const bool fails = failure.on_every_rank || group.rank == 1;
-      const auto fail = [] { throw std::runtime_error("boom"); };
-      if (fails) (failure.in_call ? hook->before : hook->after) = fail;
-      if (fails) {
-        EXPECT_THAT(step, ThrowsMessage<std::runtime_error>(HasSubstr("boom")));
-      } else {
-        EXPECT_THAT(step, ThrowsMessage<StepError>(AllOf(HasSubstr("step 1 failed on rank 1"), HasSubstr("boom"))));
-      }
-      module.expect_no_gradients();
-      hook->before = hook->after = [] {};
-      if (failure.is_lost_afterwards) {
-        EXPECT_THAT(step, ThrowsMessage<GroupError>(HasSubstr("failed on rank 1 while other ranks waited")));
-      } else {
-        step();
-        module.expect_gradients(kMean);
-      }
-    });
-  }
-}
-
-TEST(CommHook, ABackwardThatThrowsLeavesNoRankWaiting) {
-  run_ranks(2, [](const ProcessGroup& group) {
-    Parameters module({3, 5, 2});
-    DataParallel ddp(module, group, with_hook(std::make_shared<MeanHook>(group)));
-    const auto step = [&] {
-      module.zero_grad();
-      module.loss(rank_value(group)).backward();
-    };
-    step();
-    if (group.rank == 1) {
-      ddp.abandon_step("no data");
-    } else {
-      EXPECT_THAT(step, ThrowsMessage<StepError>(HasSubstr("no data")));
-    }
-    step();
-    module.expect_gradients(kMean);
-  });
-}
-
-TEST(CommHook, IsRefusedWhereAFailureCouldNotFailTheStep) {
-  run_ranks(1, [](const ProcessGroup& group) {
-    const auto refusal = [&](auto change) {
-      Parameters module({4});
-      DataParallelOptions options = with_hook(std::make_shared<MeanHook>(group));
-      change(options);
-      try {
-        const DataParallel ddp(module, group, options);
-      } catch (const InputError& error) {
-        return std::string(error.what());
-      }
-      return std::string();
-    };
-    for (const char* strategy : {"naive", "flat", "overlap", "ordered", "sharded"}) {
-      EXPECT_THAT(refusal([&](auto& options) { options.strategy = find_strategy(strategy); }),
-                  AllOf(HasSubstr("hook mean"), HasSubstr(strategy), HasSubstr("expected bucketed or planned")));
-    }
-    EXPECT_THAT(refusal([](auto& options) { options.buckets = automatic(); }), HasSubstr("expected a cap or a plan"));
   });
 }
 
@@ -219,25 +131,6 @@ struct Users : torch::autograd::PostAccumulateGradHook {
 
 void set_users_hook(const at::Tensor& tensor, std::function<void(const at::Tensor&)> call) {
   torch::autograd::impl::set_post_acc_grad_hooks(tensor, std::make_unique<Users>(std::move(call)));
-}
-
-TEST(ParameterHooks, AUsersHookSeesTheRanksOwnGradientAndEveryRankGetsTheMean) {
-  for (const bool before : {true, false}) {
-    run_ranks(2, [&](const ProcessGroup& group) {
-      TwoParameters module;
-      at::Tensor seen;
-      const auto hook = [&](const at::Tensor& tensor) { seen = tensor.grad().clone(); };
-      if (before) set_users_hook(module.a, hook);
-      DataParallel ddp(module, group);
-      if (!before) set_users_hook(module.a, hook);
-      for (int step = 0; step < 3; ++step) {
-        module.zero_grad();
-        module.loss(rank_value(group)).backward();
-        EXPECT_TRUE(at::equal(seen, at::full({4}, rank_value(group))));
-        module.expect_gradients(kMean);
-      }
-    });
-  }
 }
 
 TEST(ParameterHooks, AHookThatTakesAGradientFailsTheStepOnEveryRank) {

@@ -141,6 +141,18 @@ class CommHooks(TestCase):
                 self.assertEqual(said[2], (None, ""))
 
     @on_ranks(2)
+    def test_a_step_that_one_rank_abandons_leaves_no_hook_waiting(self):
+        model = firkin.DistributedDataParallel(layers())
+        model.register_comm_hook(None, default_hooks.allreduce_hook)
+        for step in range(3):
+            model.zero_grad()
+            if step == 1 and dist.get_rank() == 1:
+                model.abandon_step("no data")
+            else:
+                kind, said = raised(lambda: loss_of(model, step).backward())  # noqa: B023
+                self.assertEqual((kind, "no data" in said), ("StepError", True) if step == 1 else (None, False), said)
+
+    @on_ranks(2)
     def test_is_refused_with_a_reason_where_it_cannot_be(self):
         late = firkin.DistributedDataParallel(layers())
         loss_of(late, 0).backward()
