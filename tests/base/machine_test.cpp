@@ -1,12 +1,9 @@
 // What the kernel's files say of this machine and of what a control group leaves of it, in a folder that looks like /.
 #include "firkin/base/machine.h"
 
-#include <gmock/gmock.h>
 #include <sched.h>
 
-#include <limits>
-#include <thread>
-
+#include "../test.h"
 #include "temporary_folder.h"
 
 namespace firkin {
@@ -65,7 +62,7 @@ TEST(AllowedCpus, FollowTheAffinityMask) {
     CPU_ZERO(&mask);
     CPU_SET(first, &mask);
     ASSERT_EQ(sched_setaffinity(0, sizeof mask, &mask), 0);
-    EXPECT_THAT(allowed_cpus(), testing::ElementsAre(first));
+    EXPECT_THAT(allowed_cpus(), ElementsAre(first));
     EXPECT_EQ(usable_cpus(), 1);
   })
       .join();
@@ -97,7 +94,7 @@ TEST(Gpus, AreNamedByTheirDriver) {
   folder.write("proc/driver/nvidia/version",
                "NVRM version: NVIDIA UNIX x86_64 Kernel Module  570.86.15  Tue Jan 21 2025\nGCC version:  12.3\n");
   const GpuState gpus = gpu_state(folder.path);
-  EXPECT_THAT(gpus.models, testing::SizeIs(2));
+  EXPECT_THAT(gpus.models, SizeIs(2));
   EXPECT_EQ(describe(gpus), "2 x NVIDIA H100 80GB HBM3, driver 570.86.15");
 }
 

@@ -1,23 +1,15 @@
 #include "firkin/base/progress.h"
 
+#include "../test.h"
+
 #include <fcntl.h>
-#include <gmock/gmock.h>
 #include <stdlib.h>
 #include <sys/ioctl.h>
 #include <termios.h>
 #include <unistd.h>
 
-#include <string>
-#include <vector>
-
 namespace firkin {
 namespace {
-
-using testing::ElementsAre;
-using testing::EndsWith;
-using testing::HasSubstr;
-using testing::Not;
-using testing::StartsWith;
 
 // A terminal of `columns` columns, and what was written to it.
 class Terminal {

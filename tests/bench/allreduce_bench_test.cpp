@@ -1,10 +1,8 @@
 // Bookkeeping of the all-reduce benchmark, and sums that are known; how fast anything was is never checked.
 #include "bench/allreduce_bench.h"
 
-#include <gmock/gmock.h>
-
 #include "../comm/thread_ranks.h"
-#include "firkin/base/error.h"
+#include "../test.h"
 #include "firkin/base/units.h"
 #include "firkin/stats/estimates.h"
 
@@ -12,11 +10,6 @@
 
 namespace firkin {
 namespace {
-
-using testing::Each;
-using testing::ElementsAre;
-using testing::Gt;
-using testing::SizeIs;
 
 // In less a busy machine has no time for queues of calls, from which gaps are taken.
 constexpr double kTimeForQueues = 1.5;  // seconds

@@ -1,22 +1,12 @@
 #include "bench/ready_profile.h"
 
-#include <gmock/gmock.h>
-
-#include <thread>
-
 #include "../comm/thread_ranks.h"
+#include "../test.h"
 #include "bench/step_bench.h"
 #include "small_workload.h"
 
 namespace firkin {
 namespace {
-
-using testing::Each;
-using testing::ElementsAre;
-using testing::Ge;
-using testing::Gt;
-using testing::IsEmpty;
-using testing::SizeIs;
 
 std::vector<std::string> names_of(const LayerProfile& profile) {
   std::vector<std::string> names;

@@ -1,8 +1,7 @@
 // Gradients exist once, counted in the allocator.
-#include <fmt/format.h>
-#include <gtest/gtest.h>
 
 #include "../comm/thread_ranks.h"
+#include "../test.h"
 #include "bench/step_bench.h"
 #include "firkin/ddp/data_parallel.h"
 #include "model/transformer_config.h"
@@ -170,8 +169,8 @@ TEST_P(MemoryEstimates, AreWithin15PercentOfWhatIsMeasured) {
 }
 
 const auto name_of_shape = [](const auto& test) { return std::string(test.param.name); };
-INSTANTIATE_TEST_SUITE_P(Small, MemoryEstimates, testing::Values(kShapes[0], kShapes[3]), name_of_shape);
-INSTANTIATE_TEST_SUITE_P(Full, MemoryEstimates, testing::ValuesIn(kShapes), name_of_shape);
+INSTANTIATE_TEST_SUITE_P(Small, MemoryEstimates, Values(kShapes[0], kShapes[3]), name_of_shape);
+INSTANTIATE_TEST_SUITE_P(Full, MemoryEstimates, ValuesIn(kShapes), name_of_shape);
 
 TEST(StepMemory, OfARankAloneHasNoBuckets) {
   const TransformerConfig config = kShapes[0].config;

@@ -1,8 +1,7 @@
 #include "bench/step_trace.h"
 
-#include <gtest/gtest.h>
-
 #include "../comm/thread_ranks.h"
+#include "../test.h"
 #include "firkin/ddp/data_parallel.h"
 #include "small_workload.h"
 

@@ -1,15 +1,12 @@
 // c10d::Reducer as experiments have it, and that our buckets compute what it computes.
-#include <fmt/format.h>
-#include <gmock/gmock.h>
 
 #include "../ddp/known_gradients.h"
 #include "../pairwise.h"
+#include "../test.h"
 #include "bench/step_bench.h"
 
 namespace firkin {
 namespace {
-
-using testing::ElementsAre;
 
 constexpr int kSteps = 5;
 
@@ -141,11 +138,9 @@ std::string name_of_setup(const testing::TestParamInfo<Setup>& info) {
   const auto& [model, optimizer, dtype, world_size] = info.param;
   return fmt::format("{}{}With{}On{}", model, c10::toString(dtype), optimizer, world_size);
 }
-INSTANTIATE_TEST_SUITE_P(Pairs, OurBuckets, testing::ValuesIn(pairwise(test_model_names(), kOptimizers, kDtypes, kWorlds)), name_of_setup);
+INSTANTIATE_TEST_SUITE_P(Pairs, OurBuckets, ValuesIn(pairwise(test_model_names(), kOptimizers, kDtypes, kWorlds)), name_of_setup);
 INSTANTIATE_TEST_SUITE_P(Full, OurBuckets,
-                         testing::Combine(testing::ValuesIn(test_model_names()), testing::ValuesIn(kOptimizers), testing::ValuesIn(kDtypes),
-                                          testing::ValuesIn(kWorlds)),
-                         name_of_setup);
+                         Combine(ValuesIn(test_model_names()), ValuesIn(kOptimizers), ValuesIn(kDtypes), ValuesIn(kWorlds)), name_of_setup);
 
 }  // namespace
 }  // namespace firkin

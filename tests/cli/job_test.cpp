@@ -1,12 +1,8 @@
 // The job that ranks of the program train: a language model on windows of a text.
 #include "../../src/cli/job.h"
 
-#include <fmt/format.h>
-#include <gtest/gtest.h>
-
-#include <numeric>
-
 #include "../base/temporary_folder.h"
+#include "../test.h"
 
 #include <torch/torch.h>
 

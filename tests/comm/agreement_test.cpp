@@ -1,12 +1,11 @@
 // start_or(): what ranks agree on, in ceil(log2 W) hops; and waits of ranks that cross.
-#include <gmock/gmock.h>
 
 #include <atomic>
 #include <latch>
 
 #include "../../src/comm/group_state.h"
 #include "../../src/comm/group_store.h"
-#include "firkin/base/error.h"
+#include "../test.h"
 #include "thread_ranks.h"
 
 #include <torch/torch.h>
@@ -16,8 +15,6 @@ namespace {
 
 using namespace std::chrono_literals;
 using Clock = std::chrono::steady_clock;
-using testing::Each;
-using testing::HasSubstr;
 
 // The bytes of one rank: few bits are set, so that a rank that is left out shows.
 at::Tensor bytes_of_rank(int rank, int64_t call, int64_t count) {
@@ -108,7 +105,7 @@ TEST_P(Agreement, SendsOneMessagePerRound) {
   });
 }
 
-INSTANTIATE_TEST_SUITE_P(Worlds, Agreement, testing::Range(1, 8));
+INSTANTIATE_TEST_SUITE_P(Worlds, Agreement, Range(1, 8));
 
 TEST(AgreementOfRanks, TellsFuturesAndGivesItsTensor) {
   run_ranks(2, [](const ProcessGroup& group) {

@@ -1,16 +1,11 @@
 #include "firkin/comm/device.h"
 
-#include <gmock/gmock.h>
-
+#include "../test.h"
 #include "comm/group_store.h"
-#include "firkin/base/error.h"
 #include "thread_ranks.h"
 
 namespace firkin {
 namespace {
-
-using testing::HasSubstr;
-using testing::ThrowsMessage;
 
 ProcessGroup group_of_one(const GroupOptions& options) {
   return make_process_group(c10::make_intrusive<c10d::HashStore>(), 0, 1, options);
@@ -39,9 +34,8 @@ TEST_F(WithoutGpu, AutoIsTheCpu) {
 }
 
 TEST_F(WithoutGpu, CudaIsBadInputInOneLine) {
-  EXPECT_THAT(
-      [] { device_for_rank("cuda", 0); },
-      ThrowsMessage<InputError>(testing::AllOf(HasSubstr("device cuda: "), HasSubstr("; expected cpu"), testing::Not(HasSubstr("\n")))));
+  EXPECT_THAT([] { device_for_rank("cuda", 0); },
+              ThrowsMessage<InputError>(AllOf(HasSubstr("device cuda: "), HasSubstr("; expected cpu"), Not(HasSubstr("\n")))));
   EXPECT_THROW(group_of_one({.device = c10::Device(c10::kCUDA, 0)}), InputError);
 }
 
@@ -56,7 +50,7 @@ TEST_F(WithoutGpu, AGroupIsOnTheCpuOverGloo) {
 TEST_F(WithoutGpu, NcclIsBadInputInOneLine) {
   for (const char* backend : {"nccl", "cpu:gloo,cuda:nccl"}) {
     EXPECT_THAT([&] { group_of_one({.backend = backend}); },
-                ThrowsMessage<InputError>(testing::AllOf(HasSubstr(backend), HasSubstr("expected gloo"), testing::Not(HasSubstr("\n")))));
+                ThrowsMessage<InputError>(AllOf(HasSubstr(backend), HasSubstr("expected gloo"), Not(HasSubstr("\n")))));
   }
 }
 

@@ -1,11 +1,10 @@
 // What a rank hears when a collective fails: who is missing, and where.
-#include <gmock/gmock.h>
 
 #include <latch>
 
 #include "../../src/comm/group_state.h"
 #include "../../src/comm/group_store.h"
-#include "firkin/base/error.h"
+#include "../test.h"
 #include "thread_ranks.h"
 
 #include <torch/torch.h>
@@ -14,11 +13,6 @@ namespace firkin {
 namespace {
 
 using namespace std::chrono_literals;
-using testing::AllOf;
-using testing::Each;
-using testing::HasSubstr;
-using testing::Not;
-using testing::StartsWith;
 
 constexpr auto kLongTimeout = 60s;
 

@@ -1,15 +1,14 @@
 // The variables of launchers, which a test sets for itself.
 #pragma once
 
-#include <gtest/gtest.h>
 #include <unistd.h>
 
 #include <cstdlib>
 #include <cstring>
 #include <regex>
 #include <sstream>
-#include <string>
-#include <vector>
+
+#include "../test.h"
 
 namespace firkin {
 

@@ -1,5 +1,4 @@
 // Groups over a modelled link: the sums are real, and nothing is there before its time.
-#include <gmock/gmock.h>
 #include <sys/resource.h>
 
 #include <atomic>
@@ -7,6 +6,7 @@
 
 #include "../../src/comm/backends.h"
 #include "../base/temporary_folder.h"
+#include "../test.h"
 #include "firkin/comm/modelled_link.h"
 #include "thread_ranks.h"
 
@@ -17,8 +17,6 @@ namespace {
 
 using namespace std::chrono_literals;
 using Clock = std::chrono::steady_clock;
-using testing::ElementsAre;
-using testing::HasSubstr;
 
 // 1 Mbit/s of payload: 125 bytes take a millisecond.
 ModelledLink slow_link(int64_t world, double latency_s = 0) {
@@ -165,7 +163,7 @@ TEST(LinkedGroup, ARankThatDoesNotComeIsNamedLongBeforeTheLinksTime) {
     EXPECT_TRUE(first->getFuture()->hasError());
   });
   EXPECT_LT(Clock::now() - started, 60s);
-  EXPECT_THAT(losses[0], testing::AllOf(HasSubstr("rank 1 ("), HasSubstr("did not reach bucket 3 of step 17 [Gloo: ")));
+  EXPECT_THAT(losses[0], AllOf(HasSubstr("rank 1 ("), HasSubstr("did not reach bucket 3 of step 17 [Gloo: ")));
   EXPECT_EQ(losses[1], losses[0]);
 }
 
@@ -301,7 +299,7 @@ TEST_F(LinkTable, WithoutGapsIsAsSlowWhenItIsBusy) {
 }
 
 TEST_F(LinkTable, WithoutTheWorldSizeIsRefusedWithThoseThatItHas) {
-  EXPECT_THAT(refusal_of(file_, 16), testing::AllOf(HasSubstr("world size 16"), HasSubstr("2, 2048"), HasSubstr(file_)));
+  EXPECT_THAT(refusal_of(file_, 16), AllOf(HasSubstr("world size 16"), HasSubstr("2, 2048"), HasSubstr(file_)));
   EXPECT_THAT(refusal_of("no_such_file.csv"), HasSubstr("no_such_file.csv"));
 }
 

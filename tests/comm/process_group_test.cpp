@@ -1,12 +1,8 @@
 #include "firkin/comm/process_group.h"
 
-#include <gmock/gmock.h>
-
-#include <chrono>
 #include <latch>
-#include <thread>
 
-#include "firkin/base/error.h"
+#include "../test.h"
 #include "thread_ranks.h"
 
 #include <torch/torch.h>
@@ -50,7 +46,7 @@ TEST_P(Collectives, AllGatherGivesEveryRanksValuesToAll) {
     const auto rows = all_gather(group, {1.0 * group.rank, -0.5 * group.rank});
     ASSERT_EQ(rows.size(), static_cast<size_t>(group.size));
     for (int rank = 0; rank < group.size; ++rank) {
-      EXPECT_THAT(rows[static_cast<size_t>(rank)], testing::ElementsAre(1.0 * rank, -0.5 * rank));
+      EXPECT_THAT(rows[static_cast<size_t>(rank)], ElementsAre(1.0 * rank, -0.5 * rank));
     }
   });
 }
@@ -76,7 +72,7 @@ TEST_P(Collectives, AnAllGatherGivesEverySliceToAllAlsoInPlace) {
   });
 }
 
-INSTANTIATE_TEST_SUITE_P(Worlds, Collectives, testing::Values(1, 2, 3, 4));
+INSTANTIATE_TEST_SUITE_P(Worlds, Collectives, Values(1, 2, 3, 4));
 
 TEST(ProcessGroup, AnUnknownBackendIsBadInput) {
   EXPECT_THROW(make_process_group(c10::make_intrusive<c10d::HashStore>(), 0, 1, {.backend = "pigeon"}), InputError);
@@ -96,9 +92,9 @@ TEST(ProcessGroup, AnAdoptedOneTellsWhoIsMissing) {
   run_ranks(2, [](const ProcessGroup& theirs) {
     const ProcessGroup group = adopt_process_group(theirs.c10d, {.timeout = std::chrono::seconds(60)});
     const std::string loss = loss_of([&] { group.rank == 1 ? give_up(group, "a reason of its own") : all_reduce(group, at::ones({4})); });
-    EXPECT_THAT(loss, testing::HasSubstr("a reason of its own"));
+    EXPECT_THAT(loss, HasSubstr("a reason of its own"));
     if (group.rank == 0) {
-      EXPECT_THAT(loss, testing::HasSubstr("rank 1"));
+      EXPECT_THAT(loss, HasSubstr("rank 1"));
     }
   });
 }
@@ -134,7 +130,7 @@ TEST(ProcessGroup, ACollectiveOfNcclIsKnownByTheNameOfItsBackendAndNeverWaitedFo
     const Work work = start_all_reduce(group, at::empty({4}, at::kMeta));
     wait(group, work, "an all-reduce");
     work->wait(std::chrono::seconds(1));  // by someone else
-    EXPECT_THAT(nccl->waits, testing::ElementsAre(kNoTimeout, kNoTimeout));
+    EXPECT_THAT(nccl->waits, ElementsAre(kNoTimeout, kNoTimeout));
   });
 }
 
@@ -147,7 +143,7 @@ TEST(ProcessGroup, OfAnotherMakerThatHasNothingForTheCpuGetsAGlooOfItsOwn) {
     expect_sum(group);
     expect_sum(take_connections(group).group());
     EXPECT_EQ(group.c10d->getBackend(c10::kMeta), theirs->getBackend(c10::kMeta));
-    EXPECT_THAT(theirs->getDeviceTypes(), testing::ElementsAre(c10::Device(c10::kMeta)));  // left as it was
+    EXPECT_THAT(theirs->getDeviceTypes(), ElementsAre(c10::Device(c10::kMeta)));  // left as it was
   });
 }
 

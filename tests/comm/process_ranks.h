@@ -2,11 +2,7 @@
 // that waits for another in it would keep the other from ever coming.
 #pragma once
 
-#include <fmt/format.h>
-#include <gtest/gtest.h>
-
-#include <functional>
-
+#include "../test.h"
 #include "firkin/comm/process_group.h"
 #include "firkin/comm/rank_info.h"
 #include "firkin/comm/run_ranks.h"

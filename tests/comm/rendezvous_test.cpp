@@ -1,17 +1,13 @@
 // How ranks meet: several groups over one store, and who is to blame when a group cannot be formed.
 #include <arpa/inet.h>
-#include <fmt/format.h>
-#include <gmock/gmock.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include <array>
 #include <cstdlib>
-#include <thread>
 
 #include "../../src/comm/group_store.h"
-#include "firkin/base/error.h"
+#include "../test.h"
 #include "firkin/comm/process_group.h"
 #include "launcher_environment.h"
 #include "thread_ranks.h"
@@ -23,10 +19,6 @@ namespace firkin {
 namespace {
 
 using namespace std::chrono_literals;
-using testing::AllOf;
-using testing::ContainsRegex;
-using testing::HasSubstr;
-using testing::StartsWith;
 
 // A socket on loopback at a port that the system gives nobody else meanwhile. Unless it listens itself, who sets SO_REUSEADDR, as
 // LibTorch's store does, can listen there.

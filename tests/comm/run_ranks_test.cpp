@@ -1,13 +1,8 @@
 #include "firkin/comm/run_ranks.h"
 
-#include <gmock/gmock.h>
-
-#include <array>
-#include <chrono>
 #include <cstdlib>
-#include <stdexcept>
 
-#include "firkin/base/error.h"
+#include "../test.h"
 #include "firkin/comm/rank_info.h"
 #include "launcher_environment.h"
 #include "process_ranks.h"
@@ -16,7 +11,6 @@ namespace firkin {
 namespace {
 
 using RankInfoFromEnvironment = LauncherEnvironment;
-using testing::ElementsAre;
 
 // What a call of run_ranks() did. --ranks N itself starts this binary again, so tests/install covers it with a real program.
 struct Outcome {
@@ -53,7 +47,7 @@ TEST_F(RunRanks, RunsAsTheOnlyRankWithoutALauncher) {
 TEST_F(RunRanks, StartsRanksFromAShellInsideASlurmJob) {
   set("SLURM_PROCID=0 SLURM_STEP_NUM_TASKS=1 SLURM_LOCALID=0");
   EXPECT_EQ(run({}).world_size, 1);
-  EXPECT_THAT(run({"--ranks", "0"}).message, testing::HasSubstr("--ranks 0: expected 1 to"));
+  EXPECT_THAT(run({"--ranks", "0"}).message, HasSubstr("--ranks 0: expected 1 to"));
 }
 
 TEST(LocalLaunch, DoesNotWaitForAProcessThatARankLeftBehind) {
@@ -90,7 +84,7 @@ TEST(LocalLaunch, NamesTheRankThatEndedWithAnyOtherCodeThanZero) {
                                                 "--gtest_brief=1"};
     EXPECT_EQ(launch_local_ranks(2, arguments), std::stoi(end));
     const std::string said = testing::internal::GetCapturedStderr();
-    EXPECT_THAT(said, testing::HasSubstr(line));
+    EXPECT_THAT(said, HasSubstr(line));
     EXPECT_EQ(said.find("rank 1 "), said.rfind("rank 1 ")) << said;
   }
 }
@@ -181,9 +175,9 @@ TEST_F(RankInfoFromEnvironment, IsNothingForAShellInsideAJobThatStartsRanksItsel
 
 TEST_F(RankInfoFromEnvironment, AsksForTheMeetingPointWhereTorchrunsVariablesAreHalfSet) {
   set("RANK=1 WORLD_SIZE=2");
-  EXPECT_THAT([] { rank_info_from_environment(); },
-              testing::ThrowsMessage<InputError>(
-                  testing::StrEq("MASTER_ADDR is not set, though RANK is: expected the host of rank 0, as torchrun would set it")));
+  EXPECT_THAT(
+      [] { rank_info_from_environment(); },
+      ThrowsMessage<InputError>(StrEq("MASTER_ADDR is not set, though RANK is: expected the host of rank 0, as torchrun would set it")));
 }
 
 TEST_F(RankInfoFromEnvironment, RefusesHalfASetAndImpossibleRanks) {

@@ -4,16 +4,11 @@
 #include <ATen/ops/equal.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/ones.h>
-#include <gtest/gtest.h>
 
 #include <exception>
-#include <functional>
 #include <latch>
-#include <string>
-#include <thread>
-#include <vector>
 
-#include "firkin/base/error.h"
+#include "../test.h"
 #include "firkin/comm/process_group.h"
 
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
@@ -56,21 +51,6 @@ inline constexpr std::chrono::milliseconds kTestLooks{250};  // GroupOptions::lo
 inline void run_ranks(int size, const std::function<void(const ProcessGroup&)>& body,
                       std::chrono::milliseconds timeout = std::chrono::seconds(60)) {
   run_ranks_with(size, {.timeout = timeout, .look_every = kTestLooks}, body);
-}
-
-// What `body` throws, if that is an `Error`; empty: it throws nothing. Whatever else it throws goes on.
-template <typename Error>
-std::string message_of(const std::function<void()>& body) {
-  try {
-    body();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "";
-}
-
-inline std::string error_of(const std::function<void()>& body) {
-  return message_of<std::exception>(body);
 }
 
 inline std::string loss_of(const std::function<void()>& body) {

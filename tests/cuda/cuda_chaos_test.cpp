@@ -1,7 +1,7 @@
 // Random programs with failures (tests/ddp/chaos.h). Their ranks are threads, so each needs a GPU of its own.
-#include <gtest/gtest.h>
 
 #include "../ddp/chaos.h"
+#include "../test.h"
 #include "gpus.h"
 
 namespace firkin {

@@ -1,10 +1,9 @@
 // Groups of ranks on GPUs: what is chosen, what is refused, and the sums.
 #include <ATen/ops/equal.h>
 #include <ATen/ops/full.h>
-#include <gmock/gmock.h>
 
 #include "../comm/thread_ranks.h"
-#include "firkin/base/error.h"
+#include "../test.h"
 #include "gpus.h"
 #include "workload/workload.h"
 
@@ -35,7 +34,7 @@ void expect_collectives(const ProcessGroup& group) {
 TEST(Cuda, WithoutAGpuNcclIsRefusedInOneLine) {
   if (device_count() > 0) GTEST_SKIP() << "there is a GPU";
   EXPECT_THAT([] { run_ranks_with(1, within_a_minute("nccl"), [](const ProcessGroup&) {}); },
-              testing::ThrowsMessage<InputError>(testing::HasSubstr("expected gloo")));
+              ThrowsMessage<InputError>(HasSubstr("expected gloo")));
 }
 
 TEST_F(OneGpu, ARankAloneIsOnItOverNccl) {
@@ -58,9 +57,9 @@ TEST_F(OneGpu, RanksThatShareItTalkOverGloo) {
 
 TEST_F(OneGpu, MoreRanksThanGpusAreRefusedByNcclInOneLine) {
   const int ranks = device_count() + 1;
-  EXPECT_THAT([&] { run_ranks_with(ranks, within_a_minute("nccl"), [](const ProcessGroup&) {}); },
-              testing::ThrowsMessage<InputError>(testing::AllOf(testing::HasSubstr("more than one rank uses cuda:0"),
-                                                                testing::HasSubstr("expected a GPU for every rank, or gloo"))));
+  EXPECT_THAT(
+      [&] { run_ranks_with(ranks, within_a_minute("nccl"), [](const ProcessGroup&) {}); },
+      ThrowsMessage<InputError>(AllOf(HasSubstr("more than one rank uses cuda:0"), HasSubstr("expected a GPU for every rank, or gloo"))));
 }
 
 TEST_F(OneGpu, ANumberThatIsNotThereIsBadInput) {
@@ -96,7 +95,7 @@ TEST_F(OneGpu, SeveralRanksOverAModelledLinkAreRefusedInOneLine) {
   GroupOptions options = within_a_minute("auto");
   options.link = parse_link("1gbit", 2);
   EXPECT_THAT([&] { run_ranks_with(2, options, [](const ProcessGroup&) {}); },
-              testing::ThrowsMessage<InputError>(testing::HasSubstr("expected one rank there, which stands for all")));
+              ThrowsMessage<InputError>(HasSubstr("expected one rank there, which stands for all")));
 }
 
 TEST_F(TwoGpus, EveryRankHasOneOfItsOwnOverNccl) {

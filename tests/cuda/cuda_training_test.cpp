@@ -1,12 +1,11 @@
 // Training on GPUs gives what training on CPUs gives, with every strategy.
 #include <ATen/ops/allclose.h>
-#include <fmt/format.h>
-#include <gmock/gmock.h>
 
 #include "../comm/process_ranks.h"
 #include "../ddp/layered_net.h"
 #include "../ddp/throw_in_backward.h"
 #include "../ddp/training.h"
+#include "../test.h"
 #include "gpus.h"
 
 #include <torch/torch.h>
@@ -55,7 +54,7 @@ Tensors train(const Course& course, const ProcessGroup& group) {
       training.step();
     } catch (const StepError& error) {
       EXPECT_TRUE(fails);
-      EXPECT_THAT(error.what(), testing::HasSubstr("on purpose"));
+      EXPECT_THAT(error.what(), HasSubstr("on purpose"));
     } catch (const OnPurpose&) {
       EXPECT_TRUE(fails);
     }
@@ -140,7 +139,7 @@ TEST_F(OneGpu, AnAuditFindsOneElementThatDiffers) {
     DataParallel ddp(*net, group);
     EXPECT_NO_THROW(ddp.audit());
     if (group.rank == 1) net->layers[2]->weight.detach()[6][3].mul_(-1);
-    EXPECT_THAT([&] { ddp.audit(); }, testing::ThrowsMessage<AuditError>(testing::HasSubstr("third.weight differs")));
+    EXPECT_THAT([&] { ddp.audit(); }, ThrowsMessage<AuditError>(HasSubstr("third.weight differs")));
   });
 }
 

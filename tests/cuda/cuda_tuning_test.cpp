@@ -1,12 +1,9 @@
 // What measures with a clock of the GPU, automatic buckets and firkin::tune(), on ranks that share one; and ranks that wait for each other.
-#include <gmock/gmock.h>
-
-#include <algorithm>
 
 #include "../comm/process_ranks.h"
 #include "../ddp/layered_net.h"
 #include "../ddp/tensors.h"
-#include "firkin/base/error.h"
+#include "../test.h"
 #include "firkin/ddp/data_parallel.h"
 #include "firkin/tune/tune.h"
 #include "gpus.h"
@@ -96,8 +93,7 @@ void expect_crossed_waits_to_be_told(c10::Device device) {
     const auto step = [&](int which) { nets[which]->forward(batch).pow(2).mean().backward(); };
     for (const int which : {0, 1, 0, 1}) step(which);
     a.audit();
-    EXPECT_THAT([&] { step(group.rank); },
-                testing::ThrowsMessage<GroupError>(testing::HasSubstr("rank 0 waits in step 2 of A, rank 1 in step 2 of B")));
+    EXPECT_THAT([&] { step(group.rank); }, ThrowsMessage<GroupError>(HasSubstr("rank 0 waits in step 2 of A, rank 1 in step 2 of B")));
     barrier(outer);  // the other rank has been told, too, before this one's connections go
   });
 }

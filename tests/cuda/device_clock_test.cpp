@@ -1,10 +1,8 @@
 // A device's time is that of its work, and asking for it waits for nothing: against a kernel that only lets time pass.
 #include <ATen/cuda/Sleep.h>
 #include <c10/cuda/CUDAFunctions.h>
-#include <gtest/gtest.h>
 
-#include <chrono>
-
+#include "../test.h"
 #include "gpus.h"
 #include "workload/workload.h"
 

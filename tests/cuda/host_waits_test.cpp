@@ -3,6 +3,7 @@
 
 #include "../comm/thread_ranks.h"
 #include "../ddp/layered_net.h"
+#include "../test.h"
 #include "firkin/ddp/sharded_optimizer.h"
 #include "gpus.h"
 

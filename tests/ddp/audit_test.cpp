@@ -1,18 +1,11 @@
 // The audit: what differs between ranks is found, whatever made it differ, and what may differ is not.
 #include "real_programs.h"
 
-#include <cmath>
-#include <limits>
-
+#include "../test.h"
 #include "late_programs.h"
 
 namespace firkin {
 namespace {
-
-using testing::AllOf;
-using testing::ContainsRegex;
-using testing::HasSubstr;
-using testing::IsEmpty;
 
 class Audit : public OnRanks {};
 

@@ -1,19 +1,14 @@
 // What automatic buckets decide with: all-reduces between steps, the choice, the trial.
-#include <fmt/format.h>
-#include <gmock/gmock.h>
-
-#include <numeric>
 
 #include "../../src/ddp/automatic/automatic.h"
 #include "../../src/ddp/ready_order.h"
+#include "../test.h"
 #include "firkin/base/units.h"
 #include "firkin/plan/decision.h"
 #include "training.h"
 
 namespace firkin {
 namespace {
-
-using testing::HasSubstr;
 
 TEST(AllReduceSampler, GivesEveryRankTheSameCurvesAndNoneIsFasterThanTheLink) {
   std::array<AllReduceTable, 2> tables;

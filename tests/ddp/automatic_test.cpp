@@ -2,22 +2,14 @@
 // the steps.
 #include "firkin/ddp/options.h"
 
-#include <gmock/gmock.h>
-
-#include <chrono>
 #include <set>
-#include <thread>
 
+#include "../test.h"
 #include "throw_in_backward.h"
 #include "training.h"
 
 namespace firkin {
 namespace {
-
-using testing::AllOf;
-using testing::ElementsAre;
-using testing::HasSubstr;
-using testing::IsEmpty;
 
 // A call costs far more than the test models' bytes, so that one tensor a bucket, with which training begins, is bad.
 constexpr const char* kLink = "1gbit,1ms";
@@ -252,21 +244,20 @@ TEST_P(AutomaticCourse, KeepsRanksEqualAndLearnsWhatOneProcessLearnsThroughAllPh
 }
 
 // Each disturbance once, under either strategy and on either number of ranks.
-INSTANTIATE_TEST_SUITE_P(
-    Disturbances, AutomaticCourse,
-    testing::Values(Course{.ranks = 3, .model = "tied"},
-                    Course{.disturbance = Disturbance::kThrowsInBackward, .ranks = 3, .finish_with_backward = false},
-                    Course{.disturbance = Disturbance::kThrowsInForward}, Course{.disturbance = Disturbance::kSlowRank},
-                    Course{.disturbance = Disturbance::kInPlace, .model = "convolutional"},
-                    Course{.disturbance = Disturbance::kJoin, .model = "transformer", .strategy = "ordered"},
-                    Course{.disturbance = Disturbance::kNoSync, .ranks = 3, .model = "transformer", .strategy = "ordered"}));
-INSTANTIATE_TEST_SUITE_P(
-    Full, AutomaticCourse,
-    testing::Values(Course{}, Course{.disturbance = Disturbance::kThrowsInBackward}, Course{.disturbance = Disturbance::kNoSync},
-                    Course{.disturbance = Disturbance::kNoSync, .ranks = 3, .finish_with_backward = false},
-                    Course{.disturbance = Disturbance::kJoin}, Course{.disturbance = Disturbance::kJoin, .ranks = 3},
-                    Course{.model = "transformer", .strategy = "ordered"},
-                    Course{.disturbance = Disturbance::kThrowsInBackward, .model = "transformer", .strategy = "ordered"}));
+INSTANTIATE_TEST_SUITE_P(Disturbances, AutomaticCourse,
+                         Values(Course{.ranks = 3, .model = "tied"},
+                                Course{.disturbance = Disturbance::kThrowsInBackward, .ranks = 3, .finish_with_backward = false},
+                                Course{.disturbance = Disturbance::kThrowsInForward}, Course{.disturbance = Disturbance::kSlowRank},
+                                Course{.disturbance = Disturbance::kInPlace, .model = "convolutional"},
+                                Course{.disturbance = Disturbance::kJoin, .model = "transformer", .strategy = "ordered"},
+                                Course{.disturbance = Disturbance::kNoSync, .ranks = 3, .model = "transformer", .strategy = "ordered"}));
+INSTANTIATE_TEST_SUITE_P(Full, AutomaticCourse,
+                         Values(Course{}, Course{.disturbance = Disturbance::kThrowsInBackward},
+                                Course{.disturbance = Disturbance::kNoSync},
+                                Course{.disturbance = Disturbance::kNoSync, .ranks = 3, .finish_with_backward = false},
+                                Course{.disturbance = Disturbance::kJoin}, Course{.disturbance = Disturbance::kJoin, .ranks = 3},
+                                Course{.model = "transformer", .strategy = "ordered"},
+                                Course{.disturbance = Disturbance::kThrowsInBackward, .model = "transformer", .strategy = "ordered"}));
 
 // In one process, as without automatic buckets.
 TEST(AutomaticBuckets, OfOneRankAreSettledFromTheStart) {

@@ -4,15 +4,7 @@
 //   expect_as_by_hand(group, kPrograms);
 #pragma once
 
-#include <fmt/format.h>
-#include <gmock/gmock.h>
-
-#include <functional>
-#include <memory>
-#include <optional>
 #include <span>
-#include <string>
-#include <vector>
 
 #include "layered_net.h"
 #include "training.h"

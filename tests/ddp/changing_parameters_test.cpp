@@ -1,11 +1,10 @@
 // Parameters that are thawed, frozen, added or replaced while the training runs: with parameters_changed(), and without.
 #include "real_programs.h"
 
+#include "../test.h"
+
 namespace firkin {
 namespace {
-
-using testing::AllOf;
-using testing::HasSubstr;
 
 class ChangingParameters : public OnRanks {};
 

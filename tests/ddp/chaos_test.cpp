@@ -1,7 +1,7 @@
 // A bounded number of random programs; ddp_chaos runs more of them.
 #include "chaos.h"
 
-#include <gtest/gtest.h>
+#include "../test.h"
 
 namespace firkin {
 namespace {

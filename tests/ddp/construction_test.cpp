@@ -2,20 +2,14 @@
 #include <c10/core/Allocator.h>
 #include <c10/util/Exception.h>
 
-#include <chrono>
 #include <latch>
-#include <limits>
 
 #include "known_gradients.h"
 
+#include "../test.h"
+
 namespace firkin {
 namespace {
-
-using testing::AllOf;
-using testing::Each;
-using testing::HasSubstr;
-using testing::IsEmpty;
-using testing::ThrowsMessage;
 
 struct Difference {
   std::function<void(DataParallelOptions&, TwoParameters&)> make;  // on the last rank

@@ -1,13 +1,11 @@
 // The corners that data-parallel libraries have learned the hard way.
+#include "../test.h"
 #include "checkpoint.h"
 #include "known_gradients.h"
 #include "seeded.h"
 
 namespace firkin {
 namespace {
-
-using testing::HasSubstr;
-using testing::ThrowsMessage;
 
 TEST(Corners, ATiedWeightIsSentOnceWithBothGradientsAndAFrozenOneIsLeftAlone) {
   on_two_ranks([](const ProcessGroup& group, const DataParallelOptions& options) {

@@ -3,11 +3,10 @@
 
 #include "by_hand.h"
 
+#include "../test.h"
+
 namespace firkin {
 namespace {
-
-using testing::AllOf;
-using testing::HasSubstr;
 
 Tensors buffers_of_training(Trainee& trainee, FollowedNet& net) {
   for (int step = 0; step < kSteps; ++step) train(trainee, net, step);
@@ -194,7 +193,7 @@ TEST_P(FollowedModules, BuffersThatDifferInShapeFailTheStepOnEveryRankAndNameThe
   });
 }
 
-INSTANTIATE_TEST_SUITE_P(Ranks, FollowedModules, testing::Values(2, 3));
+INSTANTIATE_TEST_SUITE_P(Ranks, FollowedModules, Values(2, 3));
 
 }  // namespace
 }  // namespace firkin

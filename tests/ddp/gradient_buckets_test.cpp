@@ -1,6 +1,6 @@
 #include "ddp/buckets.h"
 
-#include <gtest/gtest.h>
+#include "../test.h"
 
 #include <torch/torch.h>
 

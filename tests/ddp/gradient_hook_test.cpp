@@ -1,4 +1,5 @@
 // What travels in place of a bucket's gradients: compressed, or as a hook of the program's says.
+#include "../test.h"
 #include "known_gradients.h"
 #include "seeded.h"
 
@@ -8,11 +9,6 @@
 
 namespace firkin {
 namespace {
-
-using testing::AllOf;
-using testing::Eq;
-using testing::HasSubstr;
-using testing::ThrowsMessage;
 
 // The mean gradient of one parameter on two ranks whose gradients are x and -x/3, and the statistics of the step.
 struct Outcome {

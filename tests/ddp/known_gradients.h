@@ -1,13 +1,6 @@
 // Steps whose gradients are known: a module that is parameters and nothing else, on two ranks.
 #pragma once
 
-#include <fmt/format.h>
-#include <gmock/gmock.h>
-
-#include <functional>
-#include <string>
-#include <vector>
-
 #include "throw_in_backward.h"
 #include "training.h"
 

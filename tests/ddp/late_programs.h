@@ -1,8 +1,6 @@
 // Programs under a strategy that leaves gradients or parameters on their way, and the same under bucketed.
 #pragma once
 
-#include <gmock/gmock.h>
-
 #include "layered_net.h"
 #include "training.h"
 

@@ -1,15 +1,12 @@
 // The strategies that leave things on their way when a step ends, ordered its gradients and sharded its parameters: they train as bucketed
 // does. And of ordered: in what order gradients leave, and what a step does while some are still on their way.
-#include <gmock/gmock.h>
 
-#include "firkin/base/error.h"
+#include "../test.h"
 #include "late_programs.h"
 #include "training.h"
 
 namespace firkin {
 namespace {
-
-using testing::HasSubstr;
 
 std::vector<int64_t> launch_order(std::optional<double> slack) {
   const auto set = [&](DataParallelOptions& options) { options.launch_slack = slack; };
@@ -218,15 +215,15 @@ TEST_P(Late, TrainsAsBucketedToTheLastBit) {
 
 const auto kCompresses = [](DataParallelOptions& options) { options.gradient_hook = bf16_compression(); };
 
-const auto kKinds = testing::Values(Kind{"sgd", {}}, Kind{"adamw", {.optimizer = "AdamW"}}, Kind{"adam", {.optimizer = "Adam"}},
-                                    Kind{"rmsprop", {.optimizer = "RMSprop"}}, Kind{"adagrad", {.optimizer = "Adagrad"}},
-                                    Kind{"groups", {.optimizer = "Groups"}}, Kind{"accumulates", {.micro_batches = 3}},
-                                    Kind{"zeroes_in_place", {.zeroes_in_place = true}, false}, Kind{"bf16", {.set = kCompresses}, false},
-                                    Kind{"adamw_accumulates_bf16", {.optimizer = "AdamW", .micro_batches = 2, .set = kCompresses}, false});
+const auto kKinds = Values(Kind{"sgd", {}}, Kind{"adamw", {.optimizer = "AdamW"}}, Kind{"adam", {.optimizer = "Adam"}},
+                           Kind{"rmsprop", {.optimizer = "RMSprop"}}, Kind{"adagrad", {.optimizer = "Adagrad"}},
+                           Kind{"groups", {.optimizer = "Groups"}}, Kind{"accumulates", {.micro_batches = 3}},
+                           Kind{"zeroes_in_place", {.zeroes_in_place = true}, false}, Kind{"bf16", {.set = kCompresses}, false},
+                           Kind{"adamw_accumulates_bf16", {.optimizer = "AdamW", .micro_batches = 2, .set = kCompresses}, false});
 const auto name_of_kind = [](const auto& test) { return std::string(std::get<Kind>(test.param).name); };
 
-INSTANTIATE_TEST_SUITE_P(EightSteps, Late, testing::Combine(kKinds, testing::Values(8)), name_of_kind);
-INSTANTIATE_TEST_SUITE_P(Full, Late, testing::Combine(kKinds, testing::Values(50)), name_of_kind);
+INSTANTIATE_TEST_SUITE_P(EightSteps, Late, Combine(kKinds, Values(8)), name_of_kind);
+INSTANTIATE_TEST_SUITE_P(Full, Late, Combine(kKinds, Values(50)), name_of_kind);
 
 // Gradients are clipped by the norm of all of them, wherever a rank has which.
 TEST(LateClipping, IsByTheGlobalNorm) {

@@ -1,6 +1,7 @@
 // Construction, destruction, errors in the middle, and unusual orders of events.
 #include <latch>
 
+#include "../test.h"
 #include "known_gradients.h"
 #include "seeded.h"
 
@@ -8,11 +9,6 @@
 
 namespace firkin {
 namespace {
-
-using testing::AllOf;
-using testing::ElementsAre;
-using testing::HasSubstr;
-using testing::ThrowsMessage;
 
 // A loss whose backward produces the gradients in the reverse of `use_order`; parameter i's gradient is scale * (i + 1) everywhere.
 at::Tensor chained_loss(const Tensors& parameters, const std::vector<int64_t>& use_order, double scale) {
@@ -213,7 +209,7 @@ TEST_P(Join, TheMeanIsOverTheRanksThatHaveData) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Uneven, Join,
-                         testing::Values(std::vector{3, 3}, std::vector{4, 1}, std::vector{0, 3}, std::vector{2, 0, 5}, std::vector{0, 0}));
+                         Values(std::vector{3, 3}, std::vector{4, 1}, std::vector{0, 3}, std::vector{2, 0, 5}, std::vector{0, 0}));
 
 TEST(JoinScope, BuffersComeFromARankThatHasData) {
   run_ranks(2, [](const ProcessGroup& group) {

@@ -1,15 +1,12 @@
 // What people do with an optimiser besides step(): clipping, schedules, groups, checkpoints and averages of parameters work through an
 // OverlappedOptimizer, and give the bits that they give under `bucketed`.
-#include <fmt/format.h>
-
-#include <thread>
 
 #include "late_programs.h"
 
+#include "../test.h"
+
 namespace firkin {
 namespace {
-
-using testing::HasSubstr;
 
 constexpr int kTrainedSteps = 8;
 
@@ -168,7 +165,7 @@ TEST(AwaitingThreads, EachGetItsOwnParametersWhileOthersCompute) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Ranks, OverlappedPrograms, testing::Values(2, 3));
+INSTANTIATE_TEST_SUITE_P(Ranks, OverlappedPrograms, Values(2, 3));
 
 }  // namespace
 }  // namespace firkin

@@ -2,10 +2,10 @@
 // went apart.
 #include "by_hand.h"
 
+#include "../test.h"
+
 namespace firkin {
 namespace {
-
-using testing::HasSubstr;
 
 void write(const Tensors& to, const Tensors& values) {
   const at::NoGradGuard no_grad;
@@ -199,7 +199,7 @@ TEST_P(OwnSteps, AnAuditCoversBuffersAndWhateverAnAuditedOptimiserSteps) {
   });
 }
 
-INSTANTIATE_TEST_SUITE_P(Ranks, OwnSteps, testing::Values(2, 3));
+INSTANTIATE_TEST_SUITE_P(Ranks, OwnSteps, Values(2, 3));
 
 }  // namespace
 }  // namespace firkin

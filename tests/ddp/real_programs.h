@@ -5,17 +5,6 @@
 //   }));
 #pragma once
 
-#include <fmt/format.h>
-#include <gmock/gmock.h>
-
-#include <array>
-#include <functional>
-#include <memory>
-#include <optional>
-#include <string>
-#include <thread>
-#include <vector>
-
 #include "../comm/thread_ranks.h"
 #include "firkin/ddp/data_parallel.h"
 #include "seeded.h"

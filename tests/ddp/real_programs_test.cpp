@@ -2,13 +2,10 @@
 // same bits on every rank, or every rank has the same error, which says what to do.
 #include "real_programs.h"
 
-#include <chrono>
+#include "../test.h"
 
 namespace firkin {
 namespace {
-
-using testing::AllOf;
-using testing::HasSubstr;
 
 class RealPrograms : public OnRanks {};
 

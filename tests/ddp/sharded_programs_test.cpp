@@ -2,14 +2,12 @@
 
 #include <sstream>
 
-#include "firkin/base/error.h"
+#include "../test.h"
 #include "late_programs.h"
 #include "throw_in_backward.h"
 
 namespace firkin {
 namespace {
-
-using testing::HasSubstr;
 
 TEST(Sharded, AFailedStepLeavesParametersAndStateAsTheyWereAndTheNextIsRight) {
   for (const bool finish_with_backward : {true, false}) {

@@ -1,16 +1,14 @@
 // The strategy sharded: a part of the optimiser on every rank, and what travels (late_test.cpp, strategies_test.cpp: that it trains as
 // bucketed).
-#include <gmock/gmock.h>
 
 #include <map>
 
+#include "../test.h"
 #include "ddp/sharded/slices.h"
 #include "training.h"
 
 namespace firkin {
 namespace {
-
-using testing::HasSubstr;
 
 TEST(Sharded, ARankKeepsItsPartOfTheOptimizersState) {
   for (const char* optimizer : {"SGD", "AdamW"}) {

@@ -1,14 +1,11 @@
 // Steps that fail or are abandoned: the other ranks hear of it at once, and the next step is right.
-#include <chrono>
 
+#include "../test.h"
 #include "known_gradients.h"
 #include "seeded.h"
 
 namespace firkin {
 namespace {
-
-using testing::AllOf;
-using testing::HasSubstr;
 
 // In all of these steps no, one or two handlers abandon what has failed already.
 TEST(StepFailure, ABackwardThatThrowsFailsTheStepOnEveryRankAndTheNextSumsAreRight) {

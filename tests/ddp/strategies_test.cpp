@@ -1,8 +1,7 @@
 // Every strategy trains as one process on the whole batch would: every kind of model, optimiser and precision, on 1 to 4 ranks.
-#include <fmt/format.h>
-#include <gmock/gmock.h>
 
 #include "../pairwise.h"
+#include "../test.h"
 #include "training.h"
 
 namespace firkin {
@@ -55,11 +54,9 @@ const auto name_of_row = [](const auto& test) {
   return fmt::format("{}{}With{}On{}", model, c10::toString(dtype), optimizer, world_size);
 };
 
-INSTANTIATE_TEST_SUITE_P(Pairs, EveryStrategy, testing::ValuesIn(pairwise(test_model_names(), kOptimizers, kWorlds, kDtypes)), name_of_row);
+INSTANTIATE_TEST_SUITE_P(Pairs, EveryStrategy, ValuesIn(pairwise(test_model_names(), kOptimizers, kWorlds, kDtypes)), name_of_row);
 INSTANTIATE_TEST_SUITE_P(Full, EveryStrategy,
-                         testing::Combine(testing::ValuesIn(test_model_names()), testing::ValuesIn(kOptimizers), testing::ValuesIn(kWorlds),
-                                          testing::ValuesIn(kDtypes)),
-                         name_of_row);
+                         Combine(ValuesIn(test_model_names()), ValuesIn(kOptimizers), ValuesIn(kWorlds), ValuesIn(kDtypes)), name_of_row);
 
 TEST(Strategies, AGradientHasTheStridesOfItsParameter) {
   run_ranks(2, [](const ProcessGroup& group) {

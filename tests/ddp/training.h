@@ -1,13 +1,6 @@
 // A training under any strategy: with an optimiser of the whole parameters, or sharded with one of the parts.
 #pragma once
 
-#include <array>
-#include <functional>
-#include <memory>
-#include <optional>
-#include <string>
-#include <vector>
-
 #include "../comm/thread_ranks.h"
 #include "firkin/ddp/data_parallel.h"
 #include "firkin/ddp/module_parameters.h"

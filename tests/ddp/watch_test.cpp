@@ -1,14 +1,8 @@
 // What Watch names, and that it leaves steps alone.
 #include "firkin/ddp/watch.h"
 
-#include <gmock/gmock.h>
-
-#include <chrono>
-#include <optional>
-#include <thread>
-
 #include "../comm/thread_ranks.h"
-#include "firkin/base/error.h"
+#include "../test.h"
 #include "test_models.h"
 
 #include <torch/torch.h>
@@ -49,11 +43,11 @@ TEST(Watch, NamesTheSlowRankOnRankZero) {
       return;
     }
     EXPECT_EQ(summary.steps, 20);
-    EXPECT_THAT(summary.causes, testing::Contains(kSlowRankCause));
+    EXPECT_THAT(summary.causes, Contains(kSlowRankCause));
     EXPECT_EQ(summary.last_rank, 1);
     EXPECT_EQ(summary.last_in, "before backward");
-    EXPECT_THAT(said, testing::HasSubstr("firkin.watch, steps 4 to 23, 2 ranks: "));
-    EXPECT_THAT(said, testing::HasSubstr("rank 1 is last in"));
+    EXPECT_THAT(said, HasSubstr("firkin.watch, steps 4 to 23, 2 ranks: "));
+    EXPECT_THAT(said, HasSubstr("rank 1 is last in"));
   });
 }
 

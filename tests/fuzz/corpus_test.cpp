@@ -1,13 +1,10 @@
 // Everything that fuzzing found, and the seeds that it started from, through the readers again; and the published files through all of
 // them.
-#include <gtest/gtest.h>
 
 #include <cstddef>
-#include <cstdint>
 #include <filesystem>
-#include <string>
-#include <utility>
 
+#include "../test.h"
 #include "firkin/base/file.h"
 #include "readers.h"
 
@@ -38,7 +35,7 @@ std::string name_of(const testing::TestParamInfo<Reader>& info) {
   return std::string(info.param.name);
 }
 
-INSTANTIATE_TEST_SUITE_P(Readers, Corpus, testing::ValuesIn(readers().begin(), readers().end()), name_of);
+INSTANTIATE_TEST_SUITE_P(Readers, Corpus, ValuesIn(readers().begin(), readers().end()), name_of);
 
 // What libFuzzer calls, of one reader: the others' differ in its name alone.
 TEST(FuzzTarget, FeedsItsReaderAndTakesAnErrorThatNamesItsPlaceForAnAnswer) {

@@ -1,25 +1,13 @@
 // What is asked for, on links and clocks that are made up.
 #include "measuring/allreduce_schedule.h"
 
-#include <gmock/gmock.h>
-
-#include <algorithm>
 #include <map>
-#include <stdexcept>
-#include <string>
-#include <utility>
 
+#include "../test.h"
 #include "measuring/steps.h"
 
 namespace firkin {
 namespace {
-
-using testing::AllOf;
-using testing::Each;
-using testing::Ge;
-using testing::IsEmpty;
-using testing::Le;
-using testing::SizeIs;
 
 // A link that takes `latency_s` a call and `byte_s` a byte; the very first call sets up connections.
 struct Link {
@@ -158,7 +146,7 @@ TEST(AllReduceSchedule, BetweenStepsABudgetThatEndsBeforeAllSizesHadTheirTurnIsC
 
 TEST(AllReduceSchedule, TellsTheGapOfAQueue) {
   const Rehearsal run({{.bytes = kMiB}}, {.seconds = 1}, {.latency_s = 1e-3, .byte_s = 1e-9});
-  EXPECT_THAT(run.schedule.series()[0].gap_s, Each(testing::DoubleNear(1e-9 * kMiB, 1e-9)));
+  EXPECT_THAT(run.schedule.series()[0].gap_s, Each(DoubleNear(1e-9 * kMiB, 1e-9)));
 }
 
 TEST(AllReduceSchedule, WantsATimeForEverySample) {

@@ -1,23 +1,13 @@
 // One tuning on times that the model itself makes: what is chosen, what it gains, and what the sections and the words say of it.
 #include "measuring/tuning.h"
 
-#include <fmt/format.h>
-#include <gmock/gmock.h>
-
-#include <stdexcept>
-
+#include "../test.h"
 #include "firkin/base/units.h"
 #include "measuring/phases.h"
 #include "report/report.h"
 
 namespace firkin {
 namespace {
-
-using testing::AllOf;
-using testing::Contains;
-using testing::ElementsAre;
-using testing::HasSubstr;
-using testing::IsEmpty;
 
 constexpr int kBlocks = 9;
 

@@ -1,23 +1,13 @@
 #include "model/transformer_config.h"
 
-#include <gmock/gmock.h>
-
-#include "firkin/base/error.h"
+#include "../test.h"
 #include "firkin/base/units.h"
 
 namespace firkin {
 namespace {
 
-using testing::AllOf;
-using testing::HasSubstr;
-
 std::string memory_error(const MemoryEstimate& estimate, int local_ranks, int64_t available_bytes) {
-  try {
-    check_training_memory(estimate, local_ranks, available_bytes);
-  } catch (const InputError& error) {
-    return error.what();
-  }
-  return "no error";
+  return error_of([&] { check_training_memory(estimate, local_ranks, available_bytes); });
 }
 
 TEST(TrainingMemory, CountsTheSecondCopyOfTheGradients) {
@@ -38,20 +28,20 @@ TEST(TrainingMemory, OfXlIsThreeTimesItsParameters) {
 TEST(TrainingMemory, OfXlOnTwoRanksIsRefusedWhereItDoesNotFit) {
   const MemoryEstimate xl = estimate_training_memory(find_model("xl").config, 4, 128, 4);
   EXPECT_THAT(memory_error(xl, 2, 24 * kGiB), AllOf(HasSubstr("for 2 ranks here; 24 GiB are available"), HasSubstr("fewer ranks")));
-  EXPECT_EQ(memory_error(xl, 2, 80 * kGiB), "no error");
+  EXPECT_EQ(memory_error(xl, 2, 80 * kGiB), "");
   const MemoryEstimate demo = estimate_training_memory(find_model("demo").config, 4, 128, 4);
-  EXPECT_EQ(memory_error(demo, 2, 2 * kGiB), "no error");
+  EXPECT_EQ(memory_error(demo, 2, 2 * kGiB), "");
 }
 
 TEST(TrainingMemory, IsSharedByTheRanksOfAMachine) {
   const MemoryEstimate estimate{.parameters = kGiB, .gradients = kGiB, .activations = 0};
   const int64_t needed = process_bytes(estimate);
   EXPECT_GT(needed, estimate.total());
-  EXPECT_EQ(memory_error(estimate, 1, needed), "no error");
-  EXPECT_EQ(memory_error(estimate, 0, needed), "no error");  // a launcher that does not say
-  EXPECT_NE(memory_error(estimate, 1, needed - 1), "no error");
-  EXPECT_EQ(memory_error(estimate, 2, 2 * needed), "no error");
-  EXPECT_NE(memory_error(estimate, 2, 2 * needed - 2), "no error");
+  EXPECT_EQ(memory_error(estimate, 1, needed), "");
+  EXPECT_EQ(memory_error(estimate, 0, needed), "");  // a launcher that does not say
+  EXPECT_NE(memory_error(estimate, 1, needed - 1), "");
+  EXPECT_EQ(memory_error(estimate, 2, 2 * needed), "");
+  EXPECT_NE(memory_error(estimate, 2, 2 * needed - 2), "");
 }
 
 constexpr double kFlops = 156e12;  // half of an A100's peak

@@ -1,25 +1,22 @@
 #include "model/transformer_config.h"
 
-#include <gmock/gmock.h>
 #include <unistd.h>
 
-#include <cmath>
-#include <limits>
 #include <tuple>
 
-#include "firkin/base/error.h"
+#include "../test.h"
 #include "firkin/base/file.h"
 #include "firkin/base/units.h"
 
 namespace firkin {
 namespace {
 
-using ::testing::AllOf;
-using ::testing::EndsWith;
-using ::testing::HasSubstr;
-using ::testing::Not;
-using ::testing::StartsWith;
-using ::testing::ThrowsMessage;
+using ::AllOf;
+using ::EndsWith;
+using ::HasSubstr;
+using ::Not;
+using ::StartsWith;
+using ::ThrowsMessage;
 
 constexpr TransformerConfig kValid{.vocab_size = 11, .context_length = 8, .d_model = 12, .d_ff = 20, .num_layers = 2, .num_heads = 3};
 
@@ -89,7 +86,7 @@ constexpr Expected kExpected[] = {
     {"gpt2-large", 774030080, 436}, {"gpt2-xl", 1557611200, 580},
 };
 
-INSTANTIATE_TEST_SUITE_P(All, NamedModels, testing::ValuesIn(kExpected), [](const auto& test) {
+INSTANTIATE_TEST_SUITE_P(All, NamedModels, ValuesIn(kExpected), [](const auto& test) {
   std::string name = test.param.model;
   std::erase_if(name, [](char letter) { return letter == '-' || letter == '.'; });
   return name;
@@ -113,11 +110,11 @@ TEST(NamedModels, ACs336BlockIsRegisteredNormFirst) {
   for (const TensorSpec& spec : tensor_specs(find_model("demo").config)) {
     if (spec.name.starts_with("blocks.0.")) names.push_back(spec.name.substr(9, spec.name.find('.', 9) - 9));
   }
-  EXPECT_THAT(names, testing::ElementsAre("ln1", "q", "k", "v", "o", "ln2", "w1", "w2", "w3"));
+  EXPECT_THAT(names, ElementsAre("ln1", "q", "k", "v", "o", "ln2", "w1", "w2", "w3"));
 }
 
 TEST(NamedModels, AnUnknownNameIsBadInputThatListsTheNames) {
-  EXPECT_THAT([] { find_model("huge"); }, testing::ThrowsMessage<InputError>(testing::HasSubstr("xl")));
+  EXPECT_THAT([] { find_model("huge"); }, ThrowsMessage<InputError>(HasSubstr("xl")));
 }
 
 TEST(NamedModels, TheDemosGradientsSpanManyBucketSizes) {

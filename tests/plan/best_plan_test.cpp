@@ -1,19 +1,13 @@
 // The best plan, the best uniform cap, and the plans that others publish.
 #include "firkin/plan/best_plan.h"
 
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
-#include <limits>
-
+#include "../test.h"
 #include "firkin/base/units.h"
 #include "helpers.h"
 #include "random_instance.h"
 
 namespace firkin {
 namespace {
-
-using testing::ElementsAre;
 
 struct BruteForce {
   double end_s = 0;   // of the best plan

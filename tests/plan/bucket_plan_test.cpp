@@ -1,19 +1,12 @@
 // Which tensors travel together, and in which order.
 #include "firkin/plan/bucket_plan.h"
 
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
-#include <algorithm>
-#include <limits>
-
+#include "../test.h"
 #include "helpers.h"
 #include "random_instance.h"
 
 namespace firkin {
 namespace {
-
-using testing::ElementsAre;
 
 TEST(CheckPlan, AcceptsBucketsThatCoverEveryTensorInOrder) {
   EXPECT_NO_THROW(check_plan({}, 0));

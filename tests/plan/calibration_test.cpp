@@ -1,13 +1,7 @@
 #include "firkin/plan/calibration.h"
 
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
-#include <cmath>
-#include <string>
-#include <vector>
-
 #include "../stats/synthetic_noise.h"
+#include "../test.h"
 #include "firkin/plan/bucket_plan.h"
 #include "firkin/stats/estimates.h"
 #include "helpers.h"
@@ -37,7 +31,7 @@ std::vector<MeasuredRun> runs_of(const std::vector<int64_t>& caps, const Simulat
 TEST(Calibrate, FewRunsGiveFewParametersWithOneRunLeftOver) {
   const SimulationOptions slow = {.compute_slowdown = 1.2};
   const Calibration one = calibrate(kProfile, kCosts, {run_of(4000000, slow)});
-  EXPECT_THAT(one.fitted, testing::ElementsAre("the slowdown of computation"));
+  EXPECT_THAT(one.fitted, ElementsAre("the slowdown of computation"));
   EXPECT_NEAR(one.options.compute_slowdown, 1.2, 1e-4);
   EXPECT_FALSE(one.residual);
   const SimulationOptions truth = {.overhead_s = 2e-3, .compute_slowdown = 1.2};
@@ -55,7 +49,7 @@ TEST(Calibrate, FindsTheLatencyBesideABackwardWhichMayBeLessThanAlone) {
     const CommCosts alone = linear_costs(4e-3, 12e-9);
     const auto runs = runs_of({1000000, 2000000, 3000000, 6000000}, truth, scaled(alone, latency));
     const Calibration calibration = calibrate(kProfile, alone, runs);
-    EXPECT_THAT(calibration.fitted, testing::ElementsAre("the slowdown of computation", "the overhead per call", "the latency factor"));
+    EXPECT_THAT(calibration.fitted, ElementsAre("the slowdown of computation", "the overhead per call", "the latency factor"));
     EXPECT_NEAR(calibration.latency_factor, latency, 0.1 * latency);
     EXPECT_LT(calibration.median_relative_error, 2e-3);
     const double unseen_s = run_of(4000000, truth, scaled(alone, latency)).end_s;

@@ -1,11 +1,6 @@
 #include "firkin/plan/cost_curve.h"
 
-#include <gtest/gtest.h>
-
-#include <cmath>
-#include <limits>
-#include <vector>
-
+#include "../test.h"
 #include "firkin/base/units.h"
 #include "helpers.h"
 

@@ -1,19 +1,13 @@
 #include "firkin/plan/decision.h"
 
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
-#include <cmath>
 #include <random>
 
+#include "../test.h"
 #include "firkin/base/units.h"
 #include "random_instance.h"
 
 namespace firkin {
 namespace {
-
-using testing::Contains;
-using testing::ElementsAre;
 
 std::vector<PredictedCap> caps_of_regrets(const std::vector<double>& regrets) {
   std::vector<PredictedCap> caps;

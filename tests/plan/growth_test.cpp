@@ -1,11 +1,6 @@
 // All-reduces of more ranks than were measured.
-#include <fmt/format.h>
-#include <gtest/gtest.h>
 
-#include <algorithm>
-#include <array>
-#include <cmath>
-
+#include "../test.h"
 #include "firkin/base/csv.h"
 #include "firkin/plan/uncertainty.h"
 #include "firkin/stats/estimates.h"

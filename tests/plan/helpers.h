@@ -1,30 +1,12 @@
 // Shared by the tests of plan/.
 #pragma once
 
-#include <fmt/format.h>
-
-#include <cstdint>
-#include <functional>
-#include <string>
-#include <utility>
-#include <vector>
-
-#include "firkin/base/error.h"
+#include "../test.h"
 #include "firkin/plan/bucket_plan.h"
 #include "firkin/plan/cost_curve.h"
 #include "firkin/plan/measurements.h"
 
 namespace firkin {
-
-// The message of the InputError that `action` throws, or "no error".
-inline std::string error_of(const std::function<void()>& action) {
-  try {
-    action();
-  } catch (const InputError& error) {
-    return error.what();
-  }
-  return "no error";
-}
 
 // Tensors t0, t1, ... with these bytes and ready times; backward ends with the last of them.
 inline TensorProfile make_profile(std::vector<int64_t> bytes, std::vector<double> ready_s) {

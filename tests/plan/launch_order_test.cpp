@@ -1,18 +1,12 @@
 // The launch order that is chosen from observed steps.
 #include "firkin/plan/ordered_plan.h"
 
-#include <gmock/gmock.h>
-
-#include <algorithm>
-#include <numeric>
 #include <random>
 
-#include "firkin/base/error.h"
+#include "../test.h"
 
 namespace firkin {
 namespace {
-
-using testing::ElementsAre;
 
 // Buckets become ready one second apart, last layer first, and take two seconds each; forward uses them in reverse.
 ObservedTraining five_buckets() {

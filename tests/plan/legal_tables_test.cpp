@@ -1,10 +1,8 @@
 // No legal table gives an absurd answer: one more rank, one more row, one more byte, or rows in another order change a prediction a little.
-#include <gtest/gtest.h>
 
-#include <algorithm>
-#include <cmath>
 #include <random>
 
+#include "../test.h"
 #include "firkin/plan/measurements.h"
 #include "firkin/plan/uncertainty.h"
 #include "helpers.h"

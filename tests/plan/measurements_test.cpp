@@ -1,20 +1,13 @@
 // Profiles of tensors and tables of all-reduces: their files, and what makes no sense in them.
 #include "firkin/plan/measurements.h"
 
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
-#include <cmath>
-
 #include "../base/temporary_folder.h"
-#include "firkin/base/error.h"
+#include "../test.h"
 #include "firkin/base/units.h"
 #include "helpers.h"
 
 namespace firkin {
 namespace {
-
-using testing::ElementsAre;
 
 std::string tensors_error(const std::string& text) {
   return error_of([&] { parse_tensors_csv(text, "t.csv"); });

@@ -1,14 +1,6 @@
 #include "firkin/plan/ordered_plan.h"
 
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
-#include <algorithm>
-#include <cstdint>
-#include <limits>
-#include <string>
-#include <vector>
-
+#include "../test.h"
 #include "firkin/base/file.h"
 #include "firkin/plan/best_plan.h"
 #include "firkin/plan/uncertainty.h"
@@ -19,9 +11,6 @@
 
 namespace firkin {
 namespace {
-
-using testing::ElementsAre;
-using testing::IsEmpty;
 
 BucketPlan one_tensor_each(size_t tensors) {
   BucketPlan plan;

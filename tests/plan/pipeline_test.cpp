@@ -1,15 +1,8 @@
 #include "firkin/plan/timeline.h"
 
-#include <gtest/gtest.h>
-
-#include <algorithm>
-#include <cstdint>
-#include <limits>
 #include <map>
-#include <numeric>
-#include <utility>
-#include <vector>
 
+#include "../test.h"
 #include "helpers.h"
 #include "random_instance.h"
 

@@ -1,11 +1,7 @@
 // Random inputs of the performance model, for the tests that compare with a slow and simple computation.
 #pragma once
 
-#include <algorithm>
-#include <cmath>
-#include <cstdint>
 #include <random>
-#include <vector>
 
 #include "firkin/plan/bucket_plan.h"
 #include "helpers.h"

@@ -1,7 +1,6 @@
 #include "firkin/plan/uncertainty.h"
 
-#include <gtest/gtest.h>
-
+#include "../test.h"
 #include "helpers.h"
 
 namespace firkin {

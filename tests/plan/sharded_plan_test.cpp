@@ -1,13 +1,8 @@
 #include "firkin/plan/sharded_plan.h"
 
-#include <gtest/gtest.h>
-
-#include <algorithm>
-#include <limits>
-#include <numeric>
 #include <ranges>
-#include <vector>
 
+#include "../test.h"
 #include "helpers.h"
 #include "random_instance.h"
 

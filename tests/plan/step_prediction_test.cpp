@@ -1,12 +1,7 @@
 // What tune calibrates on and recommends, from given numbers: nothing is measured here.
+#include "../test.h"
 #include "firkin/plan/calibration.h"
 #include "firkin/plan/decision.h"
-
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
-#include <numeric>
-#include <stdexcept>
 
 #include "firkin/base/units.h"
 #include "firkin/plan/best_plan.h"
@@ -14,10 +9,6 @@
 
 namespace firkin {
 namespace {
-
-using testing::Each;
-using testing::ElementsAre;
-using testing::SizeIs;
 
 constexpr CapOptions kBothRules[] = {{.rule = CapRule::kAtMost}, {.rule = CapRule::kCloseWhenFull}};
 
@@ -131,7 +122,7 @@ TEST(CalibrationPlans, AreOfNoCapAndNotVerified) {
 
 TEST(CalibrationPlans, AreManyCallsFewAndSome) {
   const std::vector<BucketPlan> plans = calibration_plans(std::vector<int64_t>(240, 1000), kBothRules[0], {one_tensor_per_bucket(240)});
-  const auto is_about = [](size_t least, size_t most) { return SizeIs(testing::AllOf(testing::Ge(least), testing::Le(most))); };
+  const auto is_about = [](size_t least, size_t most) { return SizeIs(AllOf(Ge(least), Le(most))); };
   EXPECT_THAT(plans[0].buckets, is_about(58, 64));
   EXPECT_THAT(plans[1].buckets, is_about(18, 24));
   EXPECT_THAT(plans[2].buckets, is_about(5, 7));

@@ -2,11 +2,9 @@
 // steps.
 #include "firkin/plan/timeline.h"
 
-#include <gtest/gtest.h>
-
-#include <array>
 #include <deque>
 
+#include "../test.h"
 #include "firkin/plan/bucket_plan.h"
 #include "helpers.h"
 #include "random_instance.h"

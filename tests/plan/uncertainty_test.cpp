@@ -1,11 +1,7 @@
 #include "firkin/plan/uncertainty.h"
 
-#include <gtest/gtest.h>
-
-#include <algorithm>
-#include <cmath>
-
 #include "../stats/synthetic_noise.h"
+#include "../test.h"
 #include "firkin/stats/estimates.h"
 #include "helpers.h"
 

@@ -1,17 +1,10 @@
 // From what ranks saw of their steps to what is named.
 #include "firkin/plan/watched_steps.h"
 
-#include <gmock/gmock.h>
-
-#include "firkin/base/error.h"
+#include "../test.h"
 
 namespace firkin {
 namespace {
-
-using testing::DoubleNear;
-using testing::ElementsAre;
-using testing::HasSubstr;
-using testing::IsEmpty;
 
 constexpr double kHalfMicrosecond = 5e-7, kMs = 1e-3;
 

@@ -1,21 +1,14 @@
 // The charts as data: what fills which template. That they draw is for the tests of the commands (tests/cli) and browser_test.py to say.
-#include <gmock/gmock.h>
 
-#include <limits>
-
-#include "../results/example_results.h"
-#include "firkin/plan/uncertainty.h"
 #include "report/charts.h"
+#include "../results/example_results.h"
+#include "../test.h"
+#include "firkin/plan/uncertainty.h"
 
 namespace firkin {
 namespace {
 
 using nlohmann::json;
-using testing::Contains;
-using testing::Each;
-using testing::HasSubstr;
-using testing::Not;
-using testing::StartsWith;
 
 std::vector<std::string> strings_in(const json& value) {
   if (value.is_string()) return {value.get<std::string>()};

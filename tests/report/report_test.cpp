@@ -1,17 +1,12 @@
 #include "report/report.h"
 
-#include <gmock/gmock.h>
-
 #include "../results/example_results.h"
+#include "../test.h"
 #include "report/charts.h"
 #include "results/field.h"
 
 namespace firkin {
 namespace {
-
-using testing::ElementsAre;
-using testing::HasSubstr;
-using testing::Not;
 
 // The text of the page's data island.
 std::string island_of(const std::string& page) {
@@ -107,7 +102,7 @@ TEST(Report, TheAnswerOfTuneSaysWhatToSetHowSureThatIsAndWhatCannotBeTold) {
             "DistributedDataParallel(model, bucket_cap_mb=0.75, gradient_as_bucket_view=True)");
   decision.options.reset();
   decision.outcome = Outcome::kNothingToGain;
-  EXPECT_THAT(summarize(results).heading, testing::StartsWith("Keep PyTorch's default"));
+  EXPECT_THAT(summarize(results).heading, StartsWith("Keep PyTorch's default"));
   EXPECT_EQ(summarize(results).settings.front().setting, "DistributedDataParallel(model)");
 }
 
@@ -148,7 +143,7 @@ TEST(Report, TheAnswerOfTuneNamesTheBestOfFirkinsOwnEngineAboveTheCharts) {
   EXPECT_THAT(summarize(results).own_engine, Not(HasSubstr("recommended")));
   EXPECT_THAT(answer_in_text(results), Not(HasSubstr("  firkin  ")));
   results.sharded_over_best_cap = PairedRatio{0.8, {0.78, 0.82}};
-  EXPECT_THAT(summarize(results).own_engine, testing::StartsWith("sharded (recommended)"));
+  EXPECT_THAT(summarize(results).own_engine, StartsWith("sharded (recommended)"));
 }
 
 TEST(Report, WhereTheMeasurementDoesNotShowWhatWasPredictedTheMeasuredFigureComesFirst) {
@@ -170,7 +165,7 @@ TEST(Report, TheCardOfATuningHoldsOnlyWhatHelpsToAct) {
   results.notes = {"what was noticed on the way"};
   results.decision->lowest_cap_mib = results.decision->highest_cap_mib = 0.75;
   const std::string text = results_in_text(results), page = render_report(results);
-  EXPECT_THAT(text, testing::StartsWith(summarize(results).heading.substr(0, 20)));
+  EXPECT_THAT(text, StartsWith(summarize(results).heading.substr(0, 20)));
   EXPECT_THAT(text, HasSubstr("\n  paste   DistributedDataParallel(model"));
   for (const char* explanation : {"what was noticed on the way", "makes the same buckets", "the model predicts"}) {
     EXPECT_THAT(text, Not(HasSubstr(explanation)));
@@ -184,10 +179,10 @@ TEST(Report, TheAnswerIsTheFirstAndTheLastThingInTheTerminal) {
   const Results predicted = predicted_results();
   for (const Results& results : {predicted, chunks}) {
     const std::string text = results_in_text(results), start = summarize(results).heading.substr(0, 20);
-    EXPECT_THAT(text, testing::StartsWith(start));
+    EXPECT_THAT(text, StartsWith(start));
     EXPECT_NE(text.find('\n' + start), std::string::npos) << text;
   }
-  EXPECT_THAT(results_in_text(chunks), testing::EndsWith("\n" + summarize(chunks).heading + "\n"));
+  EXPECT_THAT(results_in_text(chunks), EndsWith("\n" + summarize(chunks).heading + "\n"));
 }
 
 TEST(Report, APageSaysOnceWhatLimitsItsAnswer) {

@@ -1,16 +1,11 @@
 #include "results/field.h"
 
-#include <gmock/gmock.h>
-
-#include "firkin/base/error.h"
+#include "../test.h"
 
 namespace firkin {
 namespace {
 
 using nlohmann::json;
-using testing::ElementsAre;
-using testing::HasSubstr;
-using testing::ThrowsMessage;
 
 struct Leg {
   std::string from = "here";

@@ -1,17 +1,12 @@
 #include "results/results.h"
 
-#include <gmock/gmock.h>
-
-#include <algorithm>
-
+#include "../test.h"
 #include "example_results.h"
 
 namespace firkin {
 namespace {
 
 using nlohmann::json;
-using testing::HasSubstr;
-using testing::ThrowsMessage;
 
 TEST(Results, AMissingSectionOrFieldOfTuneIsNamed) {
   json without_curve = tune_document();

@@ -1,13 +1,6 @@
 // What a setting takes, once the blocks are taken out.
 
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
-#include <algorithm>
-#include <cmath>
-#include <limits>
-#include <vector>
-
+#include "../test.h"
 #include "firkin/stats/estimates.h"
 #include "synthetic_noise.h"
 

@@ -1,22 +1,11 @@
 // Which settings can be told from the best one.
 #include "firkin/stats/estimates.h"
 
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
-#include <algorithm>
-#include <cmath>
-#include <functional>
-#include <limits>
-#include <stdexcept>
-#include <vector>
-
+#include "../test.h"
 #include "synthetic_noise.h"
 
 namespace firkin {
 namespace {
-
-using testing::ElementsAre;
 
 // [setting][block], seconds: a drifting machine, and noise of each setting's own.
 std::vector<std::vector<double>> measure(SyntheticNoise& noise, const std::vector<double>& true_s, size_t blocks, double stdev) {
@@ -53,8 +42,8 @@ TEST_P(EqualSettings, TwoAreDeclaredDifferentInAtMostFivePercent) {
   EXPECT_LE(count(1000, 1, tells_apart), 50);
 }
 
-INSTANTIATE_TEST_SUITE_P(Blocks, EqualSettings, testing::Values(6, 10));
-INSTANTIATE_TEST_SUITE_P(Full, EqualSettings, testing::Values(30));
+INSTANTIATE_TEST_SUITE_P(Blocks, EqualSettings, Values(6, 10));
+INSTANTIATE_TEST_SUITE_P(Full, EqualSettings, Values(30));
 
 TEST(SixEqualSettings, TwoOfThemAreToldApartInAtMostFivePercentAlthoughTheLuckiestIsCalledBest) {
   const auto tells_apart = [](SyntheticNoise& noise) {

@@ -1,24 +1,11 @@
 // What an interval promises: mostly its coverage, on synthetic noise whose true median is known.
 #include "firkin/stats/estimates.h"
 
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
-#include <algorithm>
-#include <cmath>
-#include <functional>
-#include <limits>
-#include <stdexcept>
-#include <vector>
-
+#include "../test.h"
 #include "synthetic_noise.h"
 
 namespace firkin {
 namespace {
-
-using testing::AllOf;
-using testing::Ge;
-using testing::Le;
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr double kTrueS = 0.125;  // median step time, seconds

@@ -1,22 +1,11 @@
 // The ratio of two settings, measured in the same blocks.
 #include "firkin/stats/estimates.h"
 
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
-#include <cmath>
-#include <limits>
-#include <stdexcept>
-#include <vector>
-
+#include "../test.h"
 #include "synthetic_noise.h"
 
 namespace firkin {
 namespace {
-
-using testing::AllOf;
-using testing::Ge;
-using testing::Le;
 
 constexpr int kTrials = 1000;
 constexpr double kTrueRatio = 0.97;
@@ -67,7 +56,7 @@ TEST_P(PairedCoverage, IsNinetyTwoToNinetyEightPercentOnAMachineWithSlowNoise) {
   EXPECT_THAT(percent, AllOf(Ge(92), Le(98)));
 }
 
-INSTANTIATE_TEST_SUITE_P(Blocks, PairedCoverage, testing::Values(10, 30, 100));
+INSTANTIATE_TEST_SUITE_P(Blocks, PairedCoverage, Values(10, 30, 100));
 
 TEST(PairedRatio, IsTheMedianOfTheMeansOfEveryTwoBlocks) {
   // Logarithms of base 2: 1, -1, 2. Means of every two, each with itself as well: -1, 0, 0.5, 1, 1.5, 2; the median is 0.75.

@@ -1,26 +1,16 @@
 // What intervals promise, on noise that was recorded: loopback and a modelled link, with and without processes that compute beside it.
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
 
-#include <algorithm>
-#include <cmath>
-#include <string>
-#include <vector>
-
-#include "firkin/stats/estimates.h"
 #include "recorded_noise.h"
+#include "../test.h"
+#include "firkin/stats/estimates.h"
 
 namespace firkin {
 namespace {
 
-using testing::AllOf;
-using testing::Ge;
-using testing::Le;
-
 class RecordedNoise : public testing::TestWithParam<std::string> {};
 const auto name_of_recording = [](const auto& test) { return test.param; };
-INSTANTIATE_TEST_SUITE_P(Of, RecordedNoise, testing::Values("link_loaded"), name_of_recording);
-INSTANTIATE_TEST_SUITE_P(Full, RecordedNoise, testing::Values("loopback", "loaded", "link"), name_of_recording);
+INSTANTIATE_TEST_SUITE_P(Of, RecordedNoise, Values("link_loaded"), name_of_recording);
+INSTANTIATE_TEST_SUITE_P(Full, RecordedNoise, Values("loopback", "loaded", "link"), name_of_recording);
 
 // Of what everything measured in the same blocks has taken.
 double true_median(const SettingsByBlock& everything) {

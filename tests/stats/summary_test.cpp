@@ -1,12 +1,7 @@
 // What the summaries say about samples small enough to work out by hand.
 #include "firkin/stats/estimates.h"
 
-#include <gtest/gtest.h>
-
-#include <cmath>
-#include <limits>
-#include <stdexcept>
-#include <vector>
+#include "../test.h"
 
 namespace firkin {
 namespace {

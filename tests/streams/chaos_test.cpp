@@ -1,9 +1,9 @@
 // Random programs with failures (tests/ddp/chaos.h) on the device that looks for races: what a step that failed leaves under way is where
 // streams are forgotten most easily.
 #include <c10/core/impl/VirtualGuardImpl.h>
-#include <gmock/gmock.h>
 
 #include "../ddp/chaos.h"
+#include "../test.h"
 #include "checked_backend.h"
 #include "checked_device.h"
 
@@ -31,7 +31,7 @@ void expect_no_chaos(uint64_t first_seed, uint64_t sequences) {
     };
     const auto wrong = run_chaos_sequence(seed, kTimeout, make_group, /*on_devices=*/true);
     EXPECT_FALSE(wrong) << wrong.value_or("");
-    EXPECT_THAT(Clocks::all().take_races(), testing::IsEmpty()) << "seed " << seed;
+    EXPECT_THAT(Clocks::all().take_races(), IsEmpty()) << "seed " << seed;
   }
 }
 

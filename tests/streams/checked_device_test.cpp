@@ -1,17 +1,14 @@
 // The device that looks for races finds them.
 #include "checked_device.h"
 
+#include "../test.h"
+
 #include <c10/core/StreamGuard.h>
-#include <gmock/gmock.h>
 
 #include <torch/torch.h>
 
 namespace firkin::streams {
 namespace {
-
-using testing::IsEmpty;
-using testing::Not;
-using testing::SizeIs;
 
 TEST(Clocks, WorkOnAnotherStreamIsARaceUnlessAnEventOrdersIt) {
   register_checked_device();

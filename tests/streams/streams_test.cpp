@@ -4,7 +4,6 @@
 #include <ATen/ops/ones.h>
 #include <c10/core/DeviceGuard.h>
 #include <c10/core/StreamGuard.h>
-#include <gmock/gmock.h>
 
 #include <latch>
 
@@ -12,10 +11,10 @@
 #include "../ddp/layered_net.h"
 #include "../ddp/throw_in_backward.h"
 #include "../ddp/training.h"
+#include "../test.h"
 #include "bench/step_bench.h"
 #include "checked_backend.h"
 #include "checked_device.h"
-#include "firkin/base/error.h"
 #include "firkin/tune/tune.h"
 #include "workload/workload.h"
 
@@ -24,10 +23,6 @@
 
 namespace firkin::streams {
 namespace {
-
-using testing::IsEmpty;
-using testing::Not;
-using testing::SizeIs;
 
 class Streams : public testing::Test {
  protected:
@@ -166,7 +161,7 @@ TEST_P(EveryStrategyOnStreams, IsInOrder) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Strategies, EveryStrategyOnStreams,
-                         testing::Combine(testing::Values("naive", "flat", "overlap", "bucketed", "planned"), testing::ValuesIn(kPlaces)),
+                         Combine(Values("naive", "flat", "overlap", "bucketed", "planned"), ValuesIn(kPlaces)),
                          [](const auto& test) { return std::get<0>(test.param) + std::get<1>(test.param).name; });
 
 TEST_F(Streams, OrderedIsInOrder) {
@@ -180,7 +175,7 @@ TEST_P(SharedDevice, IsUsedInOrderByTwoRanks) {
   expect_in_order_on_one_device({.strategy = GetParam(), .steps = 6, .on_a_side_stream = GetParam() == "ordered"});
 }
 
-INSTANTIATE_TEST_SUITE_P(Strategies, SharedDevice, testing::Values("naive", "flat", "overlap", "bucketed", "planned", "ordered"),
+INSTANTIATE_TEST_SUITE_P(Strategies, SharedDevice, Values("naive", "flat", "overlap", "bucketed", "planned", "ordered"),
                          [](const auto& test) { return test.param; });
 
 class ShardedOnStreams : public Streams, public testing::WithParamInterface<ShardedOptions> {};
@@ -203,8 +198,7 @@ TEST_P(ShardedOnStreams, IsInOrderWhereTwoRanksShareTheDevice) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Options, ShardedOnStreams,
-                         testing::Values(ShardedOptions{}, ShardedOptions{.whole_parameters = true},
-                                         ShardedOptions{.master_weights = true}),
+                         Values(ShardedOptions{}, ShardedOptions{.whole_parameters = true}, ShardedOptions{.master_weights = true}),
                          [](const auto& test) {
                            return test.param.whole_parameters ? "Whole" : test.param.master_weights ? "Masters" : "Even";
                          });
@@ -314,7 +308,7 @@ TEST_F(Streams, AnAuditFindsWhatDiffersAndWaitsOnce) {
         }
         const at::NoGradGuard no_grad;
         if (group.rank == 1) damage(net->layers[2]->weight.detach());
-        EXPECT_THAT(message_of<AuditError>([&] { ddp.audit(); }), testing::HasSubstr("third.weight differs between rank 0 and"));
+        EXPECT_THAT(message_of<AuditError>([&] { ddp.audit(); }), HasSubstr("third.weight differs between rank 0 and"));
       });
     }
   }
@@ -409,7 +403,7 @@ TEST_F(Streams, OrderedChoosesItsLaunchOrderByTheTimesOfTheDevice) {
         EXPECT_EQ(waited, chooses(step)) << "in step " << step;
       }
       if (step > 2) {
-        EXPECT_THAT(ddp.plan().launch_order, testing::ElementsAre(0, 3, 2, 1)) << "in step " << step;
+        EXPECT_THAT(ddp.plan().launch_order, ElementsAre(0, 3, 2, 1)) << "in step " << step;
       }
     }
   });
@@ -464,14 +458,13 @@ TEST_F(Streams, CrossedWaitsAreToldAfterAnAudit) {
     losses[static_cast<size_t>(group.rank)] = loss_of([&] { step(group.rank); });
     done.arrive_and_wait();
   });
-  EXPECT_THAT(losses, testing::Each(testing::HasSubstr("rank 0 waits in step 2 of A, rank 1 in step 2 of B")));
+  EXPECT_THAT(losses, Each(HasSubstr("rank 0 waits in step 2 of A, rank 1 in step 2 of B")));
 }
 
 TEST_F(Streams, AModuleOnADeviceThatTheGroupDoesNotCarryIsBadInput) {
   run_ranks(1, [](const ProcessGroup& group) {
     LayeredNet net{at::TensorOptions(checked_device(0))};
-    EXPECT_THAT([&] { DataParallel ddp(*net, group); },
-                testing::ThrowsMessage<InputError>(testing::AllOf(testing::HasSubstr("checked:0"), testing::HasSubstr("no backend"))));
+    EXPECT_THAT([&] { DataParallel ddp(*net, group); }, ThrowsMessage<InputError>(AllOf(HasSubstr("checked:0"), HasSubstr("no backend"))));
   });
 }
 

@@ -1,9 +1,9 @@
 #include "trace/trace.h"
 
-#include <ATen/record_function.h>
-#include <gtest/gtest.h>
+#include "../test.h"
 
-#include <algorithm>
+#include <ATen/record_function.h>
+
 #include <map>
 
 #include <torch/torch.h>

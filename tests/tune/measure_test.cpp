@@ -1,11 +1,9 @@
 // The whole of tune on real steps of a small module; never how fast anything was.
 #include "tune/measure.h"
 
-#include <gmock/gmock.h>
-
 #include "../bench/small_workload.h"
 #include "../comm/thread_ranks.h"
-#include "firkin/base/error.h"
+#include "../test.h"
 #include "firkin/ddp/await_parameters.h"
 #include "results/results.h"
 
@@ -42,7 +40,7 @@ void check_result(const Tuning& tuning) {
     EXPECT_GT(tuning.raced[i].time_s, 0);
   }
   ASSERT_LT(tuning.standing.choice, tuning.raced.size());
-  EXPECT_THAT(tuning.standing.tied, testing::Contains(tuning.standing.choice));
+  EXPECT_THAT(tuning.standing.tied, Contains(tuning.standing.choice));
   EXPECT_TRUE(tuning.decision.level);
   const Results results = sections_of(tuning);
   ASSERT_TRUE(results.decision);
@@ -59,7 +57,7 @@ TEST(Tune, RacesTheBestCapsAndMeasuresTheGainInOtherBlocks) {
     EXPECT_LE(result.raced.size(), 4u);
     EXPECT_EQ(result.calibration.size(), 1 + 4u);
     EXPECT_GT(result.none_step_s, 0);
-    EXPECT_THAT(names_of(result.gain), testing::ElementsAre("none", "torch default", "chosen cap"));
+    EXPECT_THAT(names_of(result.gain), ElementsAre("none", "torch default", "chosen cap"));
     EXPECT_EQ(result.gain.back().buckets, choice_of(result).buckets);
     EXPECT_EQ(result.gain[0].step_s.size(), 4u);
   });
@@ -104,7 +102,7 @@ TEST(Tune, ComparesStrategiesAndCapsOfAllSizesWhereAsked) {
     check_result(result);
     std::vector<std::string> names = names_of(result.gain);
     names.resize(names.size() - result.compared.size());
-    EXPECT_THAT(names, testing::ElementsAre("none", "naive", "flat", "overlap", "torch default"));
+    EXPECT_THAT(names, ElementsAre("none", "naive", "flat", "overlap", "torch default"));
     EXPECT_GE(result.compared.size(), 5u);
     EXPECT_EQ(result.compared.back().buckets, 1);
     EXPECT_EQ(result.gain.back().buckets, 1);
@@ -160,7 +158,7 @@ TEST(Tune, SaysThatNobodyAwaits) {
     const Tuning result = tune(group, workload, quick_tune());
     EXPECT_FALSE(result.profile.tensors.knows_forward());
     EXPECT_FALSE(result.ordered);
-    EXPECT_THAT(result.notes, testing::Contains(testing::HasSubstr("no module awaits")));
+    EXPECT_THAT(result.notes, Contains(HasSubstr("no module awaits")));
   });
 }
 
@@ -177,7 +175,7 @@ TEST(Tune, MeasuresTheCapsThatItIsGivenAndThePredictedBest) {
     check_result(result);
     EXPECT_GE(result.compared.size(), 2u);
     EXPECT_LE(result.compared.size(), 3u);
-    EXPECT_THAT(result.notes, testing::Contains(testing::HasSubstr("makes the same buckets as")));
+    EXPECT_THAT(result.notes, Contains(HasSubstr("makes the same buckets as")));
   });
 }
 
@@ -191,7 +189,7 @@ TEST(Tune, SaysWhereAModelHasTooFewTensorsToKeepCalibrationApart) {
     workload.optimizer = std::make_shared<torch::optim::SGD>(net->parameters(), 0.001);
     const Tuning result = tune(group, workload, quick_tune());
     check_result(result);
-    EXPECT_THAT(result.notes, testing::Contains(testing::HasSubstr("the model was also calibrated on the buckets of")));
+    EXPECT_THAT(result.notes, Contains(HasSubstr("the model was also calibrated on the buckets of")));
   });
 }
 

@@ -1,22 +1,18 @@
 // A user's own module and step are tuned with real steps; never how fast anything was.
 #include "firkin/tune/tune.h"
 
-#include <gmock/gmock.h>
-
 #include <filesystem>
 
 #include "../base/temporary_folder.h"
 #include "../comm/thread_ranks.h"
 #include "../ddp/checkpoint.h"
-#include "firkin/base/error.h"
+#include "../test.h"
 #include "results/results.h"
 
 #include <torch/torch.h>
 
 namespace firkin {
 namespace {
-
-using testing::HasSubstr;
 
 // A module that Firkin knows nothing of, and a loop body as one writes it for one process.
 struct Own {
@@ -122,7 +118,7 @@ TEST(TuneModule, AStepWithoutBackwardIsEveryRanksError) {
     tune(
         *own.net, [] {}, group, quick());
   });
-  EXPECT_THAT(errors, testing::Each(HasSubstr("rank 0: the training step ran no backward pass")));
+  EXPECT_THAT(errors, Each(HasSubstr("rank 0: the training step ran no backward pass")));
 }
 
 TEST(TuneModule, AStepOfTwoBackwardsIsEveryRanksError) {
@@ -133,7 +129,7 @@ TEST(TuneModule, AStepOfTwoBackwardsIsEveryRanksError) {
     };
     profile(*own.net, step, group);
   });
-  EXPECT_THAT(errors, testing::Each(HasSubstr("rank 0: the training step ran 2 backward passes; expected one")));
+  EXPECT_THAT(errors, Each(HasSubstr("rank 0: the training step ran 2 backward passes; expected one")));
 }
 
 TEST(TuneModule, ABackwardWithinTheBackwardIsAPartOfIt) {
@@ -154,7 +150,7 @@ TEST(TuneModule, AParameterWithoutGradientOnOneRankIsEveryRanksError) {
     const auto step = [&] { group.rank == 0 ? own.step() : own.net->parameters()[0].sum().backward(); };
     profile(*own.net, step, group);
   });
-  EXPECT_THAT(errors, testing::Each(HasSubstr("rank 1: the training step gave 0.bias no gradient")));
+  EXPECT_THAT(errors, Each(HasSubstr("rank 1: the training step gave 0.bias no gradient")));
 }
 
 TEST(TuneModule, AStepThatThrowsIsItsOwnErrorAndWhatItResizedIsPutBack) {
@@ -183,16 +179,16 @@ TEST(TuneModule, OptionsOutOfRangeAndFoldersThatCannotBeAreErrors) {
     tune(
         *own.net, [&] { own.step(); }, group, none);
   });
-  EXPECT_THAT(errors, testing::Each(HasSubstr("blocks is 0; expected at least 1")));
+  EXPECT_THAT(errors, Each(HasSubstr("blocks is 0; expected at least 1")));
   ModuleTuningOptions nowhere = quick();
   nowhere.out = "/proc/firkin";
   errors = errors_of([&](Own& own, const ProcessGroup& group) {
     tune(
         *own.net, [&] { own.step(); }, group, nowhere);
   });
-  EXPECT_THAT(errors, testing::Each(HasSubstr("/proc/firkin")));
+  EXPECT_THAT(errors, Each(HasSubstr("/proc/firkin")));
   errors = errors_of([&](Own& own, const ProcessGroup& group) { tune(*own.net, {}, group, quick()); });
-  EXPECT_THAT(errors, testing::Each(HasSubstr("no training step")));
+  EXPECT_THAT(errors, Each(HasSubstr("no training step")));
 }
 
 }  // namespace

@@ -1,13 +1,8 @@
 // A replay on real autograd: what it promises about order, sizes and earliest times, never how late anything is.
 #include "workload/workload.h"
 
-#include <gmock/gmock.h>
-
-#include <chrono>
-#include <utility>
-
+#include "../test.h"
 #include "ddp/ordered/ordered.h"
-#include "firkin/base/error.h"
 
 #include <torch/nn/module.h>
 
@@ -15,7 +10,6 @@ namespace firkin {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-using testing::ElementsAre;
 
 // A head, a block and an embedding: ready in this order, needed in reverse.
 TensorProfile three_layers() {
@@ -32,8 +26,8 @@ TEST(ReplayWorkload, HasTheTensorsOfTheProfile) {
   const Workload workload = make_replay_workload(three_layers());
   std::vector<std::pair<std::string, int64_t>> tensors;
   for (const auto& parameter : workload.module->named_parameters()) tensors.emplace_back(parameter.key(), parameter.value().nbytes());
-  EXPECT_THAT(tensors, testing::UnorderedElementsAre(testing::Pair("head.weight", 4096), testing::Pair("blocks.0.bias", 64),
-                                                     testing::Pair("blocks.0.weight", 8192), testing::Pair("scale", 4)));
+  EXPECT_THAT(tensors, UnorderedElementsAre(testing::Pair("head.weight", 4096), testing::Pair("blocks.0.bias", 64),
+                                            testing::Pair("blocks.0.weight", 8192), testing::Pair("scale", 4)));
 }
 
 TEST(ReplayWorkload, HandsOverGradientsInOrderAndNeverEarly) {

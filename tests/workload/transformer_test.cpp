@@ -1,11 +1,8 @@
 #include "workload/transformer.h"
 
 #include <ATen/Functions.h>
-#include <gtest/gtest.h>
 
-#include <cmath>
-
-#include "firkin/base/error.h"
+#include "../test.h"
 #include "model/transformer_config.h"
 
 #include <torch/torch.h>
@@ -118,7 +115,7 @@ TEST_P(BothFamilies, TokensWithoutABatchDimensionAreBadInput) {
   EXPECT_THROW(model->forward(at::zeros({8}, at::kLong)), InputError);
 }
 
-INSTANTIATE_TEST_SUITE_P(Transformer, BothFamilies, testing::Values(ModelFamily::kCs336, ModelFamily::kGpt2),
+INSTANTIATE_TEST_SUITE_P(Transformer, BothFamilies, Values(ModelFamily::kCs336, ModelFamily::kGpt2),
                          [](const auto& test) { return std::string(family_name(test.param)); });
 
 TEST(Transformer, ATiedHeadIsTheEmbeddingItself) {
