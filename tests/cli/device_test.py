@@ -18,10 +18,6 @@ class Device(InFolder):
         for i, command in enumerate(COMMANDS):
             self.refused(*[("expected cpu", *command, "--device", "cuda"), ("backend nccl: ", *command, "--backend", "nccl")][i % 2])
 
-    def test_other_names_are_refused(self):
-        self.refused("--device", "tune", "--device", "tpu")
-        self.refused("--backend", "tune", "--backend", "pigeon")
-
     def test_the_cpu_over_gloo_is_what_there_is_by_default(self):
         result = firkin("bench", "allreduce", "-b", 8, "-e", 8, "--time", 0.1, "--out", self.out, env=NO_GPU)
         self.assertEqual(result.returncode, 0, result.stderr)

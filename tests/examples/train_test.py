@@ -194,14 +194,6 @@ class EveryStrategyFull(Training):
                     self.assertEqual(killed, whole[: len(killed)])
                     self.assertEqual(later, whole[later[0][0] : later[-1][0] + 1])
 
-    def test_continues_on_any_number_of_ranks(self):
-        whole = self.train("--steps", 30)
-        for strategy, first, then in (("bucketed", 1, 4), ("ordered", 4, 1), ("sharded", 1, 3), ("sharded", 3, 2), ("sharded", 4, 1)):
-            with self.subTest(strategy=strategy, first=first, then=then):
-                self.out = self.folder / f"{strategy}-{first}-{then}"
-                self.train("--steps", 15, "--strategy", strategy, ranks=first)
-                self.assert_close(self.train("--steps", 30, "--strategy", strategy, "--resume", ranks=then), whole[15:])
-
 
 class TorchrunFull(Training):
     def torchrun(self, *words, steps, strategy, environment=None):

@@ -1,5 +1,5 @@
-// Everything that fuzzing found, and the seeds that it started from, through the readers again; and the published files through all of
-// them.
+// Everything that fuzzing found, and the seeds that it started from, through the readers again; and published files and a result through
+// all of them.
 
 #include <cstddef>
 #include <filesystem>
@@ -18,7 +18,8 @@ class Corpus : public testing::TestWithParam<Reader> {};
 TEST_P(Corpus, IsAcceptedOrRejectedWithItsPlace) {
   const std::filesystem::path source = FIRKIN_SOURCE_DIR;
   int accepted = 0, rejected = 0;
-  for (const std::filesystem::path& folder : {source / "tests/fuzz/corpus" / GetParam().name, source / "data/cmsc828g"}) {
+  for (const std::filesystem::path& folder :
+       {source / "tests/fuzz/corpus" / GetParam().name, source / "data/cmsc828g", source / "tests/report/data"}) {
     for (const auto& entry : std::filesystem::directory_iterator(folder)) {
       SCOPED_TRACE(entry.path().string());
       const std::string text = read_file(entry.path());

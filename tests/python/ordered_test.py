@@ -239,10 +239,10 @@ class Ordered(TestCase):
         _optimizer = firkin.OverlappedOptimizer(model, inner)
         train(model, inner, range(2))  # nothing is late
 
-        def shares_memory():
+        def shares_memory(strategy):
             module = layers()
             module.layers[1].weight = nn.Parameter(module.layers[0].weight.data)
-            over_a_slow_link("ordered", module)
+            over_a_slow_link(strategy, module)
 
         model, of_a_group = over_a_slow_link("ordered"), over_a_slow_link("ordered", process_group=dist.new_group([0, 1]))
         optimizer = optimizer_of(model)
@@ -250,7 +250,8 @@ class Ordered(TestCase):
             "expected OverlappedOptimizer.step()": lambda: train(model, optimizer.optimizer, range(1)),
             "expected its state_dict()": lambda: copy.deepcopy(optimizer),
             "expected the default one": lambda: copy.deepcopy(of_a_group),
-            "layers.1.weight share memory, and the strategies ordered and sharded step each by itself": shares_memory,
+            "layers.1.weight share memory": lambda: shares_memory("ordered"),
+            "share memory, and the strategies ordered and sharded step each by itself": lambda: shares_memory("sharded"),
         }))  # fmt: skip
         handle = optimizer.optimizer.register_step_post_hook(lambda *_: None)
         self.assert_refused(refusals({"the inner optimiser has hooks": optimizer.step}))

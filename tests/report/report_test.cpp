@@ -48,20 +48,6 @@ TEST(Report, NothingOnThePageIsFetched) {
   EXPECT_THAT(page, Not(HasSubstr("<script src")));
 }
 
-TEST(Report, ResultsOfOtherCommandsShowWhatTheyHold) {
-  nlohmann::json document = tune_document();
-  document["command"] = "bench-allreduce";
-  for (const char* section :
-       {"curve", "dense_curve", "strategies", "profile", "best_predicted", "best_measured", "regret", "indifference_set"}) {
-    document.erase(section);
-  }
-  const Results results = results_from_json(document);
-  const std::vector<Chart> charts = charts_for(results);
-  ASSERT_EQ(charts.size(), 1);
-  EXPECT_EQ(charts[0].id, "allreduce");
-  EXPECT_THAT(render_report(results), HasSubstr("chart-allreduce"));
-}
-
 TEST(Report, AHeadingOfOneSizeSaysItOnce) {
   Results results;
   results.allreduce = {{.bytes = 4 << 20, .world_size = 2, .median_s = 0.01}};
@@ -71,12 +57,6 @@ TEST(Report, AHeadingOfOneSizeSaysItOnce) {
   results.allreduce.clear();
   results.chunks = {{.chunk_bytes = 1 << 20, .calls = 8, .total_s = 0.02}};
   EXPECT_EQ(summarize(results).heading, "The data takes 20 ms in 8 chunks of 1 MiB.");
-}
-
-TEST(Report, TuneHasItsTwoCharts) {
-  std::vector<std::string> ids;
-  for (const Chart& chart : charts_for(tune_results())) ids.push_back(chart.id);
-  EXPECT_THAT(ids, ElementsAre("curve", "allreduce"));
 }
 
 TEST(Report, TheCurveHasALogarithmicAxisOfBucketSize) {

@@ -93,24 +93,6 @@ TEST(Tune, HasFewerBlocksWhereTheTimeIsUpButEnoughForIntervals) {
   });
 }
 
-TEST(Tune, ComparesStrategiesAndCapsOfAllSizesWhereAsked) {
-  run_ranks(2, [](const ProcessGroup& group) {
-    Workload workload = small_workload(64);
-    TuneOptions options = quick_tune();
-    options.phases.compare = true;
-    const Tuning result = tune(group, workload, options);
-    check_result(result);
-    std::vector<std::string> names = names_of(result.gain);
-    names.resize(names.size() - result.compared.size());
-    EXPECT_THAT(names, ElementsAre("none", "naive", "flat", "overlap", "torch default"));
-    EXPECT_GE(result.compared.size(), 5u);
-    EXPECT_EQ(result.compared.back().buckets, 1);
-    EXPECT_EQ(result.gain.back().buckets, 1);
-    ASSERT_TRUE(result.decision.over_default);
-    EXPECT_TRUE(result.decision.over_default->interval.contains(result.decision.over_default->ratio));
-  });
-}
-
 struct AwaitingLinear : torch::nn::LinearImpl {
   using LinearImpl::LinearImpl;
   at::Tensor forward(const at::Tensor& x) {

@@ -104,11 +104,7 @@ std::vector<std::string> errors_of(const std::function<void(Own&, const ProcessG
   std::vector<std::string> errors(2);
   run_ranks(2, [&](const ProcessGroup& group) {
     Own own;
-    try {
-      body(own, group);
-    } catch (const InputError& error) {
-      errors[static_cast<size_t>(group.rank)] = error.what();
-    }
+    errors[static_cast<size_t>(group.rank)] = message_of<InputError>([&] { body(own, group); });
   });
   return errors;
 }
