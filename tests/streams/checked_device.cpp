@@ -5,7 +5,6 @@
 #include <c10/core/Allocator.h>
 #include <c10/core/Event.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
-#include <c10/core/impl/VirtualGuardImpl.h>
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -240,22 +239,8 @@ void register_checked_device() {
   Clocks::all().forget_times();
 }
 
-c10::Stream new_stream(c10::Device device) {
-  return c10::impl::VirtualGuardImpl(c10::kPrivateUse1).getNewStream(device);
-}
-
-c10::Stream current_stream_of(c10::Device device) {
-  return c10::impl::VirtualGuardImpl(c10::kPrivateUse1).getStream(device);
-}
-
 int64_t timing_events() {
   return timing_event_count;
-}
-
-void wait_for(const c10::Stream& later, const c10::Stream& earlier) {
-  c10::Event event(c10::kPrivateUse1);
-  event.record(earlier);
-  event.block(later);
 }
 
 void begin_operation(c10::Device device, const std::string& name) {

@@ -11,13 +11,14 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
-#include <c10/core/Stream.h>
 
 #include <cstdint>
 #include <map>
 #include <mutex>
 #include <string>
 #include <vector>
+
+#include "../ddp/side_streams.h"
 
 namespace firkin::streams {
 
@@ -79,14 +80,6 @@ void register_checked_device();
 inline c10::Device checked_device(int index) {
   return {c10::kPrivateUse1, static_cast<c10::DeviceIndex>(index)};
 }
-
-// One that nobody uses yet.
-c10::Stream new_stream(c10::Device device);
-// Of this thread.
-c10::Stream current_stream_of(c10::Device device);
-
-// What is queued on `later` from now on comes after what is queued on `earlier`.
-void wait_for(const c10::Stream& later, const c10::Stream& earlier);
 
 inline StreamKey key_of(const c10::Stream& stream) {
   return stream.device_index() * 0x1000 + static_cast<StreamKey>(stream.id());

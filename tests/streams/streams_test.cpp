@@ -1,16 +1,12 @@
 // Whatever DataParallel does on a device is in order by events, on whatever streams a program works. Found without a GPU: see
 // checked_device.h.
-#include <ATen/ops/allclose.h>
 #include <ATen/ops/ones.h>
 #include <c10/core/DeviceGuard.h>
-#include <c10/core/StreamGuard.h>
 
 #include <latch>
 
 #include "../comm/process_ranks.h"
-#include "../ddp/layered_net.h"
-#include "../ddp/throw_in_backward.h"
-#include "../ddp/training.h"
+#include "../ddp/device_course.h"
 #include "../test.h"
 #include "bench/step_bench.h"
 #include "checked_backend.h"
@@ -18,7 +14,6 @@
 #include "firkin/tune/tune.h"
 #include "workload/workload.h"
 
-#include <torch/csrc/autograd/variable.h>
 #include <torch/torch.h>
 
 namespace firkin::streams {
@@ -28,82 +23,6 @@ class Streams : public testing::Test {
  protected:
   void SetUp() override { register_checked_device(); }
 };
-
-// How a rank trains.
-struct Course {
-  std::string strategy = "bucketed";
-  GradientHook hook = {};
-  int steps = 4;
-  bool zero_in_place = false;               // zero_grad() leaves the gradients where they are: in the buckets
-  bool on_a_side_stream = false;            // steps run on another stream than the one on which DataParallel was made
-  bool with_two_gradients_streams = false;  // gradients of every other parameter are accumulated on a stream of their own
-  bool a_step_fails = false;
-  bool with_joined_end = true;  // finish_with_backward
-  bool clips = false;
-  ShardedOptions sharded = {};
-  at::ScalarType dtype = at::kDouble;
-};
-
-DataParallelOptions options_of(const Course& course, const torch::nn::Module& module) {
-  DataParallelOptions options = with_strategy(course.strategy, 600);
-  options.gradient_hook = course.hook;
-  options.finish_with_backward = course.with_joined_end;
-  if (course.strategy == "planned") {
-    const auto tensors = static_cast<int64_t>(trainable_parameters(module).size());
-    options.plan = BucketPlan{{{0, 2}, {2, tensors - 2}}, {}};
-  }
-  return options;
-}
-
-// Returns the parameters, on the CPU.
-Tensors train(const Course& course, const ProcessGroup& group, c10::Device device) {
-  const at::TensorOptions options = at::TensorOptions(device).dtype(course.dtype);
-  LayeredNet net(options);
-  std::vector<decltype(torch::autograd::impl::grad_accumulator({}))>
-      accumulators;  // a node belongs to the stream on which it was made first
-  if (course.with_two_gradients_streams && !device.is_cpu()) {
-    const c10::Stream other = new_stream(device);
-    wait_for(other, current_stream_of(device));
-    const c10::StreamGuard guard(other);
-    for (size_t i = 0; i < net->parameters().size(); i += 2) {
-      accumulators.push_back(torch::autograd::impl::grad_accumulator(net->parameters()[i]));
-    }
-  }
-  Training training(*net, group, options_of(course, *net), "SGD", course.sharded);
-  std::optional<c10::StreamGuard> side;
-  if (course.on_a_side_stream && !device.is_cpu()) {
-    const c10::Stream stream = new_stream(device);
-    wait_for(stream, current_stream_of(device));
-    side.emplace(stream);
-  }
-  for (int step = 0; step < course.steps; ++step) {
-    const bool fails = course.a_step_fails && step == 2;
-    training.zero_grad(/*to_none=*/!course.zero_in_place);
-    try {
-      const auto throws = [](const at::Tensor& x) { return ThrowInBackward::apply(x, "on purpose"); };
-      const at::Tensor batch = batch_of(step, group.rank, options);
-      const at::Tensor out = fails && group.rank == 1 ? net->forward(batch, throws) : net->forward(batch);
-      out.pow(2).mean().backward();
-      training.ddp.finish_gradient_synchronization();
-      if (course.clips) training.clip(1e-2);
-      training.step();
-    } catch (const StepError&) {
-      EXPECT_TRUE(fails);
-    } catch (const OnPurpose&) {
-      EXPECT_TRUE(fails);
-    }
-  }
-  training.ddp.drain();
-  if (side) wait_for(side->original_stream(), side->current_stream());  // the parameters' memory is that one's
-  Tensors parameters;
-  for (const at::Tensor& parameter : net->parameters()) parameters.push_back(parameter.detach().to(at::kCPU));
-  return parameters;
-}
-
-void expect_near(const Tensors& ours, const Tensors& expected, double tolerance) {
-  ASSERT_EQ(ours.size(), expected.size());
-  for (size_t i = 0; i < ours.size(); ++i) EXPECT_TRUE(at::allclose(ours[i], expected[i], tolerance, tolerance)) << "parameter " << i;
-}
 
 // On both devices: the same numbers, and no races on the one that looks for them.
 void expect_in_order(const Course& course, int ranks = 2) {
