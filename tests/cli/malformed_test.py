@@ -7,8 +7,8 @@ line (in JSON the field), nothing on standard output, and no file written. None 
 import os
 import pathlib
 import subprocess
-import tempfile
-import unittest
+
+from folders import InAFolder
 
 FIRKIN = os.environ["FIRKIN"]
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -44,11 +44,9 @@ READERS = {
 GOOD_BESIDE = {"tensors.csv": TENSORS, "allreduce.csv": ALLREDUCE, "sizes": SIZES, "times": TIMES, "course": COURSE_ALLREDUCE}
 
 
-class Malformed(unittest.TestCase):
+class Malformed(InAFolder):
     def setUp(self):
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.folder = pathlib.Path(folder.name)
+        super().setUp()
         for name, text in GOOD_BESIDE.items():
             (self.folder / name).write_text(text)
 

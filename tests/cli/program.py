@@ -6,10 +6,9 @@ import pathlib
 import re
 import subprocess
 import sys
-import tempfile
-import unittest
 
 sys.path.append(str(pathlib.Path(__file__).resolve().parents[2] / "tools"))
+from folders import InAFolder  # noqa: E402
 from render_charts import charts_of_page, rendered  # noqa: E402
 
 FIRKIN = os.environ["FIRKIN"]
@@ -23,13 +22,11 @@ def firkin(*words, **options):
     return subprocess.run([FIRKIN, *map(str, words)], capture_output=True, text=True, timeout=DEADLINE_S, **options)
 
 
-class InFolder(unittest.TestCase):
-    """With a folder for each test, and in it `out`, which is not there yet."""
+class InFolder(InAFolder):
+    """In it `out`, which is not there yet."""
 
     def setUp(self):
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.folder = pathlib.Path(folder.name)
+        super().setUp()
         self.out = self.folder / "out"
 
     def assert_refused(self, *words, mentions, **options):

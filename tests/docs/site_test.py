@@ -7,12 +7,12 @@ import os
 import pathlib
 import re
 import sys
-import tempfile
 import unittest
 import urllib.parse
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "report"))
 from browser import CHROMIUM, open_page, requests_elsewhere  # noqa: E402
+from folders import InAFolder  # noqa: E402
 
 SITE = pathlib.Path(os.environ["FIRKIN_SITE"]).resolve()
 PAGES = ["README", "docs/index", "docs/tutorial", "docs/tutorial_cpp", "docs/install", "docs/clusters", "docs/gpu", "docs/frameworks", "docs/emulated_links", "docs/watch", "examples/cmsc828g/README",
@@ -52,12 +52,7 @@ class Links(unittest.TestCase):
 
 
 @unittest.skipUnless(CHROMIUM, "no chromium on this machine")
-class Pages(unittest.TestCase):
-    def setUp(self):
-        folder = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
-        self.addCleanup(folder.cleanup)
-        self.folder = pathlib.Path(folder.name)
-
+class Pages(InAFolder):
     def open(self, name: str, width: int, height: int, query: str = "") -> str:
         document, log = open_page((SITE / f"{name}.html").as_uri() + query, width, height, self.folder)
         self.assertNotRegex(log, r"CONSOLE.*(Error|error|Refused|violates|Uncaught|Failed)")

@@ -11,11 +11,10 @@ import re
 import signal
 import subprocess
 import sys
-import tempfile
 import threading
 import time
-import unittest
 
+from folders import InAFolder
 from ports import reserved_port
 
 TRAIN = os.environ["TRAIN"]
@@ -96,11 +95,9 @@ class Running:
         return [(int(found[1]), found[2]) for found in map(STEP.match, self.lines) if found]
 
 
-class Training(unittest.TestCase):
+class Training(InAFolder):
     def setUp(self):
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.folder = pathlib.Path(folder.name)
+        super().setUp()
         self.out = self.folder / "out"
 
     def start(self, *words, environment=None):

@@ -11,7 +11,7 @@ import subprocess
 import tempfile
 import unittest
 
-from commands import BUILD_DEADLINE_S, environment, run
+from commands import BUILD_DEADLINE_S, run
 
 BUILD = pathlib.Path(os.environ["FIRKIN_BINARY_DIR"])
 CMAKE = os.environ["CMAKE_COMMAND"]

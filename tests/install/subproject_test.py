@@ -7,10 +7,9 @@ import os
 import pathlib
 import subprocess
 import sys
-import tempfile
-import unittest
 
 from commands import BUILD_DEADLINE_S, checked, run
+from folders import InAFolder
 
 SOURCE = pathlib.Path(os.environ["FIRKIN_SOURCE_DIR"])
 CMAKE = os.environ["CMAKE_COMMAND"]
@@ -43,11 +42,9 @@ int main(int argc, char** argv) {
 """
 
 
-class Subproject(unittest.TestCase):
+class Subproject(InAFolder):
     def setUp(self):
-        folder = tempfile.TemporaryDirectory(prefix="firkin-subproject-")
-        self.addCleanup(folder.cleanup)
-        self.folder = pathlib.Path(folder.name).resolve()
+        super().setUp()
         self.build = self.folder / "build"
 
     def configured(self, program, library, commands, **settings):

@@ -6,7 +6,6 @@ import os
 import pathlib
 import tempfile
 import time
-import unittest
 from unittest import mock
 
 import firkin

@@ -7,10 +7,10 @@ import os
 import pathlib
 import re
 import subprocess
-import tempfile
 import unittest
 
 from browser import CHROMIUM, open_page, requests_elsewhere
+from folders import InAFolder
 
 FIRKIN = os.environ["FIRKIN"]
 TUNE = pathlib.Path(__file__).parent / "data/tune.json"
@@ -31,12 +31,7 @@ def setUpModule():  # noqa: N802: unittest's name
         raise unittest.SkipTest("no chromium on this machine")
 
 
-class Browser:
-    def setUp(self):
-        folder = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
-        self.addCleanup(folder.cleanup)
-        self.folder = pathlib.Path(folder.name)
-
+class Browser(InAFolder):
     def run_firkin(self, *words):
         subprocess.run([FIRKIN, *map(str, words)], check=True, capture_output=True, timeout=300, cwd=self.folder)
 
@@ -64,7 +59,7 @@ class Browser:
         return document
 
 
-class Page(Browser, unittest.TestCase):
+class Page(Browser):
     def test_all_charts_draw_and_the_setting_to_paste_has_a_menu_of_frameworks(self):
         document = self.check(self.page_of(TUNE), LAPTOP, REPORT_CHARTS)
         section = re.search(r'<section class="paste".*?</section>', document, re.DOTALL)[0]
@@ -73,7 +68,7 @@ class Page(Browser, unittest.TestCase):
         self.assertNotRegex(section, r"<(label|button)[^>]* hidden")
 
 
-class EveryPageFull(Browser, unittest.TestCase):
+class EveryPageFull(Browser):
     def test_every_command_on_a_laptop_and_on_a_telephone(self):
         pages = [(self.page_of(TUNE), REPORT_CHARTS)]
         (self.folder / "t.csv").write_text("name,bytes,ready_s\n" + "".join(f"w{i},{1 << 20},{i / 100}\n" for i in range(40)))

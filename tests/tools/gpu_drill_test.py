@@ -11,26 +11,24 @@ import pathlib
 import subprocess
 import sys
 import tarfile
-import tempfile
 import time
-import unittest
 
 ROOT = pathlib.Path(os.environ["FIRKIN_SOURCE_DIR"])
 BUILD = pathlib.Path(os.environ["FIRKIN_BUILD"])
 sys.path.insert(0, str(ROOT / "tools" / "drill"))
 import parts  # noqa: E402
+from folders import InAFolder  # noqa: E402
 from processes import ends  # noqa: E402
 
 
-class InAFolder(unittest.TestCase):
+class Drilled(InAFolder):
     def setUp(self):
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.out = pathlib.Path(folder.name) / "out"
+        super().setUp()
+        self.out = self.folder / "out"
         self.out.mkdir()
 
 
-class Parts(InAFolder):
+class Parts(Drilled):
     def drill(self, dry=True):
         return parts.Drill(self.out, BUILD, dry, quick=dry)
 
@@ -104,7 +102,7 @@ def run_drill(*words):
     return subprocess.run([ROOT / "tools" / "gpu-drill", *map(str, words)], env=os.environ | {"PATH": path}, capture_output=True, text=True)
 
 
-class Commands(InAFolder):
+class Commands(Drilled):
     def test_what_is_wrong_with_them_is_one_line(self):
         for words, said in (
             ((), "expected build, or run OUT"),
@@ -118,7 +116,7 @@ class Commands(InAFolder):
                 self.assertIn(said, ended.stderr.splitlines()[-1])
 
 
-class OnTheCpuFull(InAFolder):
+class OnTheCpuFull(Drilled):
     def test_every_part_runs(self):
         ended = run_drill("run", self.out, "--dry", "--build", BUILD)
         lines = ended.stdout.splitlines()

@@ -7,6 +7,7 @@ import tempfile
 import unittest
 
 import recorded
+from folders import InAFolder
 from measure import MEASURED, is_measured, measure
 from processes import ends
 from regimes import ALPS_RANKS, Regime, all_regimes, alps_table
@@ -14,11 +15,10 @@ from regimes import ALPS_RANKS, Regime, all_regimes, alps_table
 RESULT = """echo '{"complete": true}' > NAME/results.json"""
 
 
-class Runs(unittest.TestCase):
+class Runs(InAFolder):
     def setUp(self):
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.out = pathlib.Path(folder.name)
+        super().setUp()
+        self.out = self.folder
         self.regime = Regime("small", "no link", "a script", (), 1, lab=None)
 
     def run_script(self, text, limit_s=60):

@@ -5,12 +5,12 @@ import json
 import pathlib
 import re
 import statistics
-import tempfile
 import unittest
 
 import recorded
 from bars import all_bars
 from figures import TAKES_CAP, Broken, cap_samples, chosen_row, read_figures
+from folders import InAFolder
 from paired import paired_ratio
 from regimes import all_regimes
 
@@ -39,11 +39,10 @@ def change_the_machine(result):
         row.update(error=0.51, predicted_range_s={"low": 8.0, "high": 9.0})
 
 
-class Study(unittest.TestCase):
+class Study(InAFolder):
     def setUp(self):
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.docs = pathlib.Path(folder.name)
+        super().setUp()
+        self.docs = self.folder
 
     def page(self, expected_code=0):
         ended = recorded.study("--page", "--docs", self.docs)
