@@ -58,26 +58,21 @@ const std::vector<Change>& changes() {
 // Trains while `change` happens before one of the steps. on_change: takes that step's place; without, it is a step like the others.
 Program program_with(const Change& change, bool same_values, bool tells,
                      const std::function<void(World&, DataParallel&, Net&, torch::optim::Optimizer&, int step)>& on_change = {}) {
-  return [=](World& world) {
-    Net net(world.seed());
-    if (change.thaws_middle) set_trainable(*net.middle, false);
-    const auto ddp = world.wrap(net);
-    torch::optim::SGD optimizer = sgd(net);
+  return with_net(change.thaws_middle, [=](World& world, DataParallel* ddp, Net& net, torch::optim::SGD& optimizer) {
     for (int step = 0; step < kSteps; ++step) {
       if (step != world.repeat() % 4) {
-        world.train(ddp.get(), net, optimizer, step);
+        world.train(ddp, net, optimizer, step);
         continue;
       }
       change.make(net, optimizer, 7000 + (same_values ? world.seed_of_all() : world.seed()));
       if (tells && ddp) ddp->parameters_changed();
       if (!on_change) {
-        world.train(ddp.get(), net, optimizer, step);
+        world.train(ddp, net, optimizer, step);
       } else if (ddp) {
         on_change(world, *ddp, net, optimizer, step);
       }
     }
-    return copies(net.parameters());
-  };
+  });
 }
 
 TEST_P(ChangingParameters, WithoutAWordTheVeryStepIncludesThemWhereTheirValuesAreTheSameOnAllRanks) {
@@ -130,22 +125,18 @@ TEST_P(ChangingParameters, AnOrdinaryFailureInThatStepLosesNothingAndTheNextStep
 }
 
 TEST_P(ChangingParameters, AccumulatedGradientsOfThemAreInTheStep) {
-  expect_what_one_process_computes([](World& world) {
-    Net net(world.seed());
-    set_trainable(*net.middle, false);
-    const auto ddp = world.wrap(net);
-    torch::optim::SGD optimizer = sgd(net);
-    for (int step = 0; step < kSteps; ++step) {
-      if (step == world.repeat() % 4) set_trainable(*net.middle, true);
-      optimizer.zero_grad(world.zeroes_to_none());
-      if (ddp) ddp->set_gradient_synchronization(false);
-      world.loss(net, step, /*micro=*/0).backward();
-      if (ddp) ddp->set_gradient_synchronization(true);
-      world.backward(ddp.get(), world.loss(net, step, /*micro=*/1));
-      optimizer.step();
-    }
-    return copies(net.parameters());
-  });
+  expect_what_one_process_computes(
+      with_net(/*freezes_middle=*/true, [](World& world, DataParallel* ddp, Net& net, torch::optim::SGD& optimizer) {
+        for (int step = 0; step < kSteps; ++step) {
+          if (step == world.repeat() % 4) set_trainable(*net.middle, true);
+          optimizer.zero_grad(world.zeroes_to_none());
+          if (ddp) ddp->set_gradient_synchronization(false);
+          world.loss(net, step, /*micro=*/0).backward();
+          if (ddp) ddp->set_gradient_synchronization(true);
+          world.backward(ddp, world.loss(net, step, /*micro=*/1));
+          optimizer.step();
+        }
+      }));
 }
 
 TEST_P(ChangingParameters, ALayerThatIsThawedAndFrozenByTurnsTrainsInEveryOtherStep) {
@@ -164,26 +155,22 @@ TEST_P(ChangingParameters, ALayerThatIsThawedAndFrozenByTurnsTrainsInEveryOtherS
 TEST_P(ChangingParameters, RanksThatTrainDifferentSetsAllHearWhichParameter) {
   for (const Change& change : {changes()[0], changes()[1]}) {
     SCOPED_TRACE(change.name);
-    expect_what_one_process_computes([&change](World& world) {
-      Net net(world.seed());
-      if (change.thaws_middle) set_trainable(*net.middle, false);
-      const auto ddp = world.wrap(net);
-      torch::optim::SGD optimizer = sgd(net);
-      for (int step = 0; step < kSteps; ++step) {
-        const bool changes_now = step == world.repeat() % 4;
-        if (changes_now && ddp) {
-          if (world.is_offender()) change.make(net, optimizer, 0);
-          EXPECT_THAT(message_of<StepError>([&] { world.train(ddp.get(), net, optimizer, step); }), HasSubstr(change.parameter));
-          for (const at::Tensor& parameter : net.parameters()) {
-            EXPECT_FALSE(parameter.requires_grad() && parameter.grad().defined());
+    expect_what_one_process_computes(
+        with_net(change.thaws_middle, [&change](World& world, DataParallel* ddp, Net& net, torch::optim::SGD& optimizer) {
+          for (int step = 0; step < kSteps; ++step) {
+            const bool changes_now = step == world.repeat() % 4;
+            if (changes_now && ddp) {
+              if (world.is_offender()) change.make(net, optimizer, 0);
+              EXPECT_THAT(message_of<StepError>([&] { world.train(ddp, net, optimizer, step); }), HasSubstr(change.parameter));
+              for (const at::Tensor& parameter : net.parameters()) {
+                EXPECT_FALSE(parameter.requires_grad() && parameter.grad().defined());
+              }
+              world.note(ddp->last_failure());
+            }
+            if (changes_now) change.make(net, optimizer, 0);
+            if (!changes_now) world.train(ddp, net, optimizer, step);
           }
-          world.note(ddp->last_failure());
-        }
-        if (changes_now) change.make(net, optimizer, 0);
-        if (!changes_now) world.train(ddp.get(), net, optimizer, step);
-      }
-      return copies(net.parameters());
-    });
+        }));
   }
 }
 
@@ -208,21 +195,17 @@ TEST_P(ChangingParameters, ParametersChangedWithoutAChangeChangesNothing) {
 }
 
 TEST_P(ChangingParameters, RanksWithoutDataInAJoinSectionFollow) {
-  expect_the_same_on_every_rank([](World& world) {
-    Net net(world.seed());
-    set_trainable(*net.middle, false);
-    const auto ddp = world.wrap(net);
-    torch::optim::SGD optimizer = sgd(net);
-    world.train(ddp.get(), net, optimizer, 0);
-    set_trainable(*net.middle, true);
-    ddp->parameters_changed();
-    for (int step = 1; step <= 1 + world.rank(); ++step) world.train(ddp.get(), net, optimizer, step);
-    ddp->join([&] {
-      EXPECT_TRUE(net.middle->weight.grad().defined());
-      optimizer.step();
-    });
-    return copies(net.parameters());
-  });
+  expect_the_same_on_every_rank(
+      with_net(/*freezes_middle=*/true, [](World& world, DataParallel* ddp, Net& net, torch::optim::SGD& optimizer) {
+        world.train(ddp, net, optimizer, 0);
+        set_trainable(*net.middle, true);
+        ddp->parameters_changed();
+        for (int step = 1; step <= 1 + world.rank(); ++step) world.train(ddp, net, optimizer, step);
+        ddp->join([&] {
+          EXPECT_TRUE(net.middle->weight.grad().defined());
+          optimizer.step();
+        });
+      }));
 }
 
 INSTANTIATE_TEST_SUITE_P(Ranks, ChangingParameters, kFewRuns, name_of_runs);

@@ -136,15 +136,21 @@ class World {
 
 using Program = std::function<Tensors(World&)>;  // returns copies of what it has trained
 
-// Of one Net and its SGD. ddp: none where the program runs alone.
-inline Program with_net(const std::function<void(World&, DataParallel* ddp, Net&, torch::optim::SGD&)>& body) {
-  return [body](World& world) {
+using NetProgram = std::function<void(World&, DataParallel* ddp, Net&, torch::optim::SGD&)>;  // ddp: none where it runs alone
+
+// Of one Net, whose middle may be frozen at first, and its SGD.
+inline Program with_net(bool freezes_middle, const NetProgram& body) {
+  return [=](World& world) {
     Net net(world.seed());
+    if (freezes_middle) set_trainable(*net.middle, false);
     const auto ddp = world.wrap(net);
     torch::optim::SGD optimizer = sgd(net);
     body(world, ddp.get(), net, optimizer);
     return copies(net.parameters());
   };
+}
+inline Program with_net(const NetProgram& body) {
+  return with_net(false, body);
 }
 
 // How often, and on how many ranks, a test runs its program: World takes turns with the number of the repeat.

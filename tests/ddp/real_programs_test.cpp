@@ -97,10 +97,7 @@ TEST_P(RealPrograms, ABackwardThatCreatesAGraphFailsTheStepOnEveryRankAndTheNext
 }
 
 TEST_P(RealPrograms, APenaltyOnGradientsThatAutogradGradComputesIsPartOfTheLoss) {
-  expect_what_one_process_computes([](World& world) {
-    Net net(world.seed());
-    const auto ddp = world.wrap(net);
-    torch::optim::SGD optimizer = sgd(net);
+  expect_what_one_process_computes(with_net([](World& world, DataParallel* ddp, Net& net, torch::optim::SGD& optimizer) {
     const auto penalised = [&net](const at::Tensor& x) {
       const at::Tensor loss = net.loss(x);
       at::Tensor penalty = at::zeros({}, at::kDouble);
@@ -112,11 +109,10 @@ TEST_P(RealPrograms, APenaltyOnGradientsThatAutogradGradComputesIsPartOfTheLoss)
     };
     for (int step = 0; step < kSteps; ++step) {
       optimizer.zero_grad(world.zeroes_to_none());
-      world.backward(ddp.get(), world.mean_loss(step, penalised));
+      world.backward(ddp, world.mean_loss(step, penalised));
       optimizer.step();
     }
-    return copies(net.parameters());
-  });
+  }));
 }
 
 // A backward under no_sync() after the step's own, an auxiliary loss say, and then the optimiser's step. (Who goes back before he steps
