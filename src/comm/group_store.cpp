@@ -4,12 +4,14 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <filesystem>
 #include <fstream>
 #include <random>
 #include <set>
 #include <sstream>
 
+#include "firkin/base/json_text.h"
 #include "firkin/base/units.h"
 
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
@@ -54,36 +56,24 @@ bool is_of_process(const std::string& token, uint64_t process) {
   return token.starts_with(fmt::format("{:016x}.", process));
 }
 
-// The first line says why there can be no NCCL, the second has the tokens by rank.
 struct Roster {
   std::string why_not_nccl;
-  std::vector<std::string> tokens;
+  std::vector<std::string> tokens;  // by rank
 };
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Roster, why_not_nccl, tokens)
 
-std::string to_text(const Roster& roster) {
-  std::string text = roster.why_not_nccl + "\n";
-  for (const std::string& token : roster.tokens) text += token + " ";
-  return text;
+Roster read_roster(c10d::Store& group) {
+  return nlohmann::json::parse(group.get(kRoster)).get<Roster>();
 }
 
-Roster parse_roster(const std::string& text) {
-  std::istringstream in(text);
-  Roster roster;
-  std::getline(in, roster.why_not_nccl);
-  for (std::string token; in >> token;) roster.tokens.push_back(token);
-  return roster;
-}
-
-// arrivals: by rank, each a text of four lines: token, GPU, its name, host.
+// arrivals: by rank, as Gatherer::arrive() leaves them.
 Roster make_roster(const std::vector<std::vector<uint8_t>>& arrivals) {
   Roster roster;
   std::set<std::string> gpus;
   size_t without = 0;
   std::string shared;
   for (const std::vector<uint8_t>& arrival : arrivals) {
-    std::istringstream in(std::string(arrival.begin(), arrival.end()));
-    std::string token, gpu, name, host;
-    for (std::string* line : {&token, &gpu, &name, &host}) std::getline(in, *line);
+    const auto [token, gpu, name, host] = nlohmann::json::parse(arrival).get<std::array<std::string, 4>>();
     roster.tokens.push_back(token);
     if (gpu.empty()) {
       ++without;
@@ -145,7 +135,7 @@ class Gatherer {
       pause(group);
     }
     const Roster roster = make_roster(group->multiGet(keys));
-    group->set(kRoster, to_text(roster));
+    group->set(kRoster, dump_json(roster));
     return {.complete = true, .store = group, .why_not_nccl = roster.why_not_nccl};
   }
 
@@ -166,7 +156,7 @@ class Gatherer {
       const int64_t number = all_->add(kGenerations, 0);
       const Store group = part(number);
       if (number > over && group->check({kRoster})) {
-        const Roster roster = parse_roster(group->get_to_str(kRoster));
+        const Roster roster = read_roster(*group);
         if (token_of_this_rank(roster) == token_) return {.complete = true, .store = group, .why_not_nccl = roster.why_not_nccl};
         overtake(*group);
         over = number;
@@ -183,13 +173,13 @@ class Gatherer {
 
   void arrive(c10d::Store& group) {
     announce_rank(group, arrival_.rank);
-    group.set(key_of("arrival", arrival_.rank), fmt::format("{}\n{}\n{}\n{}", token_, arrival_.gpu, arrival_.gpu_name, host_name()));
+    group.set(key_of("arrival", arrival_.rank), dump_json({token_, arrival_.gpu, arrival_.gpu_name, host_name()}));
   }
 
   // If another life of this rank is in the roster, the others may still be waiting for that one: tells them.
   void overtake(c10d::Store& group) {
     if (!group.check({kRoster})) return;
-    const std::string token = token_of_this_rank(parse_roster(group.get_to_str(kRoster)));
+    const std::string token = token_of_this_rank(read_roster(group));
     if (!is_of_process(token, arrival_.process)) group.set(kSuperseded, "");
   }
 

@@ -5,16 +5,19 @@
 #include <algorithm>
 #include <regex>
 #include <set>
-#include <sstream>
 #include <utility>
 
 #include "across_ranks.h"
 #include "firkin/base/error.h"
+#include "firkin/base/json_text.h"
 #include "firkin/base/units.h"
 #include "group_state.h"
 #include "group_store.h"
 
 namespace firkin {
+
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(WaitPlace, wrapper, step, name)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(WaitNote, place, begun)
 
 namespace {
 
@@ -205,21 +208,16 @@ void give_up(const ProcessGroup& group, const std::string& what) {
   lose_group_as(group, what);
 }
 
-// "WRAPPER STEP\nNAME\nWRAPPER STEP WRAPPER STEP ..."
 std::string to_text(const WaitNote& note) {
-  std::string name = note.place.name;
-  std::replace(name.begin(), name.end(), '\n', ' ');
-  std::string text = fmt::format("{} {}\n{}\n", note.place.wrapper, note.place.step, name);
-  for (const auto& [wrapper, step] : note.begun) text += fmt::format("{} {} ", wrapper, step);
-  return text;
+  return dump_json(note);
 }
 
 std::optional<WaitNote> parse_wait_note(const std::string& text) {
-  std::istringstream in(text);
-  WaitNote note;
-  if (!(in >> note.place.wrapper >> note.place.step) || in.get() != '\n' || !std::getline(in, note.place.name)) return std::nullopt;
-  for (int64_t wrapper = 0, step = 0; in >> wrapper >> step;) note.begun[wrapper] = step;
-  return note;
+  try {
+    return nlohmann::json::parse(text).get<WaitNote>();
+  } catch (const nlohmann::json::exception&) {
+    return std::nullopt;
+  }
 }
 
 bool are_crossed(const WaitNote& one, const WaitNote& other) {

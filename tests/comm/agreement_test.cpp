@@ -302,7 +302,7 @@ TEST(WaitNote, SurvivesTheStore) {
   ASSERT_TRUE(parsed);
   EXPECT_EQ(parsed->place.wrapper, kB);
   EXPECT_EQ(parsed->place.step, 17);
-  EXPECT_EQ(parsed->place.name, "module B of two lines");
+  EXPECT_EQ(parsed->place.name, note.place.name);
   EXPECT_EQ(parsed->begun, note.begun);
   EXPECT_FALSE(parse_wait_note(""));
   EXPECT_FALSE(parse_wait_note("17"));
