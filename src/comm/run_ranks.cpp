@@ -15,6 +15,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cerrno>
 #include <chrono>
 #include <csignal>
@@ -172,47 +173,31 @@ std::string describe_end(int status) {
   return fmt::format("failed with exit code {}", WEXITSTATUS(status));
 }
 
-// Signals that end the launch or report a rank's end, as a file descriptor to read them from. It uses handlers, because
+// Notes the signals that ask this launch to end. These and the end of a rank interrupt poll(). It uses handlers, because
 // blocking a signal for a signalfd works per thread, and LibTorch has threads of its own. Only one at a time; the
 // destructor restores the handlers that were there before.
 class LaunchSignals {
  public:
   LaunchSignals() {
-    if (pipe2(ends_, O_CLOEXEC | O_NONBLOCK) != 0) fail("cannot make a pipe");
-    write_end_ = ends_[1];
     struct sigaction action {};
     action.sa_handler = [](int signal) {
-      const auto byte = static_cast<unsigned char>(signal);
-      const int saved = errno;
-      [[maybe_unused]] const ssize_t written = write(write_end_, &byte, 1);
-      errno = saved;
+      if (signal != SIGCHLD) request_ = signal;
     };
     action.sa_flags = SA_RESTART;
     for (size_t i = 0; i < kSignals.size(); ++i) sigaction(kSignals[i], &action, &previous_[i]);
   }
   ~LaunchSignals() {
     for (size_t i = 0; i < kSignals.size(); ++i) sigaction(kSignals[i], &previous_[i], nullptr);
-    close(ends_[0]);
-    close(ends_[1]);
   }
   LaunchSignals(const LaunchSignals&) = delete;
   LaunchSignals& operator=(const LaunchSignals&) = delete;
 
-  int descriptor() const { return ends_[0]; }
-
-  // The next signal that asks this launch to end, or 0.
-  int next_request() const {
-    unsigned char signal = 0;
-    while (read(ends_[0], &signal, 1) == 1) {
-      if (signal != SIGCHLD) return signal;
-    }
-    return 0;
-  }
+  // The last signal since the call before, or 0.
+  static int take_request() { return request_.exchange(0); }
 
  private:
   static constexpr std::array kSignals = {SIGINT, SIGTERM, SIGHUP, SIGCHLD};
-  static inline volatile int write_end_ = -1;
-  int ends_[2] = {-1, -1};
+  static inline std::atomic<int> request_ = 0;
   std::array<struct sigaction, kSignals.size()> previous_{};
 };
 
@@ -249,18 +234,19 @@ struct LocalLaunch {
     }
   }
 
-  void wait_for_events(const LaunchSignals& signals) {
-    std::vector<pollfd> descriptors{{signals.descriptor(), POLLIN, 0}};
+  // Forwards what arrives, until a signal comes or some time has passed.
+  void wait_for_events() {
+    std::vector<pollfd> descriptors;
     std::vector<RankProcess*> readers;
     for (RankProcess& process : processes) {
       if (process.output < 0) continue;
       descriptors.push_back({process.output, POLLIN, 0});
       readers.push_back(&process);
     }
-    constexpr int kEndingPollMs = 100;  // while ending, look at the clock as well
-    if (poll(descriptors.data(), descriptors.size(), ending ? kEndingPollMs : -1) < 0 && errno != EINTR) fail("cannot wait");
+    constexpr int kPollMs = 100;  // a signal just before poll() does not interrupt it
+    if (poll(descriptors.data(), descriptors.size(), kPollMs) < 0 && errno != EINTR) fail("cannot wait");
     for (size_t i = 0; i < readers.size(); ++i) {
-      if (descriptors[i + 1].revents != 0) forward_output(*readers[i]);
+      if (descriptors[i].revents != 0) forward_output(*readers[i]);
     }
   }
 };
@@ -340,8 +326,8 @@ int launch_local_ranks(int ranks, std::span<const std::string> arguments) {
   LocalLaunch launch;
   for (int rank = 0; rank < ranks; ++rank) launch.processes.push_back(start_rank(rank, ranks, store->getPort(), arguments));
   while (launch.any_running()) {
-    launch.wait_for_events(signals);
-    if (const int signal = signals.next_request(); signal != 0) {
+    launch.wait_for_events();
+    if (const int signal = LaunchSignals::take_request(); signal != 0) {
       fmt::print(stderr, "\nfirkin: {}; ending the ranks\n", strsignal(signal));
       constexpr int kSignalExitBase = 128;  // the shell's convention
       launch.end_others(kSignalExitBase + signal);
