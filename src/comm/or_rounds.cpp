@@ -2,6 +2,7 @@
 
 #include <ATen/ops/empty.h>
 #include <ATen/record_function.h>
+#include <c10/util/ScopeExit.h>
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -173,17 +174,11 @@ class OrRounds::Rounds {
       if (closing_) throw_gone();
       awaited_ = work;
     }
-    const auto forget = [this] {
+    const auto forget = c10::make_scope_exit([this] {
       const std::lock_guard lock(mutex_);
       awaited_ = nullptr;
-    };
-    try {
-      if (!work->wait(timeout)) throw_gone();
-    } catch (...) {
-      forget();
-      throw;
-    }
-    forget();
+    });
+    if (!work->wait(timeout)) throw_gone();
   }
 
   [[noreturn]] static void throw_gone() { throw RuntimeError("the group was given up during start_or()"); }
