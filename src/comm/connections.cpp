@@ -72,47 +72,47 @@ void LosableGroup::leave_backends() {
 
 namespace {
 
-// The first place that is free on every rank; null if there is none. Collective.
-std::shared_ptr<ConnectionPlace> first_free(const ProcessGroup& group, const std::vector<std::shared_ptr<ConnectionPlace>>& places) {
-  if (places.empty()) return nullptr;
+using Set = c10::intrusive_ptr<LosableGroup>;
+
+// The first set that is free on every rank; null if there is none. Collective.
+Set first_free(const ProcessGroup& group, const std::vector<Set>& sets) {
+  if (sets.empty()) return nullptr;
   std::vector<double> taken;
-  for (const auto& place : places) taken.push_back(place->is_free ? 0 : 1);
+  for (const Set& set : sets) taken.push_back(set && set->is_free ? 0 : 1);
   const std::vector<double> on_any_rank = max_over_ranks(group, taken);
   const auto free = std::ranges::find(on_any_rank, 0);
-  return free == on_any_rank.end() ? nullptr : places[static_cast<size_t>(free - on_any_rank.begin())];
+  return free == on_any_rank.end() ? nullptr : sets[static_cast<size_t>(free - on_any_rank.begin())];
 }
 
 }  // namespace
 
 Connections take_connections(const ProcessGroup& group) {
   throw_if_lost(group);
-  auto& places = dynamic_cast<LosableGroup&>(*group.c10d).places;
+  auto& sets = dynamic_cast<LosableGroup&>(*group.c10d).sets;
   Connections result;
   result.number_ = group.state->take_number();
-  result.place_ = first_free(group, places);
-  if (!result.place_) {
-    const std::string part = fmt::format("connections/{}", places.size());
-    const auto place = places.emplace_back(std::make_shared<ConnectionPlace>());
-    place->set = connect_again(group, part);
-    result.place_ = place;
+  Set set = first_free(group, sets);
+  if (!set) {
+    const std::string part = fmt::format("connections/{}", sets.size());
+    sets.emplace_back();  // before it is connected, so that all ranks count alike if that fails on some of them
+    set = sets.back() = connect_again(group, part);
   }
-  result.place_->is_free = false;
+  set->is_free = false;
   result.group_ = group;
-  result.group_.c10d = result.place_->set;
+  result.group_.c10d = std::move(set);
   result.parent_ = group.c10d;
   return result;
 }
 
 // The parent goes last: this may be the last handle of all.
 Connections::~Connections() {
-  if (place_) place_->is_free = true;
-  place_ = nullptr;
+  if (auto* const set = dynamic_cast<LosableGroup*>(group_.c10d.get())) set->is_free = !set->was_left();
   group_.c10d = nullptr;
 }
 
 void Connections::abandon() {
   // Not closed: another rank may still have something in flight there.
-  if (place_) std::exchange(place_, nullptr)->set->leave();
+  dynamic_cast<LosableGroup&>(*group_.c10d).leave();
 }
 
 }  // namespace firkin

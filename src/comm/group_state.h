@@ -181,12 +181,15 @@ class LosableGroup final : public c10d::ProcessGroup {
   void set_backends(const c10::intrusive_ptr<c10d::Backend>& gloo, c10d::ProcessGroup& other);
   // From now on the destructor waits for nothing, whether or not the group is lost.
   void leave() { left_ = true; }
+  bool was_left() const { return left_; }
 
   // Created by the first call.
   OrRounds& or_rounds();
 
-  bool owns_nccl = false;                                // whether its NCCL backend is not another group's
-  std::vector<std::shared_ptr<ConnectionPlace>> places;  // for take_connections()
+  bool owns_nccl = false;  // whether its NCCL backend is not another group's
+  // The same ranks over other connections, for take_connections(); null for a set that could not be connected.
+  std::vector<c10::intrusive_ptr<LosableGroup>> sets;
+  std::atomic<bool> is_free = false;  // as one of these: not lent, and not abandoned
 
  private:
   void shut_nccl_down();
@@ -195,13 +198,6 @@ class LosableGroup final : public c10d::ProcessGroup {
   std::shared_ptr<const GroupState> state_;
   std::atomic<bool> left_ = false;
   std::unique_ptr<OrRounds> or_rounds_;
-};
-
-// The place of a set for take_connections(). It exists before its set is connected, so that all ranks count alike if
-// connecting fails on some of them. A place that is not free is lent, or was abandoned.
-struct ConnectionPlace {
-  c10::intrusive_ptr<LosableGroup> set;
-  std::atomic<bool> is_free = false;
 };
 
 // The same ranks over connections of their own, in a part of the group's store. Collective. Throws RuntimeError as

@@ -55,8 +55,7 @@ struct WaitPlace {
   std::string name;  // completes "in step 3 of ...", for example "module A"
 };
 
-struct ConnectionPlace;  // internal, in src/comm, like
-class GroupState;
+class GroupState;  // internal, in src/comm
 
 // A handle: copies refer to the same group. Created only by connect(), make_process_group() and adopt_process_group().
 struct ProcessGroup {
@@ -141,7 +140,6 @@ class Connections {
 
   ProcessGroup group_;
   c10::intrusive_ptr<c10d::ProcessGroup> parent_;  // its device backends are shared
-  std::shared_ptr<ConnectionPlace> place_;
   int64_t number_ = 0;
 };
 
