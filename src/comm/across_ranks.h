@@ -18,12 +18,13 @@
 
 namespace firkin {
 
-// Every rank's values, by rank, on every rank. Every rank gives the same number of values of type `dtype`. The
-// all-reduce underneath is exact, because it adds one rank's value to zeros. Collective.
+// Every rank's values, by rank, on every rank: doubles or integers of 64 bits, as many from every rank. The all-reduce
+// underneath is exact, because it adds one rank's value to zeros. Collective.
 template <typename Value>
-std::vector<std::vector<Value>> gather_rows(const ProcessGroup& group, const std::vector<Value>& values, at::ScalarType dtype) {
+std::vector<std::vector<Value>> gather_rows(const ProcessGroup& group, const std::vector<Value>& values) {
+  static_assert(sizeof(Value) == sizeof(double));
   const auto count = static_cast<int64_t>(values.size());
-  const at::Tensor table = at::zeros({group.size, count}, dtype);
+  const at::Tensor table = at::zeros({group.size, count}, std::is_integral_v<Value> ? at::kLong : at::kDouble);
   auto* const all = static_cast<Value*>(table.mutable_data_ptr());
   std::copy(values.begin(), values.end(), all + group.rank * count);
   all_reduce(group, table);
@@ -51,10 +52,6 @@ inline double sum_over_ranks(const ProcessGroup& group, double value) {
 // Rank 0's value, on every rank: what depends on a clock must be decided by one rank. Collective.
 inline double of_rank_0(const ProcessGroup& group, double value) {
   return all_gather(group, {value})[0][0];
-}
-
-inline std::vector<std::vector<uint64_t>> gather_hashes(const ProcessGroup& group, const std::vector<uint64_t>& hashes) {
-  return gather_rows(group, hashes, at::kLong);
 }
 
 // The text of rank `root`, on every rank. Collective.

@@ -323,7 +323,7 @@ void barrier(const ProcessGroup& group) {
 }
 
 std::vector<std::vector<double>> all_gather(const ProcessGroup& group, const std::vector<double>& values) {
-  return gather_rows(group, values, at::kDouble);
+  return gather_rows(group, values);
 }
 
 }  // namespace firkin

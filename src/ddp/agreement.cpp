@@ -81,7 +81,7 @@ std::vector<std::string> describe(const DataParallelOptions& options, const torc
 
 std::string difference_between_ranks(const ProcessGroup& group, const std::vector<std::string>& lines) {
   const std::string text = fmt::format("{}", fmt::join(lines, "\n"));
-  const auto ranks = gather_hashes(group, {hash_of(text)});
+  const auto ranks = gather_rows<uint64_t>(group, {hash_of(text)});
   const auto other = std::ranges::find_if(ranks, [&](const auto& rank) { return rank != ranks[0]; });
   if (other == ranks.end()) return "";
   const auto rank = static_cast<int>(other - ranks.begin());

@@ -98,7 +98,7 @@ Trace trace_of(const at::Tensor& tensor) {
 }
 
 std::vector<std::optional<int>> differing_ranks(const ProcessGroup& group, const std::vector<NamedTensor>& tensors) {
-  const auto ranks = gather_hashes(group, checksums_of(tensors));
+  const auto ranks = gather_rows(group, checksums_of(tensors));
   std::vector<std::optional<int>> result(tensors.size());
   for (size_t i = 0; i < tensors.size(); ++i) {
     const auto other = std::ranges::find_if(ranks, [&](const auto& rank) { return rank[i] != ranks[0][i]; });
@@ -165,7 +165,7 @@ std::string Audit::difference(const StepAgreement& agreement, int64_t step) {
 
 // Whether all ranks know that they were. Collective.
 bool Audit::were_equal_when_stepped() const {
-  const auto ranks = gather_hashes(setup_.control, {stepped_checksum_.value_or(0)});
+  const auto ranks = gather_rows<uint64_t>(setup_.control, {stepped_checksum_.value_or(0)});
   return ranks[0][0] != 0 && std::ranges::all_of(ranks, [&](const auto& rank) { return rank == ranks[0]; });
 }
 
@@ -209,7 +209,7 @@ void Audit::forget_buffers_that_moved() {
 std::string Audit::compare(int64_t step, const std::vector<NamedTensor>& untouched_buffers) {
   note_buffers(untouched_buffers);
   forget_buffers_that_moved();
-  const auto ranks = gather_hashes(setup_.control, {checksum()});
+  const auto ranks = gather_rows<uint64_t>(setup_.control, {checksum()});
   if (std::ranges::any_of(ranks, [&](const auto& rank) { return rank != ranks[0]; })) return explain(step);
   equal_at_ = step;
   return "";
