@@ -25,8 +25,7 @@ c10::intrusive_ptr<c10d::Backend> make_gloo_backend(const c10::intrusive_ptr<c10
                                                     const std::string& address, std::chrono::milliseconds timeout);
 
 // NCCL, the backend for tensors on GPUs. Its headers and CUDA's stay inside nccl_backend.cpp and cuda_timer.cpp, which
-// are compiled where LibTorch is a CUDA build; elsewhere no_nccl_backend.cpp stands in for both. It has has_nccl() as
-// well (device.h).
+// are compiled where LibTorch is a CUDA build; elsewhere no_nccl_backend.cpp stands in for both.
 
 // "2.29.7"; empty without NCCL.
 std::string nccl_version();

@@ -13,6 +13,10 @@
 
 namespace firkin {
 
+bool has_nccl() {
+  return !nccl_version().empty();
+}
+
 int device_count() {
   return static_cast<int>(at::detail::getCUDAHooks().deviceCount());
 }

@@ -7,15 +7,10 @@
 
 #include <cstdlib>
 
-#include "firkin/comm/device.h"
 
 #include <torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp>
 
 namespace firkin {
-
-bool has_nccl() {
-  return true;
-}
 
 std::string nccl_version() {
   return fmt::format("{}.{}.{}", NCCL_MAJOR, NCCL_MINOR, NCCL_PATCH);

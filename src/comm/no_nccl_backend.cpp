@@ -1,13 +1,8 @@
 #include "backends.h"
 #include "device_time.h"
 #include "firkin/base/error.h"
-#include "firkin/comm/device.h"
 
 namespace firkin {
-
-bool has_nccl() {
-  return false;
-}
 
 std::string nccl_version() {
   return "";
