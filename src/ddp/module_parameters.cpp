@@ -7,9 +7,11 @@
 #include <utility>
 
 #include "firkin/base/error.h"
+#include "module_state.h"
 
 #include <torch/csrc/autograd/function_hook.h>
 #include <torch/csrc/autograd/functions/accumulate_grad.h>
+#include <torch/csrc/autograd/graph_task.h>
 #include <torch/csrc/autograd/variable.h>
 
 namespace firkin {
@@ -31,14 +33,38 @@ struct AccumulatedHook final : torch::autograd::FunctionPostHook {
 };
 
 // Runs before that node. Unlike the node, it stays with the tensor.
-struct NewNodeHook final : torch::autograd::FunctionPreHook {
-  explicit NewNodeHook(std::function<void()> call_in) : call(std::move(call_in)) {}
+struct TensorHook final : torch::autograd::FunctionPreHook {
+  TensorHook(std::function<void()> call_in, bool of_watched) : call(std::move(call_in)), is_of_watched(of_watched) {}
   variable_list operator()(const variable_list& gradients) override {
     call();
     return gradients;
   }
   std::function<void()> call;
+  bool is_of_watched;  // by ParameterHooks; otherwise by NewcomerHooks
 };
+
+// Returns what identifies the hook for remove_hook().
+const void* add_hook(const at::Tensor& tensor, bool of_watched, std::function<void()> call) {
+  torch::autograd::impl::materialize_autograd_meta(tensor);
+  auto& hooks = torch::autograd::impl::hooks(tensor);  // not LibTorch's add_hook(), which expects that there is none yet
+  return hooks.emplace_back(std::make_unique<TensorHook>(std::move(call), of_watched)).get();
+}
+
+// The type is checked as well: Python's first register_hook() frees all hooks, and its own may come to lie at the same
+// address.
+void remove_hook(const at::Tensor& tensor, const void* ours) {
+  std::erase_if(torch::autograd::impl::hooks(tensor),
+                [ours](const auto& hook) { return hook.get() == ours && dynamic_cast<const TensorHook*>(hook.get()) != nullptr; });
+}
+
+// Whether the running backward adds to the parameter's gradient. (autograd::grad() gives it to its caller.)
+bool is_accumulated(const at::Tensor& parameter) {
+  const auto* const chosen = torch::autograd::get_current_graph_task_exec_info();
+  if (chosen == nullptr || chosen->empty()) return true;
+  const auto node = torch::autograd::impl::try_get_grad_accumulator(parameter);
+  const auto found = node == nullptr ? chosen->end() : chosen->find(node.get());
+  return found != chosen->end() && found->second.needed_;
+}
 
 }  // namespace
 
@@ -70,7 +96,10 @@ bool is_hooked(const at::Tensor& parameter) {
   if (!parameter.requires_grad()) return false;
   const auto node = torch::autograd::impl::try_get_grad_accumulator(parameter);
   const auto is_ours = [](const auto& hook) { return dynamic_cast<AccumulatedHook*>(hook.get()) != nullptr; };
-  const auto follows = [](const auto& hook) { return dynamic_cast<NewNodeHook*>(hook.get()) != nullptr; };
+  const auto follows = [](const auto& hook) {
+    const auto* const known = dynamic_cast<TensorHook*>(hook.get());
+    return known != nullptr && known->is_of_watched;
+  };
   return (node != nullptr && std::ranges::any_of(node->post_hooks(), is_ours)) ||
          std::ranges::any_of(torch::autograd::impl::hooks(parameter), follows);
 }
@@ -88,18 +117,11 @@ struct ParameterHooks::Watched {
         sizes(parameter.tensor.sizes().vec()),
         on_gradient(std::move(on_gradient_in)) {
     hook(torch::autograd::impl::grad_accumulator(parameter.tensor));
-    auto follows = std::make_unique<NewNodeHook>([this] { follow(); });
-    new_node_hook = follows.get();
-    // Not add_hook(), which expects that there is none yet.
-    torch::autograd::impl::hooks(parameter.tensor).push_back(std::move(follows));
+    new_node_hook = add_hook(parameter.tensor, /*of_watched=*/true, [this] { follow(); });
   }
   ~Watched() {
     for (const Hooked& each : hooked) each.node->del_post_hook(each.key);
-    // The type is checked as well: Python's first register_hook() frees all hooks, and its own may come to lie at the
-    // same address.
-    std::erase_if(torch::autograd::impl::hooks(parameter.tensor), [this](const auto& hook) {
-      return hook.get() == new_node_hook && dynamic_cast<const NewNodeHook*>(hook.get()) != nullptr;
-    });
+    remove_hook(parameter.tensor, new_node_hook);
   }
   Watched(const Watched&) = delete;
   Watched& operator=(const Watched&) = delete;
@@ -145,6 +167,27 @@ ParameterHooks::ParameterHooks(std::vector<NamedTensor> parameters, std::functio
 }
 
 ParameterHooks::~ParameterHooks() = default;
+
+NewcomerHooks::NewcomerHooks(const std::vector<NamedTensor>& all, const std::vector<NamedTensor>& known,
+                             const std::function<void()>& call) {
+  std::unordered_set<const void*> hooked;
+  for (const NamedTensor& parameter : known) hooked.insert(parameter.tensor.unsafeGetTensorImpl());
+  for (const auto& [name, tensor] : all) {
+    if (tensor.is_inference() || !hooked.insert(tensor.unsafeGetTensorImpl()).second) continue;
+    const Parameter weak(tensor.getIntrusivePtr());
+    const auto notice = [weak, call] {
+      const auto alive = weak.lock();
+      if (alive && is_accumulated(at::Tensor(alive)) && !is_hooked(at::Tensor(alive))) call();
+    };
+    hooked_.emplace_back(weak, add_hook(tensor, /*of_watched=*/false, notice));
+  }
+}
+
+NewcomerHooks::~NewcomerHooks() {
+  for (const auto& [weak, ours] : hooked_) {
+    if (const auto alive = weak.lock()) remove_hook(at::Tensor(alive), ours);
+  }
+}
 
 std::vector<const Node*> ParameterHooks::nodes() const {
   std::vector<const Node*> nodes;

@@ -6,36 +6,12 @@
 #include <ATen/ops/zeros.h>
 
 #include <map>
-#include <memory>
-#include <unordered_set>
 
 #include "agreement.h"
 #include "firkin/base/units.h"
 
-#include <torch/csrc/autograd/function_hook.h>
-#include <torch/csrc/autograd/graph_task.h>
-#include <torch/csrc/autograd/variable.h>
-
 namespace firkin {
 namespace {
-
-struct NewcomerHook final : torch::autograd::FunctionPreHook {
-  explicit NewcomerHook(std::function<void()> call_in) : call(std::move(call_in)) {}
-  torch::autograd::variable_list operator()(const torch::autograd::variable_list& gradients) override {
-    call();
-    return gradients;
-  }
-  std::function<void()> call;
-};
-
-// Whether the running backward adds to the parameter's gradient. (autograd::grad() gives it to its caller.)
-bool is_accumulated(const at::Tensor& parameter) {
-  const auto* const chosen = torch::autograd::get_current_graph_task_exec_info();
-  if (chosen == nullptr || chosen->empty()) return true;
-  const auto node = torch::autograd::impl::try_get_grad_accumulator(parameter);
-  const auto found = node == nullptr ? chosen->end() : chosen->find(node.get());
-  return found != chosen->end() && found->second.needed_;
-}
 
 // Reads parameters without their names: Module::named_parameters() makes names, which takes longer than many a step can
 // spare.
@@ -138,34 +114,6 @@ TensorBroadcast::Together TensorBroadcast::gather(const std::vector<at::Tensor>&
     offset += whole_parts(length);
   }
   return together;
-}
-
-NewcomerHooks::NewcomerHooks(const std::vector<NamedTensor>& all, const std::vector<NamedTensor>& known,
-                             const std::function<void()>& call) {
-  std::unordered_set<const void*> hooked;
-  for (const NamedTensor& parameter : known) hooked.insert(parameter.tensor.unsafeGetTensorImpl());
-  for (const auto& [name, tensor] : all) {
-    if (tensor.is_inference() || !hooked.insert(tensor.unsafeGetTensorImpl()).second) continue;
-    const Parameter weak(tensor.getIntrusivePtr());
-    auto hook = std::make_unique<NewcomerHook>([weak, call] {
-      const auto alive = weak.lock();
-      if (alive && is_accumulated(at::Tensor(alive)) && !is_hooked(at::Tensor(alive))) call();
-    });
-    hooked_.emplace_back(weak, hook.get());
-    torch::autograd::impl::materialize_autograd_meta(tensor);
-    torch::autograd::impl::hooks(tensor).push_back(std::move(hook));
-  }
-}
-
-// The type is checked because Python's first register_hook() frees all hooks, and its own may come to lie there.
-NewcomerHooks::~NewcomerHooks() {
-  for (const auto& [weak, ours] : hooked_) {
-    const auto alive = weak.lock();
-    if (!alive) continue;
-    std::erase_if(torch::autograd::impl::hooks(at::Tensor(alive)), [ours = ours](const auto& hook) {
-      return hook.get() == ours && dynamic_cast<const NewcomerHook*>(hook.get()) != nullptr;
-    });
-  }
 }
 
 TensorBroadcast::TensorBroadcast(const ProcessGroup& beside, const ProcessGroup& gradients, const std::vector<at::Tensor>& like)
