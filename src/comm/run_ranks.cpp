@@ -25,14 +25,12 @@
 #include <map>
 #include <optional>
 #include <string_view>
-#include <vector>
 
 #include "backends.h"
 #include "firkin/base/error.h"
 #include "firkin/base/file.h"
 #include "firkin/base/machine.h"
 #include "firkin/base/units.h"
-#include "firkin/comm/rank_info.h"
 
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>

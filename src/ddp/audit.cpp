@@ -11,7 +11,6 @@
 #include <algorithm>
 #include <bit>
 #include <cstring>
-#include <map>
 
 #include "agreement.h"
 #include "comm/across_ranks.h"

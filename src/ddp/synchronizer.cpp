@@ -5,9 +5,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <utility>
 
-#include "firkin/base/error.h"
 #include "firkin/comm/device.h"
 
 namespace firkin {

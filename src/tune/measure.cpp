@@ -15,7 +15,6 @@
 #include "firkin/base/units.h"
 #include "firkin/ddp/module_parameters.h"
 #include "firkin/stats/estimates.h"
-#include "measuring/phases.h"
 
 namespace firkin {
 namespace {

@@ -14,7 +14,6 @@
 #include <vector>
 
 #include "firkin/comm/process_group.h"
-#include "firkin/comm/rank_info.h"
 
 namespace firkin {
 

@@ -11,7 +11,6 @@
 #include <string>
 #include <vector>
 
-#include "firkin/comm/process_group.h"
 #include "firkin/plan/bucket_plan.h"
 
 namespace c10d {

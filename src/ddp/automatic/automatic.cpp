@@ -6,13 +6,11 @@
 #include <algorithm>
 #include <array>
 #include <cstdio>
-#include <utility>
 
 #include "comm/across_ranks.h"
 #include "comm/timed_visit.h"
 #include "firkin/base/error.h"
 #include "firkin/base/units.h"
-#include "firkin/stats/estimates.h"
 
 namespace firkin {
 namespace {

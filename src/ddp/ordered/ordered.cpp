@@ -15,12 +15,9 @@
 #include <exception>
 #include <limits>
 #include <numeric>
-#include <optional>
 #include <typeinfo>
-#include <utility>
 
 #include "comm/across_ranks.h"
-#include "ddp/optimizer_state.h"
 #include "firkin/base/error.h"
 #include "firkin/base/units.h"
 #include "firkin/ddp/overlapped_optimizer.h"

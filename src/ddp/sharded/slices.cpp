@@ -4,9 +4,7 @@
 #include <ATen/ops/add.h>
 #include <ATen/ops/empty.h>
 
-#include <algorithm>
 #include <numeric>
-#include <utility>
 
 #include "ddp/flight.h"
 #include "firkin/base/units.h"
