@@ -25,7 +25,8 @@ c10::intrusive_ptr<c10d::Backend> make_gloo_backend(const c10::intrusive_ptr<c10
                                                     const std::string& address, std::chrono::milliseconds timeout);
 
 // NCCL, the backend for tensors on GPUs. Its headers and CUDA's stay inside nccl_backend.cpp and cuda_timer.cpp, which
-// are compiled where LibTorch is a CUDA build; elsewhere no_nccl_backend.cpp stands in for both.
+// are compiled where LibTorch is a CUDA build; elsewhere no_nccl_backend.cpp stands in for both. It has is_capturing()
+// as well (device.h).
 
 // "2.29.7"; empty without NCCL.
 std::string nccl_version();
@@ -37,9 +38,6 @@ std::string gpu_identity(c10::Device device);
 // Communicators are made by the first collective. Throws InputError without NCCL, c10::Error without a GPU.
 c10::intrusive_ptr<c10d::Backend> make_nccl_backend(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
                                                     std::chrono::milliseconds timeout);
-
-// Whether the current stream of this device records a graph; false without CUDA.
-bool is_cuda_capturing(c10::Device device);
 
 // ---- Modelled links (linked_backend.cpp).
 

@@ -39,10 +39,6 @@ void synchronize(c10::Device device) {
   if (!device.is_cpu()) c10::impl::VirtualGuardImpl(device.type()).synchronizeDevice(device.index());
 }
 
-bool is_capturing(c10::Device device) {
-  return device.is_cuda() && is_cuda_capturing(device);
-}
-
 DeviceBackend choose_backend(const GroupOptions& options, c10::Device device) {
   const std::string& name = options.backend;
   if (name == "gloo") return DeviceBackend::kGloo;

@@ -7,6 +7,7 @@
 
 #include <cstdlib>
 
+#include "firkin/comm/device.h"
 
 #include <torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp>
 
@@ -33,7 +34,8 @@ c10::intrusive_ptr<c10d::Backend> make_nccl_backend(const c10::intrusive_ptr<c10
   return c10::make_intrusive<c10d::ProcessGroupNCCL>(store, rank, size, options);
 }
 
-bool is_cuda_capturing(c10::Device device) {
+bool is_capturing(c10::Device device) {
+  if (!device.is_cuda()) return false;
   cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
   C10_CUDA_CHECK(cudaStreamIsCapturing(c10::cuda::getCurrentCUDAStream(device.index()), &status));
   return status != cudaStreamCaptureStatusNone;

@@ -1,6 +1,7 @@
 #include "backends.h"
 #include "device_time.h"
 #include "firkin/base/error.h"
+#include "firkin/comm/device.h"
 
 namespace firkin {
 
@@ -21,7 +22,7 @@ std::unique_ptr<DeviceTimer> make_device_timer(c10::Device device, const std::st
   throw InputError("a modelled link or a replay on " + device.str() + ": Firkin was built without CUDA; expected the CPU");
 }
 
-bool is_cuda_capturing(c10::Device /*device*/) {
+bool is_capturing(c10::Device /*device*/) {
   return false;
 }
 
