@@ -31,15 +31,8 @@ enum class StoreHost {
 // Thread-safe.
 class GroupState {
  public:
-  // address: of the meeting point.
-  GroupState(c10::intrusive_ptr<c10d::Store> group_store, std::string name, StoreHost host, std::string meeting_address,
-             GroupOptions group_options, DeviceBackend backend)
-      : store(std::move(group_store)),
-        store_name(std::move(name)),
-        store_host(host),
-        address(std::move(meeting_address)),
-        options(std::move(group_options)),
-        device_backend(backend) {}
+  GroupState(c10::intrusive_ptr<c10d::Store> group_store, StoreHost host, GroupOptions group_options, DeviceBackend backend)
+      : store(std::move(group_store)), store_host(host), options(std::move(group_options)), device_backend(backend) {}
 
   bool lost() const { return lost_; }
 
@@ -90,9 +83,7 @@ class GroupState {
   int64_t take_number() { return taken_++; }
 
   BoundedStore store;
-  const std::string store_name;  // "the store at 127.0.0.1:29500"
   const StoreHost store_host;
-  const std::string address;
   const GroupOptions options;
   const DeviceBackend device_backend;  // never kBest
 

@@ -21,8 +21,6 @@ namespace firkin {
 
 namespace {
 
-using Clock = std::chrono::steady_clock;
-
 constexpr const char* kGenerations = "generations";
 constexpr const char* kRoster = "roster";
 constexpr const char* kSuperseded = "superseded";
@@ -45,15 +43,6 @@ std::string key_of(const char* kind, int rank) {
 uint64_t random_number() {
   std::random_device device;
   return uint64_t{device()} << 32 | device();
-}
-
-// A token is "PROCESS.ATTEMPT": one process may form several groups, and fail to.
-std::string new_token(uint64_t process) {
-  return fmt::format("{:016x}.{:016x}", process, random_number());
-}
-
-bool is_of_process(const std::string& token, uint64_t process) {
-  return token.starts_with(fmt::format("{:016x}.", process));
 }
 
 struct Roster {
@@ -118,7 +107,7 @@ class Gatherer {
   Gatherer(const Store& store, const Arrival& arrival, Clock::time_point until)
       : all_(c10::make_intrusive<c10d::PrefixStore>("firkin", store)),
         arrival_(arrival),
-        token_(new_token(arrival.process)),
+        token_(fmt::format("{:016x}.{:016x}", arrival.process, random_number())),
         until_(until),
         // The more ranks there are, the less often each asks.
         longest_pause_(kLongestPause + std::chrono::milliseconds(arrival.size / 4)) {}
@@ -142,7 +131,10 @@ class Gatherer {
   Gathering join() {
     all_->set(key_of("waiting", arrival_.rank), token_);
     Gathering result = await_roster();
-    if (!result.store) result.absent = find_absent();
+    if (!result.store) {
+      result.absent = {NamedRank{.rank = 0}};
+      find_missing(*all_, "waiting", {1, arrival_.size}, result.absent);
+    }
     // If this rank gives up, others may still look for it.
     if (result.complete) all_->deleteKey(key_of("waiting", arrival_.rank));
     return result;
@@ -180,18 +172,12 @@ class Gatherer {
   void overtake(c10d::Store& group) {
     if (!group.check({kRoster})) return;
     const std::string token = token_of_this_rank(read_roster(group));
-    if (!is_of_process(token, arrival_.process)) group.set(kSuperseded, "");
+    if (!token.starts_with(fmt::format("{:016x}.", arrival_.process))) group.set(kSuperseded, "");
   }
 
   std::string token_of_this_rank(const Roster& roster) const {
     const auto rank = static_cast<size_t>(arrival_.rank);
     return rank < roster.tokens.size() ? roster.tokens[rank] : "";
-  }
-
-  std::vector<NamedRank> find_absent() {
-    std::vector<NamedRank> absent{NamedRank{.rank = 0}};
-    find_missing(*all_, "waiting", {1, arrival_.size}, absent);
-    return absent;
   }
 
   Store part(int64_t number) const { return c10::make_intrusive<c10d::PrefixStore>(std::to_string(number), all_); }
@@ -211,7 +197,7 @@ class Gatherer {
 
   const Store all_;
   const Arrival& arrival_;
-  const std::string token_;
+  const std::string token_;  // "PROCESS.ATTEMPT": one process may form several groups, and fail to
   const Clock::time_point until_;
   const std::chrono::milliseconds longest_pause_;
   std::chrono::milliseconds pause_{1};
@@ -308,7 +294,7 @@ uint64_t this_process() {
   return number ^ static_cast<uint64_t>(getpid());  // a forked process gets another number
 }
 
-Gathering gather_ranks(const c10::intrusive_ptr<c10d::Store>& store, const Arrival& arrival, std::chrono::steady_clock::time_point until) {
+Gathering gather_ranks(const c10::intrusive_ptr<c10d::Store>& store, const Arrival& arrival, Clock::time_point until) {
   Gatherer gatherer(store, arrival, until);
   return arrival.rank == 0 ? gatherer.open() : gatherer.join();
 }

@@ -20,6 +20,8 @@
 
 namespace firkin {
 
+using Clock = std::chrono::steady_clock;
+
 // Runs `call` on a thread of its own and returns its result-to-be. Nobody waits for the thread: a call that never
 // returns leaks it, so `call` must own everything that it uses.
 template <typename Call>
@@ -80,8 +82,6 @@ class WaitReport {
   void wait_goes_on(c10::function_ref<std::string()> for_whom);
 
  private:
-  using Clock = std::chrono::steady_clock;
-
   std::string who_;
   Clock::time_point started_ = Clock::now();
   Clock::time_point due_;
@@ -134,7 +134,7 @@ struct Gathering {
 // Waits for a complete generation that this rank is in, or until `until`, or until another rank gives up. Polls the
 // store, because LibTorch prints a warning for every wait() of a store that ends without the key. Ranks form their
 // groups in the same order. Throws c10::Error.
-Gathering gather_ranks(const c10::intrusive_ptr<c10d::Store>& store, const Arrival& arrival, std::chrono::steady_clock::time_point until);
+Gathering gather_ranks(const c10::intrusive_ptr<c10d::Store>& store, const Arrival& arrival, Clock::time_point until);
 
 // Whether the roster of the group with this part of the store was superseded. Throws c10::Error.
 bool is_superseded(c10d::Store& group_store);

@@ -44,12 +44,9 @@ constexpr milliseconds kSurveyWindow{400};  // with kSurveyGrace, kConnectGrace 
 
 // The group that this rank is to be part of.
 struct Meeting {
-  using Clock = std::chrono::steady_clock;
-
   int rank = 0;
   int size = 1;
-  std::string address;  // the meeting point's, for the choice of the network interface
-  std::string place;    // " at 127.0.0.1:29500", or nothing
+  std::string place;  // " at 127.0.0.1:29500", or nothing
   StoreHost store_host = StoreHost::kElsewhere;
   GroupOptions options;
   c10::Device device = c10::kCPU;
@@ -82,9 +79,9 @@ std::string cannot_meet(const Meeting& meeting, std::string_view why) {
 template <typename Call>
 auto meet(const Meeting& meeting, Call call, const char* for_whom = nullptr) {
   auto result = start_detached(std::move(call));
-  const auto until = Meeting::Clock::now() + meeting.time_left(kStoreGrace);
-  while (result.wait_until(std::min(until, Meeting::Clock::now() + kConnectSlice)) != std::future_status::ready) {
-    if (Meeting::Clock::now() >= until) {
+  const auto until = Clock::now() + meeting.time_left(kStoreGrace);
+  while (result.wait_until(std::min(until, Clock::now() + kConnectSlice)) != std::future_status::ready) {
+    if (Clock::now() >= until) {
       throw RuntimeError(cannot_meet(meeting, fmt::format("the store there does not answer within {}", meeting.limit())));
     }
     if (for_whom != nullptr) meeting.report->wait_goes_on([for_whom] { return std::string(for_whom); });
@@ -128,9 +125,9 @@ std::string find_reason(const std::optional<Survey>& survey) {
 // A Gloo for this rank, connected to those of the other ranks. Null when a rank of the roster was started again
 // meanwhile. Throws RuntimeError that names the ranks that have not arrived, or have arrived and not connected.
 c10::intrusive_ptr<c10d::Backend> connect_gloo(const Meeting& meeting, const c10::intrusive_ptr<c10d::Store>& group_store) {
-  auto connecting = start_detached([store = group_store, rank = meeting.rank, size = meeting.size, address = meeting.address,
+  auto connecting = start_detached([store = group_store, rank = meeting.rank, size = meeting.size, address = store_address(group_store),
                                     timeout = meeting.options.timeout] { return make_gloo_backend(store, rank, size, address, timeout); });
-  const auto until = Meeting::Clock::now() + meeting.time_left(kConnectGrace);
+  const auto until = Clock::now() + meeting.time_left(kConnectGrace);
   std::optional<BoundedStore> listener;
   while (connecting.wait_for(kConnectSlice) != std::future_status::ready) {
     // A connection of its own, because Gloo may be waiting on ours, and holds it meanwhile.
@@ -141,7 +138,7 @@ c10::intrusive_ptr<c10d::Backend> connect_gloo(const Meeting& meeting, const c10
     meeting.report->wait_goes_on([] { return std::string("the others to connect"); });
     if (listener->ask(kListenerPatience, is_superseded).value_or(false)) return nullptr;
     const bool has_failed = listener->ask(kListenerPatience, someone_failed).value_or(false);
-    if (has_failed || Meeting::Clock::now() >= until) fail_to_form(meeting, *listener, "");
+    if (has_failed || Clock::now() >= until) fail_to_form(meeting, *listener, "");
   }
   try {
     return connecting.get();
@@ -219,8 +216,7 @@ ProcessGroup form_group(const Meeting& meeting, const Store& store) {
     const DeviceBackend backend = agree_on_backend(meeting, gathering);
     const auto gloo = find_gloo(meeting, gathering.store);
     if (!gloo) continue;  // a rank was started again: gathers anew
-    const auto state =
-        std::make_shared<GroupState>(gathering.store, store_name(store), meeting.store_host, meeting.address, meeting.options, backend);
+    const auto state = std::make_shared<GroupState>(gathering.store, meeting.store_host, meeting.options, backend);
     const std::optional<ModelledLink>& link = meeting.options.link;
     return {.rank = meeting.rank,
             .size = meeting.size,
@@ -246,21 +242,20 @@ GroupOptions with_checked_timeouts(GroupOptions options) {
   return options;
 }
 
-int resolve(const std::string& host) {
-  addrinfo* found = nullptr;
-  const int code = getaddrinfo(host.c_str(), nullptr, nullptr, &found);
-  if (found != nullptr) freeaddrinfo(found);
-  return code;
-}
-
 // Throws if the host's name cannot be resolved: LibTorch's store would look for it until the timeout.
-void check_address(const Meeting& meeting) {
-  const auto until = Meeting::Clock::now() + std::min(kNamePatience, meeting.time_left(milliseconds(0)));
+void check_address(const Meeting& meeting, const std::string& address) {
+  const auto resolve = [host = address] {
+    addrinfo* found = nullptr;
+    const int code = getaddrinfo(host.c_str(), nullptr, nullptr, &found);
+    if (found != nullptr) freeaddrinfo(found);
+    return code;
+  };
+  const auto until = Clock::now() + std::min(kNamePatience, meeting.time_left(milliseconds(0)));
   for (;;) {
-    const auto left = std::chrono::duration_cast<milliseconds>(until - Meeting::Clock::now());
-    const int code = call_within(left, [host = meeting.address] { return resolve(host); }).value_or(EAI_AGAIN);
+    const auto left = std::chrono::duration_cast<milliseconds>(until - Clock::now());
+    const int code = call_within(left, resolve).value_or(EAI_AGAIN);
     if (code == 0) return;
-    if (Meeting::Clock::now() + kReconnectPause >= until) {
+    if (Clock::now() + kReconnectPause >= until) {
       throw InputError(cannot_meet(meeting, fmt::format("{}; expected MASTER_ADDR to be the host of rank 0", gai_strerror(code))));
     }
     std::this_thread::sleep_for(kReconnectPause);
@@ -287,7 +282,7 @@ Meeting begin_meeting(int rank, int size, int local_rank, const GroupOptions& as
   check_link(options.link, size, device);
   const DeviceBackend wanted = choose_backend(options, device);
   use_device(device);
-  return {.rank = rank, .size = size, .address = "127.0.0.1", .place = place, .options = options, .device = device, .wanted = wanted};
+  return {.rank = rank, .size = size, .place = place, .options = options, .device = device, .wanted = wanted};
 }
 
 // A launcher may run the store itself: torchrun's agent does, and so does --ranks.
@@ -302,9 +297,8 @@ StoreHost store_host(int rank) {
 ProcessGroup connect(const RankInfo& info, const GroupOptions& options) {
   const std::string place = fmt::format(" at {}:{}", info.master_address, info.master_port);
   Meeting meeting = begin_meeting(info.rank, info.world_size, info.local_rank, options, place);
-  meeting.address = info.master_address;
   meeting.store_host = store_host(info.rank);
-  check_address(meeting);
+  check_address(meeting, info.master_address);
   for (;;) {
     c10d::TCPStoreOptions store_options;
     store_options.port = static_cast<uint16_t>(info.master_port);
@@ -329,12 +323,7 @@ ProcessGroup connect(const RankInfo& info, const GroupOptions& options) {
 
 c10::intrusive_ptr<LosableGroup> connect_again(const ProcessGroup& group, const std::string& part) {
   const GroupState& state = *group.state;
-  const Meeting meeting{.rank = group.rank,
-                        .size = group.size,
-                        .address = state.address,
-                        .place = "",
-                        .store_host = state.store_host,
-                        .options = state.options};
+  const Meeting meeting{.rank = group.rank, .size = group.size, .place = "", .store_host = state.store_host, .options = state.options};
   const auto store = c10::make_intrusive<c10d::PrefixStore>(part, group.c10d->getStore());
   meet(
       meeting,
@@ -373,7 +362,6 @@ ProcessGroup adopt_process_group(const c10::intrusive_ptr<c10d::ProcessGroup>& g
   check_link(options.link, group->getSize(), device);
   return form_group({.rank = group->getRank(),
                      .size = group->getSize(),
-                     .address = store_address(store),
                      .place = "",
                      .store_host = store_host(group->getRank()),
                      .options = with_checked_timeouts(options),

@@ -133,7 +133,7 @@ TEST(GroupFailure, AStoreThatDoesNotAnswerIsTheMessage) {
 TEST(GroupFailure, OverNcclSaysWhatParametersAreWorth) {
   const auto store = c10::make_intrusive<c10d::HashStore>();
   ProcessGroup group;
-  group.state = std::make_shared<GroupState>(store, "the store", StoreHost::kElsewhere, "", GroupOptions{}, DeviceBackend::kNccl);
+  group.state = std::make_shared<GroupState>(store, StoreHost::kElsewhere, GroupOptions{}, DeviceBackend::kNccl);
   const std::string loss = "out of memory; parameters may hold partial sums: load a checkpoint";
   EXPECT_EQ(loss_of([&] { give_up(group, "out of memory"); }), loss);
   EXPECT_EQ(loss_of([&] { barrier(group); }), loss);
