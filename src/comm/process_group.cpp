@@ -139,24 +139,17 @@ bool completes(const Work& work, milliseconds limit, std::string& error) {
   }
 }
 
-// An NCCL collective. wait() never passes a timeout on, whoever asks: NCCL would block the calling thread and could
-// abort the communicator. Recognised by its backend's name, so that it does not matter what Firkin was built with.
+// An NCCL collective, with what is asked of one here. wait() never passes a timeout on, whoever asks: NCCL would block
+// the calling thread and could abort the communicator. Recognised by its backend's name, so that it does not matter what
+// Firkin was built with.
 class StreamWork final : public c10d::Work {
  public:
   explicit StreamWork(firkin::Work inner) : inner_(std::move(inner)) {}
 
   bool isCompleted() override { return inner_->isCompleted(); }
-  bool isSuccess() const override { return inner_->isSuccess(); }
-  std::exception_ptr exception() const override { return inner_->exception(); }
-  std::vector<at::Tensor> result() override { return inner_->result(); }
   void synchronize() override { inner_->synchronize(); }
   bool wait(milliseconds /*timeout*/) override { return inner_->wait(kNoTimeout); }
-  void blockCurrentStream() override { inner_->blockCurrentStream(); }
-  void abort() override { inner_->abort(); }
   c10::intrusive_ptr<c10::ivalue::Future> getFuture() override { return inner_->getFuture(); }
-  c10::intrusive_ptr<c10::ivalue::Future> getFutureResult() override { return inner_->getFutureResult(); }
-  float getDuration() const override { return inner_->getDuration(); }
-  uint64_t getSequencenumber() const override { return inner_->getSequencenumber(); }
 
  private:
   firkin::Work inner_;
