@@ -1,5 +1,6 @@
 #include "timed_visit.h"
 
+#include <ATen/ceil_div.h>
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
@@ -19,7 +20,7 @@ std::vector<std::vector<at::Tensor>> queue_buffers(const AllReduceSchedule& sche
   constexpr int64_t kAlignment = 4096;  // bytes
   const int64_t alignment = kAlignment / static_cast<int64_t>(options.dtype().itemsize());
   const auto elements = [&](size_t size) { return sizes[size].bytes / element_bytes; };
-  const auto apart = [&](size_t size) { return (elements(size) + alignment - 1) / alignment * alignment; };
+  const auto apart = [&](size_t size) { return at::round_up(elements(size), alignment); };
   int64_t most = 0;
   for (size_t size = 0; size < sizes.size(); ++size) most = std::max(most, schedule.queue(size) * apart(size));
   const at::Tensor memory = at::zeros({most}, options);

@@ -1,6 +1,7 @@
 #include "buckets.h"
 
 #include <ATen/ScalarOps.h>
+#include <ATen/ceil_div.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/_foreach_copy.h>
 #include <ATen/ops/mul.h>
@@ -67,24 +68,20 @@ GradientBuckets::GradientBuckets(std::vector<at::Tensor> parameters, BucketPlan 
   }
 }
 
-void GradientBuckets::allocate(size_t bucket) {
+void GradientBuckets::allocate(size_t index) {
   const at::NoGradGuard no_grad;
-  buckets_[bucket] = make_memory(plan_.buckets[bucket]);
-  buckets_[bucket].own_uses = buckets_[bucket].flat.storage().use_count();
-}
-
-GradientBuckets::Memory GradientBuckets::make_memory(const Bucket& bucket) {
+  const Bucket& bucket = plan_.buckets[index];
   const auto first = parameters_.begin() + bucket.first;
   const int64_t alignment = kAlignment / first->element_size();
   std::vector<int64_t> offsets;
   int64_t elements = 0;
   Memory memory;
   for (auto p = first; p != first + bucket.count; ++p) {
-    offsets.push_back(shared_by_ > 0 ? elements : (elements + alignment - 1) / alignment * alignment);
+    offsets.push_back(shared_by_ > 0 ? elements : at::round_up(elements, alignment));
     elements = offsets.back() + p->numel();
     memory.gradient_bytes += static_cast<int64_t>(p->nbytes());
   }
-  if (shared_by_ > 0) elements = (elements + shared_by_ - 1) / shared_by_ * shared_by_;
+  if (shared_by_ > 0) elements = at::round_up(elements, shared_by_);
   const at::TensorOptions options = first->options().requires_grad(false).memory_format(std::nullopt);
   if (!options.device().is_cpu()) memory.home = current_stream(options.device());
   memory.flat = aligned_zeros(elements, options);
@@ -95,7 +92,8 @@ GradientBuckets::Memory GradientBuckets::make_memory(const Bucket& bucket) {
     views_[tensor] = view_like(first[i], memory.flat, offsets[static_cast<size_t>(i)]);
     wire_views_[tensor] = compresses ? view_like(first[i], memory.wire, offsets[static_cast<size_t>(i)]) : views_[tensor];
   }
-  return memory;
+  memory.own_uses = memory.flat.storage().use_count();
+  buckets_[index] = std::move(memory);
 }
 
 bool GradientBuckets::is_kept(size_t bucket) const {

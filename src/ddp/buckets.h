@@ -81,8 +81,7 @@ class GradientBuckets {
     std::optional<c10::Stream> home = {};  // on a device: the stream that it was allocated on, and goes back to
     size_t own_uses = 0;                   // our own, of the storage of `flat`
   };
-  Memory make_memory(const Bucket& bucket);
-  void allocate(size_t bucket);
+  void allocate(size_t index);
   bool is_kept(size_t bucket) const;
   void place_on_cpu(size_t tensor);
   void keep(size_t tensor);

@@ -1,5 +1,6 @@
 #include "module_state.h"
 
+#include <ATen/ceil_div.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/_foreach_copy.h>
@@ -57,10 +58,9 @@ uint32_t version_of(const at::Tensor& tensor) {
   return tensor.is_inference() ? 0 : static_cast<uint32_t>(tensor._version());
 }
 
-constexpr int64_t kPartAlignment = 16;  // for every part, so that elements of any dtype are aligned
-
-int64_t whole_parts(int64_t bytes) {
-  return (bytes + kPartAlignment - 1) / kPartAlignment * kPartAlignment;
+// What a tensor takes of what travels: elements of any dtype are aligned behind it.
+int64_t part_bytes(const at::Tensor& tensor) {
+  return at::round_up(static_cast<int64_t>(tensor.nbytes()), int64_t{16});
 }
 
 }  // namespace
@@ -105,13 +105,13 @@ bool ParameterWatch::has_changed() const {
 TensorBroadcast::Together TensorBroadcast::gather(const std::vector<at::Tensor>& like, const ProcessGroup& group) {
   Together together{.bytes = {}, .parts = {}, .tensors = {}, .group = group, .work = {}};
   int64_t bytes = 0;
-  for (const at::Tensor& tensor : like) bytes += whole_parts(static_cast<int64_t>(tensor.nbytes()));
+  for (const at::Tensor& tensor : like) bytes += part_bytes(tensor);
   together.bytes = at::zeros({bytes}, at::TensorOptions(at::kByte).device(like[0].device()));
   int64_t offset = 0;
   for (const at::Tensor& tensor : like) {
-    const auto length = static_cast<int64_t>(tensor.nbytes());
-    together.parts.push_back(together.bytes.narrow(0, offset, length).view(tensor.scalar_type()).view(tensor.sizes()));
-    offset += whole_parts(length);
+    const at::Tensor part = together.bytes.narrow(0, offset, static_cast<int64_t>(tensor.nbytes()));
+    together.parts.push_back(part.view(tensor.scalar_type()).view(tensor.sizes()));
+    offset += part_bytes(tensor);
   }
   return together;
 }
