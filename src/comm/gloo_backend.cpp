@@ -20,10 +20,6 @@
 namespace firkin {
 namespace {
 
-bool is_loopback(const std::string& address) {
-  return address == "localhost" || address == "::1" || address.starts_with("127.");
-}
-
 using Devices = std::vector<std::shared_ptr<gloo::transport::Device>>;
 
 // Gloo's devices, chosen as PyTorch does: GLOO_SOCKET_IFNAME names one interface or, separated by commas, several,
@@ -31,8 +27,8 @@ using Devices = std::vector<std::shared_ptr<gloo::transport::Device>>;
 Devices make_devices(const std::string& address) {
   const char* const interfaces = std::getenv("GLOO_SOCKET_IFNAME");
   if (interfaces == nullptr || *interfaces == '\0') {
-    return {is_loopback(address) ? c10d::ProcessGroupGloo::createDeviceForHostname("127.0.0.1")
-                                 : c10d::ProcessGroupGloo::createDefaultDevice()};
+    const bool is_loopback = address == "localhost" || address == "::1" || address.starts_with("127.");
+    return {is_loopback ? c10d::ProcessGroupGloo::createDeviceForHostname("127.0.0.1") : c10d::ProcessGroupGloo::createDefaultDevice()};
   }
   Devices devices;
   std::istringstream names(interfaces);

@@ -36,11 +36,6 @@ using torch::profiler::impl::ActivityType;
 using torch::profiler::impl::ProfilerConfig;
 using torch::profiler::impl::ProfilerState;
 
-// c10d names a collective "gloo:all_reduce", "nccl:broadcast".
-bool is_collective(const std::string& name) {
-  return name.starts_with("gloo:") || name.starts_with("nccl:");
-}
-
 int64_t element_count(const profiler::KinetoEvent& event) {
   int64_t elements = 0;
   for (const std::vector<int64_t>& shape : event.shapes()) {
@@ -67,17 +62,12 @@ Span span_on_gpu(const profiler::KinetoEvent& event) {
   return span;
 }
 
-// With a GPU the CPU's operators compute nothing, and NCCL's collectives are only begun there.
-void count_as_host(Span& span) {
-  if (span.activity == Activity::kOperator || span.name.starts_with("nccl:")) span.activity = Activity::kHost;
-}
-
 Span span_of(const profiler::KinetoEvent& event) {
   Span span{.name = event.name(),
             .thread = event.startThreadId(),
             .start_ns = static_cast<int64_t>(event.startNs()),
             .end_ns = static_cast<int64_t>(event.endNs())};
-  if (is_collective(span.name)) {
+  if (span.name.starts_with("gloo:") || span.name.starts_with("nccl:")) {  // as in "gloo:all_reduce"
     span.activity = Activity::kCollective;
     span.elements = element_count(event);
   } else if (event.scope() == static_cast<uint8_t>(at::RecordScope::USER_SCOPE)) {
@@ -160,8 +150,10 @@ std::vector<Span> TraceRecorder::stop() {
       if (event.activityType() != kGpuUserAnnotation) spans.push_back(span_on_gpu(event));
       continue;
     }
-    spans.push_back(span_of(event));
-    if (device_ != c10::kCPU) count_as_host(spans.back());
+    Span& span = spans.emplace_back(span_of(event));
+    // With a GPU the CPU's operators compute nothing, and NCCL's collectives are only begun there.
+    const bool only_begins = span.activity == Activity::kOperator || span.name.starts_with("nccl:");
+    if (device_ != c10::kCPU && only_begins) span.activity = Activity::kHost;
   }
   std::ranges::stable_sort(spans, {}, &Span::start_ns);
   return spans;

@@ -109,17 +109,13 @@ ModuleTuning module_tuning(const Tuning& tuned, const Results& results) {
 }
 
 ModelDescription description_of(const torch::nn::Module& module, const std::string& name) {
-  ModelDescription model{.name = name};
   int64_t parameters = 0, bytes = 0;
   const std::vector<NamedTensor> trainable = trainable_parameters(module);
   for (const NamedTensor& parameter : trainable) {
     parameters += parameter.tensor.numel();
     bytes += static_cast<int64_t>(parameter.tensor.nbytes());
   }
-  model.parameters = parameters;
-  model.tensors = static_cast<int64_t>(trainable.size());
-  model.gradient_bytes = bytes;
-  return model;
+  return {.name = name, .parameters = parameters, .tensors = std::ssize(trainable), .gradient_bytes = bytes};
 }
 
 ModuleTuning tune_module(torch::nn::Module& module, const TrainingStep& step, const ProcessGroup& group,

@@ -208,22 +208,12 @@ class Gpt2Block : public TransformerBlock {
   std::shared_ptr<LinearLayer> attention_in_, attention_out_, mlp_in_, mlp_out_;
 };
 
-std::shared_ptr<TransformerBlock> make_block(const TransformerConfig& config, const at::TensorOptions& options) {
-  if (config.family == ModelFamily::kGpt2) return std::make_shared<Gpt2Block>(config, options);
-  return std::make_shared<Cs336Block>(config, options);
-}
-
 void check_tokens(const at::Tensor& tokens, const TransformerConfig& config) {
   if (tokens.dim() != 2) throw InputError(fmt::format("tokens of {} dimensions; expected two, [batch, sequence]", tokens.dim()));
   if (tokens.size(1) > config.context_length) {
     throw InputError(
         fmt::format("a sequence of {} tokens; expected at most the model's context_length {}", tokens.size(1), config.context_length));
   }
-}
-
-// Float32 at least, also for a model in bf16.
-at::TensorOptions angle_options(const at::Tensor& x) {
-  return at::TensorOptions().device(x.device()).dtype(c10::promoteTypes(x.scalar_type(), at::kFloat));
 }
 
 }  // namespace
@@ -238,7 +228,8 @@ TransformerLMImpl::TransformerLMImpl(const TransformerConfig& config, const at::
   if (gpt2) position_embeddings_ = embedding("position_embeddings", config.context_length);
   torch::nn::ModuleList blocks;
   for (int64_t i = 0; i < config.num_layers; ++i) {
-    blocks_.push_back(make_block(config, options));
+    if (gpt2) blocks_.push_back(std::make_shared<Gpt2Block>(config, options));
+    if (!gpt2) blocks_.push_back(std::make_shared<Cs336Block>(config, options));
     blocks->push_back(blocks_.back());
   }
   register_module("blocks", blocks);
@@ -265,7 +256,8 @@ at::Tensor TransformerLMImpl::forward(const at::Tensor& tokens) {
     x = x + position_embeddings_->forward(at::arange(sequence, tokens.options()));
     done("position_embeddings");
   } else {
-    angles = rotary_angles(sequence, config_.d_model / config_.num_heads, config_.rope_theta, angle_options(x));
+    const at::ScalarType at_least_float32 = c10::promoteTypes(x.scalar_type(), at::kFloat);  // also for a model in bf16
+    angles = rotary_angles(sequence, config_.d_model / config_.num_heads, config_.rope_theta, x.options().dtype(at_least_float32));
   }
   for (size_t i = 0; i < blocks_.size(); ++i) {
     x = blocks_[i]->forward(x, angles);
