@@ -71,17 +71,16 @@ bool is_kept(int64_t steps) {
 }
 
 // The launch order for what these steps have shown, the same on every rank. Collective; every rank must give as many.
-// On a device, waits for the forward behind the last of them. slack: DataParallelOptions::launch_slack.
-std::vector<int64_t> launch_order_of(const std::vector<TimedStep>& steps, const ProcessGroup& group, int root,
-                                     std::optional<double> slack) {
-  const std::vector<double>& bytes_on_wire = steps.back().bytes_on_wire;
+// On a device, waits for the forward behind the last of them.
+std::vector<int64_t> launch_order_of(const std::vector<TimedStep>& steps, const BucketTransport& transport, const StepSetup& setup,
+                                     int root) {
   std::vector<double> all;
   for (const TimedStep& step : steps) {
     const std::vector<double> row = row_of(step);
     all.insert(all.end(), row.begin(), row.end());
   }
-  const std::vector<double> slowest = max_over_ranks(group, all);
-  const size_t buckets = bytes_on_wire.size();
+  const std::vector<double> slowest = max_over_ranks(setup.control, all);
+  const size_t buckets = steps.back().buckets.size();
   const size_t width = 2 * buckets + 3;
   std::vector<std::vector<double>> rows;
   for (size_t at = 0; at < slowest.size(); at += width)
@@ -91,6 +90,8 @@ std::vector<int64_t> launch_order_of(const std::vector<TimedStep>& steps, const 
   // ranks that launched first.
   double busy_s = std::numeric_limits<double>::infinity();
   for (const std::vector<double>& row : rows) busy_s = std::min(busy_s, -row[width - 1]);
+  std::vector<double> bytes_on_wire(buckets);
+  for (size_t i = 0; i < buckets; ++i) bytes_on_wire[i] = static_cast<double>(transport.buckets()->wire(static_cast<int64_t>(i)).nbytes());
   const double bytes = std::accumulate(bytes_on_wire.begin(), bytes_on_wire.end(), 0.0);
   ObservedTraining training;
   for (size_t i = 0; i < buckets; ++i) {
@@ -101,8 +102,9 @@ std::vector<int64_t> launch_order_of(const std::vector<TimedStep>& steps, const 
   for (const std::vector<double>& row : rows) {
     training.steps.push_back({.ready_s = {row.begin(), row.begin() + static_cast<std::ptrdiff_t>(buckets)}, .backward_s = row[width - 3]});
   }
+  const std::optional<double> slack = setup.options.launch_slack;
   const LaunchOrder chosen = slack ? launch_order_with_slack(training, *slack) : robust_launch_order(training);
-  return list_of_rank(group, chosen.order, root);  // machines may round differently
+  return list_of_rank(setup.control, chosen.order, root);  // machines may round differently
 }
 
 std::optional<c10::Stream> timing_stream(const std::vector<NamedTensor>& parameters) {
@@ -232,14 +234,9 @@ void Ordered::observe() {
                  .began = transport.started_at(),
                  .backward_ended = backward_ended_,
                  .forward = last_forward_,
-                 .first_use = first_use_of_buckets(last_forward_.first_use),
-                 .bytes_on_wire = {}};
-  const std::vector<BucketStats>& stats = transport.finished_stats();
-  step.bytes_on_wire.resize(stats.size());
-  for (size_t i = 0; i < stats.size(); ++i) {
-    const int64_t bucket = transport.bucket_at(i);
-    step.buckets.emplace_back(bucket, transport.times_of(bucket));
-    step.bytes_on_wire[static_cast<size_t>(bucket)] = static_cast<double>(stats[i].bytes_on_wire);
+                 .first_use = first_use_of_buckets(last_forward_.first_use)};
+  for (size_t i = 0; i < transport.finished_stats().size(); ++i) {
+    step.buckets.emplace_back(transport.bucket_at(i), transport.times_of(transport.bucket_at(i)));
   }
   timed_.push_back(std::move(step));
   if (std::ssize(timed_) > kMostTimed) timed_.erase(timed_.begin());
@@ -255,10 +252,9 @@ void Ordered::received(const StepAgreement& agreement, bool is_first) {
     modules_->learn();
   } else {
     is_forward_observed_ = true;
-    const StepSetup& setup = synchronizer_.setup();
     // For the next step, which begins with it: nothing of this one is under way then.
     if (is_choice_due(++steps_) && chooses_order()) {
-      next_launch_order_ = launch_order_of(timed_, setup.control, agreement.first_with_data(), setup.options.launch_slack);
+      next_launch_order_ = launch_order_of(timed_, transport, synchronizer_.setup(), agreement.first_with_data());
     }
   }
   is_late_.assign(is_late_.size(), false);

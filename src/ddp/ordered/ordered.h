@@ -46,8 +46,7 @@ struct TimedStep {
   std::vector<std::pair<int64_t, BucketTimes>> buckets;  // with their indices, in launch order
   DeviceTime began, backward_ended;
   ForwardTimes forward;
-  std::vector<int64_t> first_use;     // as forward's, by bucket
-  std::vector<double> bytes_on_wire;  // by bucket
+  std::vector<int64_t> first_use;  // as forward's, by bucket
 };
 
 // The first step runs as with `bucketed` and shows which modules await. In the next two, buckets are launched as they
