@@ -17,9 +17,9 @@ namespace {
 
 // What all ranks train after some of them have seen a change.
 struct ParameterRenewal {
-  std::vector<NamedTensor> parameters;  // those that this rank trains now
-  std::string sets_differ = {};         // the first difference in what ranks train, or in their buffers; if empty:
-  std::vector<size_t> joined = {};      // indices of parameters that some rank did not train before
+  std::vector<NamedTensor> parameters;   // those that this rank trains now
+  std::string sets_differ = {};          // the first difference in what ranks train, or in their buffers; if empty:
+  std::vector<NamedTensor> joined = {};  // the parameters that some rank did not train before
   // The first of these that joined on some ranks only, or with other values on some rank than on rank 0; empty if there
   // is none.
   std::string values_differ = {};
@@ -48,17 +48,16 @@ ParameterRenewal renew_parameters(const ProcessGroup& control, const torch::nn::
   for (const NamedTensor& parameter : renewal.parameters) flags.push_back(is_new(parameter) ? 1 : 0);
   for (size_t i = 0; i < renewal.parameters.size(); ++i) flags.push_back(1 - flags[i]);
   const std::vector<double> on_any = max_over_ranks(control, flags);
-  std::vector<NamedTensor> joined;
+  std::vector<bool> is_known_somewhere;
   for (size_t i = 0; i < renewal.parameters.size(); ++i) {
     if (on_any[i] == 0) continue;
-    renewal.joined.push_back(i);
-    joined.push_back(renewal.parameters[i]);
+    renewal.joined.push_back(renewal.parameters[i]);
+    is_known_somewhere.push_back(on_any[renewal.parameters.size() + i] != 0);
   }
-  if (joined.empty()) return renewal;
-  const std::vector<std::optional<int>> differing = differing_ranks(control, joined);
-  for (size_t i = 0; i < joined.size() && renewal.values_differ.empty(); ++i) {
-    const bool is_known_somewhere = on_any[renewal.parameters.size() + renewal.joined[i]] != 0;
-    if (differing[i] || is_known_somewhere) renewal.values_differ = joined[i].name;
+  if (renewal.joined.empty()) return renewal;
+  const std::vector<std::optional<int>> differing = differing_ranks(control, renewal.joined);
+  for (size_t i = 0; i < differing.size() && renewal.values_differ.empty(); ++i) {
+    if (differing[i] || is_known_somewhere[i]) renewal.values_differ = renewal.joined[i].name;
   }
   return renewal;
 }
@@ -91,8 +90,7 @@ std::string why_not_renewed(const StepSetup& setup, const ParameterRenewal& rene
 void reduce_joined(const StepSetup& setup, const StepAgreement& agreement, const ParameterRenewal& renewal) {
   const at::NoGradGuard no_grad;
   const bool has_data = agreement.has_data(setup.group.rank);
-  for (const size_t index : renewal.joined) {
-    const at::Tensor& parameter = renewal.parameters[index].tensor;
+  for (const auto& [name, parameter] : renewal.joined) {
     at::Tensor& gradient = parameter.mutable_grad();
     const bool has_gradient = gradient.defined() && has_data;
     const auto users = all_gather(setup.control, {has_gradient ? 1.0 : 0.0});
@@ -106,10 +104,7 @@ void reduce_joined(const StepSetup& setup, const StepAgreement& agreement, const
 
 // Gives all ranks rank 0's values of the parameters that joined, unless they have them.
 void equalize_joined(const ProcessGroup& group, const ParameterRenewal& renewal) {
-  if (renewal.values_differ.empty()) return;
-  std::vector<at::Tensor> joined;
-  for (const size_t parameter : renewal.joined) joined.push_back(renewal.parameters[parameter].tensor);
-  broadcast_tensors(group, joined, 0);
+  if (!renewal.values_differ.empty()) broadcast_tensors(group, tensors_of(renewal.joined), 0);
 }
 
 }  // namespace
