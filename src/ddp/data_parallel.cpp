@@ -29,13 +29,6 @@ struct DataParallel::Parts {
   std::unique_ptr<Sharded> sharded;
   FirstUse* first_use = nullptr;  // one of the two
   std::unique_ptr<Automatic> automatic;
-  struct Observer final : StepExtension {
-    void ended(const StepAgreement& /*agreement*/) override {
-      if (const auto now = call) now();  // a copy, because the observer may remove itself
-    }
-    std::function<void()> call;
-  };
-  std::optional<Observer> observer;
   std::optional<StepFailure> no_failure;
   BucketPlan no_plan;
 
@@ -361,10 +354,7 @@ DataParallelStats DataParallel::stats() const {
 }
 
 void DataParallel::observe_steps(std::function<void()> observer) {
-  if (!parts_->synchronizer) return;
-  const auto held = parts_->synchronizer->lock();
-  if (!parts_->observer) parts_->synchronizer->add(parts_->observer.emplace());
-  parts_->observer->call = std::move(observer);
+  if (parts_->synchronizer) parts_->synchronizer->observe_steps(std::move(observer));
 }
 
 const BucketPlan& DataParallel::plan() const {

@@ -123,6 +123,7 @@ void Synchronizer::complete() {
     exposed_wait_s_ = std::chrono::duration<double>(ended_ - wait_started_).count();
     if (steps_finished_ > finished_before) {
       for (StepExtension* extension : extensions_) extension->ended(*agreement_);
+      if (const auto observer = observer_) observer();  // a copy, because it may remove itself
     }
   });
   open_.reset();

@@ -319,6 +319,11 @@ void Synchronizer::forget_audited(const void* owner) {
   if (!gone.empty()) optimizer_steps_[nullptr] = std::max(optimizer_steps_[nullptr], gone.mapped());
 }
 
+void Synchronizer::observe_steps(std::function<void()> observer) {
+  const auto held = lock();
+  observer_ = std::move(observer);
+}
+
 DataParallelStats Synchronizer::stats() const {
   const std::lock_guard held(mutex_);
   DataParallelStats result{.tensors = {},

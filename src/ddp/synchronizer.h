@@ -194,6 +194,7 @@ class Synchronizer {
   void audit_also(const void* owner, Audit::Tensors tensors);
   void forget_audited(const void* owner);
   const std::optional<StepFailure>& last_failure() const;
+  void observe_steps(std::function<void()> observer);
   DataParallelStats stats() const;
 
   // Extensions begin with one of these whatever they do between steps: it first deals with a backward that threw, and
@@ -284,6 +285,7 @@ class Synchronizer {
   mutable std::recursive_mutex mutex_;  // what audit_tensors() was given may ask this object
   StepSetup setup_;
   std::vector<StepExtension*> extensions_;
+  std::function<void()> observer_;
   AdoptedGradients adopted_;
   std::unique_ptr<BucketTransport> transport_;
   std::optional<StepAgreement> agreement_;
