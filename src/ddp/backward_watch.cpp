@@ -81,6 +81,7 @@ struct BackwardWatch::State {
   void remove(int id) {
     const std::lock_guard lock(mutex);
     std::erase_if(watched, [id](const Watched& task) { return task.id == id; });
+    if (id == failed_id) failing = {};  // `failed` has returned
     changed.notify_all();
   }
   // Returns false if nobody is to be told any more.
@@ -90,13 +91,6 @@ struct BackwardWatch::State {
     failing = std::this_thread::get_id();
     failed_id = id;
     return true;
-  }
-  void end_failing(int id) {
-    {
-      const std::lock_guard lock(mutex);
-      failing = {};
-    }
-    remove(id);
   }
 };
 
@@ -125,7 +119,7 @@ struct BackwardWatch::Token {
       const c10::MultiStreamGuard guard(streams);
       alive->failed(reason);
     }
-    alive->end_failing(id);
+    alive->remove(id);
   }
 
   ~Token() {
@@ -177,20 +171,18 @@ void BackwardWatch::attach() {
 }
 
 void BackwardWatch::attach(const std::shared_ptr<State>& state) {
+  GraphTask* const task = current_graph_task();
   const int id = torch::autograd::get_current_graph_task_id();
-  if (id == -1 || state->is_watched(id)) return;
-  GraphTask* task = current_graph_task();
+  if (task == nullptr || state->is_watched(id)) return;
   auto token = std::make_shared<Token>();
   token->state = state;
   token->id = id;
-  token->is_outermost = task == nullptr || task->reentrant_depth_ == 0;
-  if (task == nullptr || !token->is_outermost) {
-    state->add({.id = id, .result = {}});
-  } else {
+  token->is_outermost = task->reentrant_depth_ == 0;
+  state->add({.id = id, .result = token->is_outermost ? task->future_result_ : nullptr});
+  if (token->is_outermost) {
     for (const std::optional<c10::Stream>& stream : task->caller_current_streams_) {
       if (stream) token->streams.push_back(*stream);
     }
-    state->add({.id = id, .result = task->future_result_});
     // Autograd's thread that meets the exception calls this before backward() throws.
     const auto tell = [weak = std::weak_ptr(token)](c10::ivalue::Future& ended) {
       const std::shared_ptr<Token> alive = weak.lock();

@@ -18,17 +18,6 @@ void keep_for_current_stream(const at::Tensor& tensor) {
   guard.recordDataPtrOnStream(tensor.storage().data_ptr(), current_stream(tensor.device()));
 }
 
-void BucketFlight::note_writer(c10::Device device) {
-  if (device.is_cpu()) return;
-  const c10::Stream stream = current_stream(device);
-  auto known = std::ranges::find(writers_, stream, &Writer::stream);
-  if (known == writers_.end()) {
-    writers_.push_back({.stream = stream, .event = c10::Event(device.type())});
-    known = writers_.end() - 1;
-  }
-  known->has_written = true;
-}
-
 void BucketFlight::join_writers(c10::Device device) {
   if (writers_.empty()) return;
   const c10::Stream current = current_stream(device);
@@ -87,7 +76,12 @@ void BucketFlight::begin(const std::optional<c10::Stream>& timing) {
 
 void BucketFlight::tensor_placed(c10::Device device) {
   expect(State::kFilling);
-  note_writer(device);
+  if (!device.is_cpu()) {
+    const c10::Stream stream = current_stream(device);
+    auto known = std::ranges::find(writers_, stream, &Writer::stream);
+    if (known == writers_.end()) known = writers_.insert(known, {.stream = stream, .event = c10::Event(device.type())});
+    known->has_written = true;
+  }
   if (--missing_ == 0) full_at_ = now();
 }
 

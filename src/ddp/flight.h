@@ -101,7 +101,6 @@ class BucketFlight {
     bool has_written = false;  // since the bucket was sent last
   };
   void expect(State state) const;
-  void note_writer(c10::Device device);
   // On the current stream, if this step is timed by events.
   DeviceTime now() const { return device_now(timing_ ? timing_->device() : c10::kCPU); }
 

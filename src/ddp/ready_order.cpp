@@ -24,24 +24,13 @@ BucketPlan group_one_kind(const std::vector<int64_t>& sizes, const DataParallelO
   switch (options.strategy.grouping) {
     case Grouping::kOneBucket:
       return {{{0, count}}, {}};
-    case Grouping::kOneTensorPerBucket: {
-      BucketPlan plan;
-      for (int64_t i = 0; i < count; ++i) plan.buckets.push_back({i, 1});
-      return plan;
-    }
+    case Grouping::kOneTensorPerBucket:
+      return one_tensor_per_bucket(sizes.size());
     case Grouping::kCap:
     case Grouping::kPlan:
       break;
   }
   return assign_buckets(sizes, options.cap);
-}
-
-// Throws InputError for parameters that ranks cannot divide by elements in memory order.
-void check_shareable(const std::vector<NamedTensor>& parameters) {
-  for (const auto& [name, tensor] : parameters) {
-    if (tensor.is_non_overlapping_and_dense()) continue;
-    throw InputError(fmt::format("strategy sharded: the memory of {} has gaps; expected a dense parameter", name));
-  }
 }
 
 }  // namespace
@@ -110,7 +99,10 @@ void check_communication(const std::vector<NamedTensor>& parameters, const std::
 
 CommunicationPlan plan_communication(const std::vector<NamedTensor>& parameters, const std::vector<int64_t>& ready_order,
                                      const DataParallelOptions& options) {
-  if (options.strategy.shards) check_shareable(parameters);
+  for (const auto& [name, tensor] : parameters) {
+    if (!options.strategy.shards || tensor.is_non_overlapping_and_dense()) continue;
+    throw InputError(fmt::format("strategy sharded: the memory of {} has gaps; expected a dense parameter", name));
+  }
   if (takes_plan(options)) {
     if (!options.plan) throw InputError("strategy planned: expected DataParallelOptions::plan");
     check_plan(*options.plan, std::ssize(ready_order));

@@ -106,9 +106,7 @@ void Synchronizer::complete() {
       const std::string reason = text_of_rank(setup_.control, ours, first_failed);
       fail({.rank = first_failed, .step = step_, .reason = reason}, open_->error);
       if (agreement_->any_parameters_changed()) apply_changes();
-    } else if (const std::string of_steps = difference_of_optimizer_steps(); !of_steps.empty()) {
-      fail({.rank = 0, .step = step_, .reason = of_steps}, std::make_exception_ptr(AuditError("DataParallel: " + of_steps)));
-    } else if (const std::string found = audit_.difference(*agreement_, step_); !found.empty()) {
+    } else if (const std::string found = difference_between_steps(); !found.empty()) {
       fail({.rank = 0, .step = step_, .reason = found}, std::make_exception_ptr(AuditError("DataParallel: " + found)));
     } else if (const std::string of_buffers = difference_of_buffers(); !of_buffers.empty()) {
       fail({.rank = 0, .step = step_, .reason = of_buffers}, nullptr);
@@ -136,11 +134,11 @@ void Synchronizer::complete() {
   if (steps_finished_ > finished_before && audit_.is_due(step_)) audit_.note_buffers(untouched_buffers());
 }
 
-// Evidence that ranks are in different steps of the program, in the same text on every rank; empty
-// if there is none. After a failed step, programs may go on in different ways.
-std::string Synchronizer::difference_of_optimizer_steps() const {
+// Evidence that ranks have parameters of different steps of the program, in the same text on every rank; empty if there
+// is none. After a failed step, programs may go on in different ways.
+std::string Synchronizer::difference_between_steps() {
   const std::string differ = failures_.failure() ? "" : agreement_->difference_of_optimizer_steps();
-  if (differ.empty()) return "";
+  if (differ.empty()) return audit_.difference(*agreement_, step_);
   return fmt::format(
       "audit before step {}: since the step before, the optimiser's steps are {}; expected as many on every rank: a rank whose loss "
       "depends on no parameter takes no part in that step, and has to call abandon_step()",

@@ -125,8 +125,7 @@ std::vector<NamedTensor> Synchronizer::untouched_buffers() const {
 
 // Begins the step in which send() will notice the change.
 void Synchronizer::on_newcomers_gradient() {
-  watch_.settle();
-  const std::lock_guard held(mutex_);
+  const auto held = lock();
   if (watch_.has_failed() || !synchronizes_) return;
   throw_if_lost();
   lose_unfinished_step();
@@ -138,8 +137,7 @@ void Synchronizer::on_newcomers_gradient() {
 }
 
 void Synchronizer::on_gradient(size_t parameter) {
-  watch_.settle();
-  const std::lock_guard held(mutex_);
+  const auto held = lock();
   if (watch_.has_failed()) return;  // this backward, in another thread: its step is over
   throw_if_lost();
   lose_unfinished_step();

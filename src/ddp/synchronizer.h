@@ -258,7 +258,7 @@ class Synchronizer {
   void skip_unreached();
   void note_first_gradient();
   std::string difference_of_buffers();
-  std::string difference_of_optimizer_steps() const;
+  std::string difference_between_steps();
   bool are_gradients_placeholders() const;
   std::vector<NamedTensor> untouched_buffers() const;
   void send(RankState state);

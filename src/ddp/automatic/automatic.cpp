@@ -196,18 +196,15 @@ void Automatic::step_ended() {
   switch (phase_) {
     case AutomaticPhase::kWarmUp:
       if (steps_ == kWarmUpSteps) phase_ = AutomaticPhase::kProfiling;
-      break;
+      return;
     case AutomaticPhase::kProfiling:
-      profile();
-      break;
+      return profile();
     case AutomaticPhase::kMeasuring:
-      measure();
-      break;
+      return measure();
     case AutomaticPhase::kTrying:
-      try_out();
-      break;
+      return try_out();
     case AutomaticPhase::kSettled:
-      break;
+      return;
   }
 }
 

@@ -77,7 +77,6 @@ class Sharded final : public FirstUse {
   bool is_gathering() const { return anything_late_; }
 
   void begun() override;
-  void before_comparison() override { receive_all(); }
   std::exception_ptr objection() const override;
   bool may_arrive_later(int64_t /*bucket*/) const override { return true; }  // they are received here
   void received(const StepAgreement& agreement, bool is_first) override;

@@ -66,7 +66,6 @@ class SlicedBuckets final : public BucketCollective {
   // Replaces the buckets, while nothing is in flight.
   void divide(std::vector<SlicedBucket> buckets) { buckets_ = std::move(buckets); }
   SlicedBucket& operator[](int64_t bucket) { return buckets_[static_cast<size_t>(bucket)]; }
-  const SlicedBucket& operator[](int64_t bucket) const { return buckets_[static_cast<size_t>(bucket)]; }
   bool is_any_gathering() const { return std::ranges::any_of(buckets_, &SlicedBucket::is_gathering); }
 
   Work launch(const ProcessGroup& group, const GradientBuckets& buckets, int64_t bucket) override {
