@@ -26,7 +26,7 @@ struct MessageHead {
 
 // Gloo ends the process when a message is longer than what waits for it, so that all messages have this room (24 bytes
 // of 2,000 ranks and a bit of 100,000 parameters). What is longer goes in pieces, each as a call of its own.
-constexpr size_t kLongestMessage = 64 * kKiB;
+constexpr int64_t kLongestMessage = 64 * kKiB;
 constexpr size_t kLongestPiece = kLongestMessage - sizeof(MessageHead);
 
 // Tags of Gloo's messages: numbers from 0 to 2^31 - 1, the same on both sides.
@@ -35,10 +35,6 @@ constexpr uint64_t kCallsBeforeTagsRepeat = uint64_t{1} << 25;
 
 int rounds_of(int64_t ranks) {
   return std::bit_width(static_cast<uint64_t>(ranks - 1));
-}
-
-at::Tensor bytes_tensor(size_t count) {
-  return at::empty({static_cast<int64_t>(count)}, at::kByte);
 }
 
 }  // namespace
@@ -55,8 +51,8 @@ class OrRounds::Rounds {
   Rounds(c10::intrusive_ptr<c10d::Backend> backend, std::optional<ModelledLink> link)
       : backend_(std::move(backend)), link_(std::move(link)), rank_(backend_->getRank()), size_(backend_->getSize()) {
     for (int round = 0; round < rounds_of(size_); ++round) {
-      sent_.push_back(bytes_tensor(kLongestMessage));
-      for (Expected& call : expected_) call.messages.push_back(bytes_tensor(kLongestMessage));
+      sent_.push_back(at::empty({kLongestMessage}, at::kByte));
+      for (Expected& call : expected_) call.messages.push_back(at::empty({kLongestMessage}, at::kByte));
     }
   }
 

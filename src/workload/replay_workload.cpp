@@ -24,10 +24,6 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-std::chrono::nanoseconds nanoseconds(double seconds) {
-  return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::duration<double>(seconds));
-}
-
 // Stands for computation by letting its time pass: on a CPU the thread sleeps, on a device the current stream waits.
 class ReplayClock {
  public:
@@ -43,7 +39,7 @@ class ReplayClock {
 
   // seconds: since begin(); never less than in the call before.
   void wait_until(double seconds) {
-    if (!timer_) return std::this_thread::sleep_until(began_ + nanoseconds(seconds));
+    if (!timer_) return std::this_thread::sleep_until(began_ + std::chrono::duration<double>(seconds));
     const double rest_s = seconds - std::exchange(from_s_, seconds);
     std::optional<DeviceTimer::After> late;
     if (held_up_) late = {*std::exchange(held_up_, std::nullopt), rest_s};
