@@ -9,13 +9,6 @@
 #include "firkin/comm/device.h"
 
 namespace firkin {
-namespace {
-
-constexpr const char* kGraphOfGradient =
-    "DataParallel: the gradient of {} has a graph (backward with create_graph), which averaging would lose; expected "
-    "torch::autograd::grad(..., create_graph = true), with its result added to the loss before a single backward()";
-
-}  // namespace
 
 Synchronizer::Synchronizer(StepSetup setup)
     : setup_(std::move(setup)),
@@ -163,10 +156,13 @@ void Synchronizer::on_gradient(size_t parameter) {
   if (!open_) return;  // this backward has failed meanwhile
   if (begins) skip_unreached();
   const at::Tensor& gradient = which.tensor.grad();
-  if (!gradient.defined()) {
-    throw RuntimeError("DataParallel: " + removed_by_hook(which));
+  if (!gradient.defined()) throw RuntimeError("DataParallel: " + removed_by_hook(which));
+  if (gradient.requires_grad()) {
+    throw RuntimeError(
+        fmt::format("DataParallel: the gradient of {} has a graph (backward with create_graph), which averaging would lose; expected "
+                    "torch::autograd::grad(..., create_graph = true), with its result added to the loss before a single backward()",
+                    which.name));
   }
-  if (gradient.requires_grad()) throw RuntimeError(fmt::format(kGraphOfGradient, which.name));
   for (StepExtension* extension : extensions_) extension->gradient(parameter);
   transport_->ready(parameter);
 }
