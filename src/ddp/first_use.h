@@ -42,7 +42,6 @@ class AwaitingModules {
   bool note(const torch::nn::Module& module, int64_t moment);
   // Learns from what was noted so far. The module must not have changed since.
   void learn();
-  bool has_learned() const { return has_learned_; }
 
   // Parameters, by index, of a module and of those in it, whoever awaits them.
   std::vector<size_t> indices_in(const torch::nn::Module& module) const;

@@ -21,44 +21,33 @@
 namespace firkin {
 namespace {
 
-// A copy of a module's parameters and buffers.
-class KeptState {
- public:
-  explicit KeptState(const torch::nn::Module& module) {
-    const at::NoGradGuard no_grad;
-    for (const at::Tensor& tensor : module.parameters()) tensors_.emplace_back(tensor, tensor.detach().clone());
-    for (const at::Tensor& tensor : module.buffers()) tensors_.emplace_back(tensor, tensor.detach().clone());
-  }
-
-  // Also removes gradients.
-  void put_back() {
-    const at::NoGradGuard no_grad;
-    for (auto& [tensor, kept] : tensors_) {
-      tensor.mutable_grad().reset();
-      if (tensor.sizes() == kept.sizes() && tensor.scalar_type() == kept.scalar_type()) {
-        tensor.copy_(kept);
-      } else {  // a step has resized it, or changed its type
-        tensor.set_data(kept);
-      }
-    }
-  }
-
- private:
-  std::vector<std::pair<at::Tensor, at::Tensor>> tensors_;
-};
-
-// Returns what the body returns, or throws what it throws, after restoring the module.
+// Returns what the body returns, or throws what it throws, after restoring the module's parameters and buffers and
+// removing its gradients.
 template <class Body>
 auto with_module_put_back(const torch::nn::Module& module, Body body) {
-  KeptState kept(module);
+  std::vector<std::pair<at::Tensor, at::Tensor>> kept;
+  for (const std::vector<at::Tensor>& tensors : {module.parameters(), module.buffers()}) {
+    for (const at::Tensor& tensor : tensors) kept.emplace_back(tensor, tensor.detach().clone());
+  }
+  const auto put_back = [&kept] {  // no destructor: this may throw
+    const at::NoGradGuard no_grad;
+    for (auto& [tensor, before] : kept) {
+      tensor.mutable_grad().reset();
+      if (tensor.sizes() == before.sizes() && tensor.scalar_type() == before.scalar_type()) {
+        tensor.copy_(before);
+      } else {  // a step has resized it, or changed its type
+        tensor.set_data(before);
+      }
+    }
+  };
   std::optional<decltype(body())> result;
   try {
     result.emplace(body());
   } catch (...) {
-    kept.put_back();
+    put_back();
     throw;
   }
-  kept.put_back();
+  put_back();
   return std::move(*result);
 }
 
