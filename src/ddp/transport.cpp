@@ -15,13 +15,6 @@ namespace {
 
 using c10::ivalue::Future;
 
-class AllReduceOfBuckets final : public BucketCollective {
- public:
-  Work launch(const ProcessGroup& group, const GradientBuckets& buckets, int64_t bucket) override {
-    return start_all_reduce(group, buckets.wire(bucket));
-  }
-};
-
 // What LibTorch's Module::zero_grad(false) keeps: it puts another tensor over the memory in the gradient's place.
 const void* memory_of(const at::Tensor& gradient) {
   if (!gradient.has_storage()) return gradient.unsafeGetTensorImpl();
@@ -100,7 +93,7 @@ BucketTransport::BucketTransport(const StepSetup& setup, const std::vector<StepE
       counter_(setup.parameters.size()) {
   if (const auto& hook = setup.options.gradient_hook.comm_hook) comm_hook_ = std::make_shared<CommHookCalls>(hook);
   collective_ = setup.collective ? setup.collective : comm_hook_;
-  if (!collective_) collective_ = std::make_shared<AllReduceOfBuckets>();
+  if (!collective_) collective_ = std::make_shared<BucketCollective>();
   build_buckets();
   settled_.set();
 }

@@ -24,15 +24,17 @@
 
 namespace firkin {
 
-// Reduces full buckets. launch() is called for every bucket of a step, in the same order on every rank. A reduction may
-// have a third part after the step, as in SlicedBuckets. Not thread-safe.
+// Reduces full buckets, here by all-reduces. launch() is called for every bucket of a step, in the same order on every
+// rank. A reduction may have a third part after the step, as in SlicedBuckets. Not thread-safe.
 class BucketCollective {
  public:
   virtual ~BucketCollective() = default;
 
   virtual void begin(const GradientBuckets& /*buckets*/) {}  // a step begins
   // Starts the reduction of buckets.wire(bucket), as it is on the current stream. Null: nothing is to be waited for.
-  virtual Work launch(const ProcessGroup& group, const GradientBuckets& buckets, int64_t bucket) = 0;
+  virtual Work launch(const ProcessGroup& group, const GradientBuckets& buckets, int64_t bucket) {
+    return start_all_reduce(group, buckets.wire(bucket));
+  }
   // Once the reduction has arrived: makes its result the bucket's content.
   virtual void finish(const ProcessGroup& /*group*/, const GradientBuckets& /*buckets*/, int64_t /*bucket*/) {}
   // Instead of finish(), if the step has failed: for all launched reductions, once they have arrived.
@@ -69,7 +71,7 @@ struct StepSetup {
   ProcessGroup group;    // carries the gradients, and nothing else
   ProcessGroup control;  // the same ranks over other connections, for all else: nothing small waits behind a bucket
   DataParallelOptions options;
-  std::shared_ptr<BucketCollective> collective = nullptr;  // takes the place of an all-reduce
+  std::shared_ptr<BucketCollective> collective = nullptr;  // takes the place of all-reduces
   std::vector<NamedTensor> parameters;                     // the trained ones
   // The order of parameters until a step has shown in which order their gradients become ready.
   std::vector<int64_t> initial_order;
