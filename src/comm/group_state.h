@@ -73,7 +73,7 @@ class GroupState {
     const std::lock_guard lock(nearby_mutex_);
     if (!nearby_) nearby_ = store.ask(kAnswer, [size](c10d::Store& asked) { return processes_nearby(asked, size); });
     std::set<int> ended;
-    for (const auto& [rank, process] : nearby_.value_or(std::map<int, std::string>{})) {
+    for (const auto& [rank, process] : nearby_.value_or(std::map<int, LocalProcess>{})) {
       if (has_ended(process)) ended.insert(rank);
     }
     return ended;
@@ -95,7 +95,7 @@ class GroupState {
   std::optional<const void*> caller_;
   bool several_steppers_ = false;
   std::mutex nearby_mutex_;
-  std::optional<std::map<int, std::string>> nearby_;
+  std::optional<std::map<int, LocalProcess>> nearby_;
   std::atomic<bool> lost_ = false;
   std::atomic<int64_t> taken_ = 0;
 };

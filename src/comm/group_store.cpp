@@ -80,23 +80,19 @@ std::string value_of(c10d::Store& store, const std::string& key) {
   return store.check({key}) ? store.get_to_str(key) : "";
 }
 
-struct RankRange {
-  int first, last;  // without the last
-};
-
-// Appends the ranks that have no key of this kind. Searches by halves, which finds a few of many ranks with few
-// queries.
-void find_missing(c10d::Store& store, const char* kind, RankRange ranks, std::vector<NamedRank>& missing) {
+// Appends the ranks from `first` to before `last` that have no key of this kind. Searches by halves, which finds a few of
+// many ranks with few queries.
+void find_missing(c10d::Store& store, const char* kind, int first, int last, std::vector<NamedRank>& missing) {
   std::vector<std::string> keys;
-  for (int rank = ranks.first; rank < ranks.last; ++rank) keys.push_back(key_of(kind, rank));
+  for (int rank = first; rank < last; ++rank) keys.push_back(key_of(kind, rank));
   if (store.check(keys)) return;
-  if (ranks.last - ranks.first == 1) {
-    missing.push_back({ranks.first, missing.size() < kMostNames ? value_of(store, key_of("host", ranks.first)) : ""});
+  if (last - first == 1) {
+    missing.push_back({first, missing.size() < kMostNames ? value_of(store, key_of("host", first)) : ""});
     return;
   }
-  const int middle = ranks.first + (ranks.last - ranks.first) / 2;
-  find_missing(store, kind, {ranks.first, middle}, missing);
-  find_missing(store, kind, {middle, ranks.last}, missing);
+  const int middle = first + (last - first) / 2;
+  find_missing(store, kind, first, middle, missing);
+  find_missing(store, kind, middle, last, missing);
 }
 
 // Takes one rank through the generations of a store.
@@ -133,7 +129,7 @@ class Gatherer {
     Gathering result = await_roster();
     if (!result.store) {
       result.absent = {NamedRank{.rank = 0}};
-      find_missing(*all_, "waiting", {1, arrival_.size}, result.absent);
+      find_missing(*all_, "waiting", 1, arrival_.size, result.absent);
     }
     // If this rank gives up, others may still look for it.
     if (result.complete) all_->deleteKey(key_of("waiting", arrival_.rank));
@@ -191,7 +187,7 @@ class Gatherer {
 
   std::vector<NamedRank> awaited(const Store& group) const {
     std::vector<NamedRank> absent;
-    if (group) find_missing(*group, "arrival", {0, arrival_.size}, absent);
+    if (group) find_missing(*group, "arrival", 0, arrival_.size, absent);
     return absent.empty() ? std::vector{NamedRank{.rank = 0}} : absent;
   }
 
@@ -221,7 +217,7 @@ std::optional<FailedRank> find_other(c10d::Store& store, const SurveyOptions& op
 
 Survey look(c10d::Store& store, const SurveyOptions& options) {
   Survey survey;
-  find_missing(store, "failed", {0, options.size}, survey.missing);
+  find_missing(store, "failed", 0, options.size, survey.missing);
   if (survey.missing.empty()) survey.other = find_other(store, options);
   return survey;
 }
@@ -253,13 +249,6 @@ const std::string& kernel_and_namespace() {
   }();
   return value;
 }
-
-// The parts of the value of process/R.
-struct ProcessText {
-  explicit ProcessText(const std::string& text) { std::istringstream(text) >> place >> number >> started; }
-  bool is_of_this_machine() const { return place == kernel_and_namespace(); }
-  std::string place, number, started;
-};
 
 // When the process with this number started, in the kernel's ticks; "0" for one that has ended, also if nobody has
 // waited for it yet.
@@ -321,26 +310,25 @@ std::string host_name() {
 
 void announce_rank(c10d::Store& store, int rank) {
   store.set(key_of("host", rank), host_name());
-  store.set(key_of("process", rank), fmt::format("{} {} {}", kernel_and_namespace(), getpid(), start_time(std::to_string(getpid()))));
+  const std::string number = std::to_string(getpid());
+  store.set(key_of("process", rank), dump_json({kernel_and_namespace(), number, start_time(number)}));
 }
 
-std::map<int, std::string> processes_nearby(c10d::Store& store, int size) {
+std::map<int, LocalProcess> processes_nearby(c10d::Store& store, int size) {
   std::vector<std::string> keys;
   for (int rank = 0; rank < size; ++rank) keys.push_back(key_of("process", rank));
   const std::vector<std::vector<uint8_t>> all = store.multiGet(keys);
-  std::map<int, std::string> result;
+  std::map<int, LocalProcess> result;
   for (int rank = 0; rank < size; ++rank) {
-    const std::vector<uint8_t>& bytes = all[static_cast<size_t>(rank)];
-    std::string process(bytes.begin(), bytes.end());
-    const ProcessText text(process);
-    if (text.is_of_this_machine() && text.number != std::to_string(getpid())) result.emplace(rank, std::move(process));
+    const auto [place, number, started] = nlohmann::json::parse(all[static_cast<size_t>(rank)]).get<std::array<std::string, 3>>();
+    const bool is_here = !place.empty() && place == kernel_and_namespace();
+    if (is_here && number != std::to_string(getpid())) result.emplace(rank, LocalProcess{number, started});
   }
   return result;
 }
 
-bool has_ended(const std::string& process) {
-  const ProcessText text(process);
-  return text.is_of_this_machine() && start_time(text.number) != text.started;
+bool has_ended(const LocalProcess& process) {
+  return start_time(process.number) != process.started;
 }
 
 void set_mark(c10d::Store& store, int rank, const std::string& where) {

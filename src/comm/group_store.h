@@ -160,12 +160,16 @@ std::string host_name();
 // Sets host/R and process/R. Throws c10::Error.
 void announce_rank(c10d::Store& store, int rank);
 
-// The ranks whose processes run on this machine, except this one: rank -> process/R. Throws c10::Error.
-std::map<int, std::string> processes_nearby(c10d::Store& store, int size);
+struct LocalProcess {
+  std::string number;
+  std::string started;  // in the kernel's ticks
+};
 
-// Whether a process of this machine has ended. Unlike a broken connection this does not depend on what its children
-// hold open.
-bool has_ended(const std::string& process);
+// The processes of other ranks that run on this machine, by rank. Throws c10::Error.
+std::map<int, LocalProcess> processes_nearby(c10d::Store& store, int size);
+
+// Unlike a broken connection this does not depend on what the process's children hold open.
+bool has_ended(const LocalProcess& process);
 
 inline constexpr std::chrono::milliseconds kSurveyGrace{800};
 
