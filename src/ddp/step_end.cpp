@@ -119,10 +119,6 @@ void Synchronizer::complete() {
     began_ = transport_->started_at().host;
     ended_ = std::chrono::steady_clock::now();
     exposed_wait_s_ = std::chrono::duration<double>(ended_ - wait_started_).count();
-    if (steps_finished_ > finished_before) {
-      for (StepExtension* extension : extensions_) extension->ended(*agreement_);
-      if (const auto observer = observer_) observer();  // a copy, because it may remove itself
-    }
   });
   open_.reset();
   used_.assign(used_.size(), false);
@@ -130,8 +126,15 @@ void Synchronizer::complete() {
   audit_.note_end();
   is_begun_ = false;
   optimizer_steps_.clear();
+  const bool is_good = steps_finished_ > finished_before;
+  if (is_good) {
+    or_lose_group([&] {
+      for (StepExtension* extension : extensions_) extension->ended(*agreement_);
+      if (const auto observer = observer_) observer();  // a copy, because it may remove itself
+    });
+  }
   ++step_;
-  if (steps_finished_ > finished_before && audit_.is_due(step_)) audit_.note_buffers(untouched_buffers());
+  if (is_good && audit_.is_due(step_)) audit_.note_buffers(untouched_buffers());
 }
 
 // Evidence that ranks have parameters of different steps of the program, in the same text on every rank; empty if there
