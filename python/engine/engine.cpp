@@ -269,6 +269,7 @@ void bind_engine(py::module_& module) {
       .def("audit", &Engine::audit, Released())
       .def("audit_tensors", &audit_tensors)
       .def("drain", &Engine::drain, Released())
+      .def("observe_steps", &Engine::observe_steps, Released())
       .def("is_hooked", [](const Engine& /*engine*/, const at::Tensor& parameter) { return is_hooked(parameter); })
       .def("add_awaiting", &Engine::add_awaiting)
       .def("await_module", &Engine::await_module, Released())

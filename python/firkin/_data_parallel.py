@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 from firkin import _ddp
 from firkin._core import InputError
 from firkin._native import StepError, load_engine
-from firkin._ordered import Arrivals, is_scripted
+from firkin._ordered import Arrivals, is_scripted, weakly
 from firkin._plan import Plan
 from firkin._ranks import Ranks
 from firkin._torch import dist, torch
@@ -165,8 +165,8 @@ class DistributedDataParallel(torch.nn.Module):
 
     def _listen(self, engine: Any, parameters: _NamedTensors) -> None:
         running = Arrivals(engine, [p for _, p in parameters])
-        if self._running is not None:
-            running.after_backward = self._running.after_backward
+        if self.strategy == "ordered":
+            engine.observe_steps(weakly(running.end_step))
         if self.strategy in _AWAITED:
             self._leave = weakref.finalize(self, running.install(self.module))
         self._running = running
@@ -179,13 +179,7 @@ class DistributedDataParallel(torch.nn.Module):
         parts = list(self.module.modules())
         structure = [held for part in parts for held in (part._parameters, part._modules) if isinstance(held, dict)]
         buffers = [part._buffers for part in parts if isinstance(part._buffers, dict)]
-        look = weakref.WeakMethod(self._look)
-
-        def call(is_more_than_values: bool) -> None:
-            if method := look():
-                method(is_more_than_values)
-
-        engine.watch(call, structure, buffers, any(map(is_scripted, parts)))
+        engine.watch(weakly(self._look), structure, buffers, any(map(is_scripted, parts)))
 
     def _look(self, is_more_than_values: bool) -> None:
         """Handles a change of the module. is_more_than_values: modules, parameters or names have changed."""
@@ -330,7 +324,6 @@ class DistributedDataParallel(torch.nn.Module):
     def finish_gradient_synchronization(self) -> None:
         """Ends the step after a synchronising backward(), with finish_with_backward=False; otherwise does nothing."""
         self._engine.finish()
-        self._arrivals.end_backward()
 
     # What programs read from PyTorch's class, besides device, device_ids and output_device.
     dim, gradient_as_bucket_view, static_graph = 0, True, False

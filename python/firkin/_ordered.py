@@ -11,13 +11,14 @@ import types
 import warnings
 import weakref
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, TypeVar
 
 from firkin._core import InputError
 from firkin._native import load_engine
 from firkin._torch import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
+T = TypeVar("T")
 _engine_steps = threading.local()  # `now`: whether the engine is running an optimiser's step on this thread
 _running: weakref.WeakSet[Arrivals] = weakref.WeakSet()
 # Optimisers that have stepped, by objects rather than addresses, which a later optimiser may reuse.
@@ -89,6 +90,12 @@ class _Awaited(dict[str, Any]):
         return dict, (_plain(self),)
 
 
+def weakly(method: Callable[..., T]) -> Callable[..., T | None]:
+    """Calls the method while its object lives, which whoever keeps this does not prolong."""
+    held = weakref.WeakMethod(method)
+    return lambda *args: None if (now := held()) is None else now(*args)
+
+
 def _plain(held: dict[str, Any]) -> dict[str, Any]:
     """A plain copy, made without waiting."""
     return dict(dict.items(held))
@@ -107,18 +114,16 @@ class Arrivals:
 
     def __init__(self, engine: Any, parameters: list[torch.Tensor]) -> None:
         self.engine = engine
-        self.is_stepped = True  # whether step() was called since the last backward
+        self.is_stepped = True  # whether an OverlappedOptimizer has stepped since the engine's last step
         # During forward a module that looks at its parameters (for their dtype, say) does not wait for other modules'.
         self.in_forward = False
         self.optimizers: weakref.WeakSet[OverlappedOptimizer] = weakref.WeakSet()
         self.is_installed = False
         self._parameters = parameters
         self._ids = {id(p) for p in parameters}
-        self._backward = -1  # autograd's number of the last backward
         self._hooks: set[int] = set()
         # Runs before the root module's forward, in case that module takes no hooks.
         self.await_root: Callable[..., None] = lambda *_: None
-        self.after_backward: Callable[[], None] = lambda: None
         _running.add(self)
 
     def install(self, module: torch.nn.Module) -> Callable[[], None]:
@@ -132,7 +137,7 @@ class Arrivals:
         parts = [part for part in names if not is_scripted(part) and next(part.parameters(), None) is not None]
         if is_scripted(module):
             self.await_root = self._waiter(self.engine.add_awaiting(names[module]))
-        handles: list[Any] = [_hook(p, self._gradient) for p in self._parameters if p.requires_grad or _can_be_thawed(p)]
+        handles: list[Any] = []
         for part in parts:
             with_scripted = names[part] + [name for child in part.children() if is_scripted(child) for name in names[child]]
             index = self.engine.add_awaiting(with_scripted)
@@ -162,12 +167,12 @@ class Arrivals:
         if not self.in_forward:
             self.engine.drain()
 
-    def end_backward(self) -> None:
+    def end_step(self) -> None:
         """Waits for all gradients, unless OverlappedOptimizers hold every parameter."""
+        self.is_stepped = False
         late = {id(p) for each in self.optimizers for group in each.optimizer.param_groups for p in group["params"]}
         if any(p.requires_grad and id(p) not in late for p in self._parameters):
             self.engine.drain()
-        self.after_backward()
 
     def _drain(self, *_: Any) -> None:
         self.engine.drain()
@@ -196,15 +201,6 @@ class Arrivals:
                 state[name] = type(hooks)((k, hook) for k, hook in hooks.items() if k not in self._hooks)
         return (*reduced[:2], state, *reduced[3:])
 
-    def _gradient(self, _parameter: Any) -> None:
-        task = torch._C._current_graph_task_id()
-        if task == self._backward:
-            return
-        self._backward, self.is_stepped = task, False
-        queue = torch.autograd.Variable._execution_engine.queue_callback
-        # Queued twice, so that it runs after the engine's own callback.
-        queue(lambda: queue(self.end_backward))
-
     def before_step(self, optimizer: Any) -> None:
         """Waits before a step that is not the engine's own."""
         if any(optimizer is each.optimizer for each in self.optimizers):
@@ -214,20 +210,6 @@ class Arrivals:
 
     def are_stepped_by(self, optimizer: Any) -> bool:
         return any(id(p) in self._ids for group in optimizer.param_groups for p in group["params"])
-
-
-def _can_be_thawed(p: torch.Tensor) -> bool:
-    return (p.is_floating_point() or p.is_complex()) and not p.is_inference()
-
-
-def _hook(p: torch.Tensor, hook: Callable[[torch.Tensor], None]) -> Any:
-    """Registers a hook that is called once the parameter has a gradient, even if it is still frozen."""
-    is_trained = p.requires_grad
-    p.requires_grad_(True)  # else PyTorch takes no hook
-    try:
-        return p.register_post_accumulate_grad_hook(hook)  # type: ignore[no-untyped-call]
-    finally:
-        p.requires_grad_(is_trained)
 
 
 def _is_stepped_by_engine(optimizer: Any) -> bool:
@@ -337,14 +319,9 @@ class OverlappedOptimizer(torch.optim.Optimizer):
         super().__setstate__({})  # makes what every Optimizer has besides its parameters
         self._arrivals.optimizers.add(self)
         # Never removed: PyTorch's hooks must not change while it calls them, when this object may well be collected.
-        drain = weakref.WeakMethod(self.drain)
-
-        def wait(*_: Any) -> None:
-            if method := drain():
-                method()
-
-        optimizer.register_state_dict_pre_hook(wait)
-        optimizer.register_load_state_dict_pre_hook(wait)
+        drain = weakly(self.drain)
+        optimizer.register_state_dict_pre_hook(lambda *_: drain())
+        optimizer.register_load_state_dict_pre_hook(lambda *_: drain())
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Steps the parameters whose gradients have arrived; the others when needed, with the options of now."""

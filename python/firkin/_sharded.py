@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from firkin import _ddp
 from firkin._core import InputError
 from firkin._native import load_engine
-from firkin._ordered import engine_step, warn_of_unknown
+from firkin._ordered import engine_step, warn_of_unknown, weakly
 from firkin._torch import dist, torch
 
 # The one state tensor that may have a parameter's shape without having a value per element.
@@ -145,21 +145,14 @@ class ShardedOptimizer(torch.optim.Optimizer):
             self._groups = self._as_groups([part.parameter for part in self._parts] if params is None else params)
             self.optimizer = self._make(self._over_runs(self._groups))
             _check_fits(self.optimizer, whole_parameters)
-            # The engine, which this object owns, would keep it alive otherwise.
-            divide = weakref.WeakMethod(self._divide)
-            return self.optimizer, engine_step(self.optimizer), lambda parts: divide()(parts)  # type: ignore[misc]
+            return self.optimizer, engine_step(self.optimizer), weakly(self._divide)
 
         self._native = load_engine().EngineShardedOptimizer(self._engine, make, master_weights, whole_parameters)
         super().__setstate__({})  # makes what every Optimizer has besides its groups, states and defaults
         inner = self.optimizer
-        stand_in, left_out = weakref.WeakMethod(self._stand_in), weakref.WeakMethod(self._audited_left_out)
-        self._engine.audit_tensors(lambda: _audited(inner.param_groups) + (method() if (method := left_out()) else []))
-
-        def after_backward() -> None:
-            if method := stand_in():
-                method()
-
-        model._arrivals.after_backward = after_backward
+        left_out = weakly(self._audited_left_out)
+        self._engine.audit_tensors(lambda: _audited(inner.param_groups) + (left_out() or []))
+        self._engine.observe_steps(weakly(self._stand_in))
 
     @property
     def param_groups(self) -> list[dict[str, Any]]:  # type: ignore[override]
@@ -341,7 +334,7 @@ class ShardedOptimizer(torch.optim.Optimizer):
             mine["params"] = its["params"]
 
     def _stand_in(self) -> None:
-        """Gives parameters a stand-in for their gradients. Called after each backward."""
+        """Gives parameters a stand-in for their gradients. Called at the end of each step."""
         if all(part.run.grad is None for part in self._parts):
             return
         # For an empty part this rank does not know whether there is a gradient.

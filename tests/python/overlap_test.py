@@ -5,10 +5,13 @@ import copy
 import firkin
 import torch
 import torch.distributed as dist
-from models import TestCase, accumulating, batch, closing, loss_of, optimizer_of, over_a_slow_link, parameters_of, sgd, share, train
+from models import (
+    WIDTH, Layers, TestCase, accumulating, batch, closing, loss_of, optimizer_of, over_a_slow_link, parameters_of, same, seeded, sgd, share, train,
+)  # fmt: skip
 from ranks import on_ranks
 from torch import nn
 from torch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler
+from torch.utils.checkpoint import checkpoint
 
 STEPS = 5  # the first ones leave nothing on its way
 
@@ -249,3 +252,32 @@ class Programs(TestCase):
                 worst = max(float((a - b).abs().max()) for a, b in zip(expected, tensors, strict=True))
                 self.assertLessEqual(worst, 1e-12 if program is clips else 0, (program.__name__, strategy))
                 self.assertTrue(late, (program.__name__, strategy))
+
+    @on_ranks(2)
+    def test_gradients_of_backwards_within_backward_are_there_after_it_or_divided(self):
+        """All of them come from checkpoints that run again."""
+
+        class Recomputed(Layers):
+            def forward(self, x):
+                x = x.requires_grad_()
+                for layer in self.layers:
+                    x = checkpoint(layer, x, use_reentrant=True)
+                return x
+
+        reached = []
+        for strategy in ("bucketed", "ordered", "sharded"):
+            model = over_a_slow_link(strategy, seeded(Recomputed, [WIDTH] * 5))
+            parameters = list(model.parameters())
+            optimizer = optimizer_of(model) if strategy == "sharded" else sgd(parameters)
+
+            def use():
+                if strategy == "sharded":  # noqa: B023
+                    with self.assertRaisesRegex(firkin.InputError, "is divided among the ranks"):
+                        nn.utils.clip_grad_norm_(parameters, 1.0)  # noqa: B023
+                else:
+                    self.assertTrue(all(p.grad is not None for p in parameters))  # noqa: B023
+
+            train(model, optimizer, range(2 * STEPS), use)
+            reached.append(parameters_of(model))
+        self.assertGreater(model.stats().awaited_bytes, 0)
+        self.assertTrue(all(same(reached[0], each) for each in reached))
