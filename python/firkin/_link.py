@@ -26,11 +26,6 @@ def link_of(group: dist.ProcessGroup | None) -> Link | None:
     return _link if _link is not None and dist.get_backend(group) == BACKEND else None
 
 
-def world_of(group: dist.ProcessGroup | None) -> int:
-    """The number of ranks for which the group's collectives are timed."""
-    return link.world if (link := link_of(group)) else dist.get_world_size(group)
-
-
 def init_modelled_link(link: str | os.PathLike[str], world: int) -> None:
     """Makes this process one rank of `world` over a modelled link. Takes the place of init_process_group().
 

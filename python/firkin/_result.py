@@ -12,8 +12,8 @@ from typing import Any
 
 from firkin import _core, _ddp
 from firkin._core import AllReduceTable, InputError, Prediction, Profile
-from firkin._link import world_of
 from firkin._plan import Plan
+from firkin._ranks import Ranks
 from firkin._torch import dist, torch
 from torch.nn.parallel import DistributedDataParallel as DDP
 
@@ -77,7 +77,7 @@ class TuneResult:
     def wrap(self, model: torch.nn.Module, **others: Any) -> DDP:
         """DistributedDataParallel(model, **ddp_kwargs(**others)). Raises InputError if `model` was not tuned."""
         self.plan.order_in_model(model)
-        if (here := world_of(others.get("process_group", self._group))) != self.world_size:
+        if (here := Ranks(others.get("process_group", self._group)).world) != self.world_size:
             _log.warning("tuned with %d ranks, but there are %d here: result.at(%d) predicts for these", self.world_size, here, here)
         return DDP(model, **self.ddp_kwargs(**others))
 

@@ -25,7 +25,7 @@ from typing import Any
 from firkin import _core, _ddp
 from firkin._core import AllReduceTable, InputError, Profile
 from firkin._data_parallel import DistributedDataParallel as Ours
-from firkin._link import world_of
+from firkin._ranks import Ranks
 from firkin._torch import dist, torch
 from torch.nn.parallel import DistributedDataParallel as DDP
 
@@ -180,10 +180,10 @@ class Watch(contextlib.AbstractContextManager["Watch"]):
     ) -> None:
         self._model, self._source = weakref.ref(model), source
         self._every, self._warmup, self._writer, self._table = every, warmup, writer, table
-        self._rank, self._size, self._world = dist.get_rank(source.group), dist.get_world_size(source.group), world_of(source.group)
+        self._ranks = Ranks(source.group)
         self._store = dist.distributed_c10d._world.pg_map[source.group][1]
         # Each rank counts its own watches: all get the same number, since they call watch() at the same places.
-        self._key = f"firkin/watch/{self._store.add(f'firkin/watches/{self._rank}', 1)}"
+        self._key = f"firkin/watch/{self._store.add(f'firkin/watches/{self._ranks.rank}', 1)}"
         self._passes = self._window = self._missed = 0
         self._reading = 0  # passes since it began to read each; 0 between runs
         self._reads: list[Any] = []  # of the current window
@@ -240,8 +240,8 @@ class Watch(contextlib.AbstractContextManager["Watch"]):
             "phases": source.phases,
         }  # fmt: skip
         self._window, self._reads = window + 1, self._reads[-1:]  # with which the next step begins
-        self._store.set(self._place(self._rank, window), f"{window} {json.dumps(mine)}")
-        if self._rank:
+        self._store.set(self._place(self._ranks.rank, window), f"{window} {json.dumps(mine)}")
+        if self._ranks.rank:
             return
         self._missed = self._missed + 1 if self._wanted is not None else 0
         if self._missed == _MISSED:
@@ -260,7 +260,7 @@ class Watch(contextlib.AbstractContextManager["Watch"]):
             if int(window) != self._wanted:
                 return
             self._texts.append(text)
-            if len(self._texts) == self._size:
+            if len(self._texts) == self._ranks.size:
                 self._wanted, self._sum = None, _summing.submit(lambda texts: (texts, json.loads(_core.watched_summary(texts))), self._texts)
 
     def _tell(self, texts: list[str], summary: dict[str, Any]) -> None:
@@ -269,7 +269,7 @@ class Watch(contextlib.AbstractContextManager["Watch"]):
             self._summary, self._told = summary, texts
             if self._table is not None and (profile := self.profile()) is not None and self._source.counts:
                 work_s = max(summary["step_s"] - summary["exposed_s"], 1e-9)
-                lines, summary["best_cap"] = _core.best_watched_cap(profile, self._table, self._world, work_s, self._source.counts)
+                lines, summary["best_cap"] = _core.best_watched_cap(profile, self._table, self._ranks.world, work_s, self._source.counts)
                 summary["lines"] += lines
             if self._writer is not None:
                 self._writer({f"firkin/{name}": summary[name] for name in _WRITTEN}, summary["last_step"])
@@ -349,9 +349,9 @@ class Watch(contextlib.AbstractContextManager["Watch"]):
         if spans := self._spans():
             traces = [{"strategy": "watched", "name": f"rank {rank}", "file": "", "timeline": [
                           {"activity": kind, "start_s": start, "end_s": end} for of, kind, _, start, end in spans if of == rank]}
-                      for rank in range(self._size)]  # fmt: skip
+                      for rank in range(self._ranks.size)]  # fmt: skip
             page = {"schema": "firkin.results/1", "command": "watch", "notes": [line.strip() for line in self._summary["lines"].splitlines()],
-                    "environment": {"firkin": _core.version, "libtorch": torch.__version__, "world_size": self._world},
+                    "environment": {"firkin": _core.version, "libtorch": torch.__version__, "world_size": self._ranks.world},
                     "traces": traces}  # fmt: skip
             _core.write_report(json.dumps(page), os.fspath(path))
 
@@ -391,7 +391,7 @@ def watch(
         raise InputError('watch: optimize_ddp="python_reducer" takes no times; expected another value of torch._dynamo.config.optimize_ddp')
     on_cpu = all(p.device.type == "cpu" for p in wrapped.parameters())
     source = (_Engine if ours is not None else _Stock if on_cpu else _StockOnGpu)(wrapped)
-    if table is not None and (type(source) is not _Stock or (size := world_of(source.group)) not in table.world_sizes):
+    if table is not None and (type(source) is not _Stock or (size := Ranks(source.group).world) not in table.world_sizes):
         what = f"{size} ranks" if type(source) is _Stock else "Firkin's engine or GPUs"
         raise InputError(f"watch: a table with {what}; expected PyTorch's DistributedDataParallel on CPUs, and measure_all_reduce() on its ranks")
     return Watch(wrapped, source, every, warmup, writer, table)
