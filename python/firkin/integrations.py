@@ -64,11 +64,14 @@ def _again_and_again(loader: Iterable[Any], end: Callable[[], None] = lambda: No
         yield from first
 
 
-def _wrapped(what: str, model: Any) -> DDP | None:
-    if isinstance(model, DDP):
-        return model
-    _log.warning("%s: the model is a %s, not a DistributedDataParallel: nothing was done", what, type(model).__name__)
-    return None
+def _to_tune(callback: Any, what: str, model: Any, watch: bool, arguments: dict[str, Any]) -> DDP | None:
+    """The model, if the callback is to tune it now; begins the watch if it is to be watched."""
+    if not isinstance(model, DDP):
+        _log.warning("%s: the model is a %s, not a DistributedDataParallel: nothing was done", what, type(model).__name__)
+        return None
+    if callback.result is None and watch:
+        callback.result = watch_training(model, **arguments)
+    return model if callback.result is None else None
 
 
 def for_transformers(trainer: Any, *, watch: bool = False, **arguments: Any) -> Any:
@@ -83,10 +86,7 @@ def for_transformers(trainer: Any, *, watch: bool = False, **arguments: Any) -> 
                 self.result.close()
 
         def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-            if (ddp := _wrapped("for_transformers", trainer.model_wrapped)) is None or self.result is not None:
-                return
-            if watch:
-                self.result = watch_training(ddp, **arguments)
+            if (ddp := _to_tune(self, "for_transformers", trainer.model_wrapped, watch, arguments)) is None:
                 return
             trainer.current_gradient_accumulation_steps = 1  # the Trainer's loop sets it again with every batch
             loader = kwargs["train_dataloader"]
@@ -116,10 +116,7 @@ def for_lightning(*, watch: bool = False, **arguments: Any) -> Any:
                 self.result.close()
 
         def on_train_start(self, trainer: Any, module: Any) -> None:
-            if (ddp := _wrapped("for_lightning", trainer.strategy.model)) is None or self.result is not None:
-                return
-            if watch:
-                self.result = watch_training(ddp, **arguments)
+            if (ddp := _to_tune(self, "for_lightning", trainer.strategy.model, watch, arguments)) is None:
                 return
             if not module.automatic_optimization:
                 raise InputError("for_lightning: automatic_optimization is False; expected firkin.tune with your own step")
