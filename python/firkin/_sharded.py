@@ -148,8 +148,9 @@ class ShardedOptimizer(torch.optim.Optimizer):
             return self.optimizer, engine_step(self.optimizer), weakly(self._divide)
 
         self._native = load_engine().EngineShardedOptimizer(self._engine, make, master_weights, whole_parameters)
-        super().__setstate__({})  # makes what every Optimizer has besides its groups, states and defaults
         inner = self.optimizer
+        self.defaults = inner.defaults
+        super().__setstate__({})  # makes what every Optimizer has besides its groups and states
         left_out = weakly(self._audited_left_out)
         self._engine.audit_tensors(lambda: _audited(inner.param_groups) + (left_out() or []))
         self._engine.observe_steps(weakly(self._stand_in))
@@ -169,10 +170,6 @@ class ShardedOptimizer(torch.optim.Optimizer):
     def state(self) -> Any:  # type: ignore[override]
         """The state of this rank's parts."""
         return self.optimizer.state
-
-    @property
-    def defaults(self) -> dict[str, Any]:  # type: ignore[override]
-        return self.optimizer.defaults
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Steps this rank's parts and returns the result of closure(). Collective.
