@@ -15,6 +15,7 @@
 
 #include "ddp/backward_watch.h"
 #include "firkin/base/error.h"
+#include "firkin/base/units.h"
 #include "firkin/comm/process_group.h"
 #include "firkin/ddp/await_parameters.h"
 #include "firkin/ddp/data_parallel.h"
@@ -47,8 +48,10 @@ GradientHook gradient_hook(const std::string& compression, const py::object& hoo
 DataParallelOptions data_parallel_options(const py::kwargs& given) {
   DataParallelOptions result;
   result.strategy = find_strategy(py::cast<std::string>(given["strategy"]));
-  result.cap.cap_bytes = py::cast<int64_t>(given["cap_bytes"]);
-  result.cap.first_cap_bytes = py::cast<std::optional<int64_t>>(given["first_cap_bytes"]);
+  result.cap.cap_bytes = bytes_from_mib(py::cast<double>(given["cap_mib"]), "DataParallel: cap_mib");
+  if (const auto first_mib = py::cast<std::optional<double>>(given["first_cap_mib"])) {
+    result.cap.first_cap_bytes = bytes_from_mib(*first_mib, "DataParallel: first_cap_mib");
+  }
   // The number of tensors per bucket, in ready_order.
   if (const auto counts = py::cast<std::optional<std::vector<int64_t>>>(given["counts"])) {
     result.plan = plan_of_counts(*counts);

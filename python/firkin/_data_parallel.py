@@ -20,7 +20,6 @@ from firkin._torch import dist, torch
 from torch.distributed.utils import _sync_module_states, _to_kwargs
 
 _AWAITED = ("ordered", "sharded")  # strategies under which modules wait for their parameters
-_MOST_BYTES = 1 << 62  # no bucket reaches this cap
 _Device: TypeAlias = "int | str | torch.device"  # as a string, because the documentation imports this without PyTorch
 
 _INSTEAD = {  # what to write instead of an argument of PyTorch's class
@@ -128,8 +127,8 @@ class DistributedDataParallel(torch.nn.Module):
             counts, ready_order = (None, []) if plan is None else _positions(plan, module, self.strategy)
             return {
                 "strategy": self.strategy,
-                "cap_bytes": _bytes("cap_mib", next((cap for cap in (cap_mib, bucket_cap_mb) if cap is not None), 25.0)),
-                "first_cap_bytes": None if first_cap_mib is None else _bytes("first_cap_mib", first_cap_mib),
+                "cap_mib": next((cap for cap in (cap_mib, bucket_cap_mb) if cap is not None), 25.0),
+                "first_cap_mib": first_cap_mib,
                 "counts": counts,
                 "ready_order": ready_order,
                 "automatic": buckets == "automatic",
@@ -472,12 +471,6 @@ def _input_device(module: torch.nn.Module, ids: Sequence[_Device] | None, output
         where = ", ".join(sorted(map(str, devices)))
         raise InputError(f"DataParallel: device_ids {ids}, output_device {output} for a module on {where}; expected its one GPU, or None")
     return next(iter(given), None)
-
-
-def _bytes(name: str, mib: float) -> int:
-    if not mib > 0:
-        raise InputError(f"DataParallel: {name} {mib}; expected more than 0")
-    return max(1, int(min(mib * _ddp.MIB, _MOST_BYTES)))
 
 
 def _positions(plan: Plan, module: torch.nn.Module, strategy: str) -> tuple[list[int], list[int]]:

@@ -192,7 +192,7 @@ class Engine(TestCase):
             "an optimiser steps 0.bias in backward": lambda: firkin.DataParallel(stepped_in_backward()),
             "0.weight is wrapped already": lambda: firkin.DataParallel(wrapped),
             "rank 1 has": lambda: firkin.DataParallel(two_linear_layers(16 + rank)),
-            "rank 1: DataParallel: cap_mib -1": lambda: firkin.DataParallel(good, cap_mib=-1 if rank == 1 else 1),
+            "rank 1: DataParallel: cap_mib: -1 is not a size; expected MiB": lambda: firkin.DataParallel(good, cap_mib=-1 if rank == 1 else 1),
             "rank 0 has cap 1048576 bytes; rank 1 has cap 2097152 bytes": lambda: firkin.DataParallel(good, cap_mib=1 + rank),
             "rank 1: strategy telepathy": lambda: firkin.DataParallel(good, strategy="telepathy" if rank == 1 else "bucketed"),
             "expected none, bf16 or fp16": lambda: firkin.DataParallel(good, compression="zip"),
