@@ -173,7 +173,6 @@ Prediction predict_workload(const MeasuredProfile& profile, const MeasuredAllRed
   inputs.latency_factor = latency_factor;
   inputs.residual = residual;
   inputs.sensitivity = sensitivity;
-  check_options(inputs.search.simulation);
   inputs.caps = bytes_of_caps(caps_mib);
   return predict(std::move(inputs));
 }

@@ -47,7 +47,10 @@ void bind_schedules(nb::module_& module) {
           "__init__",
           [](AllReduceSchedule* self, const std::vector<int64_t>& sizes, double seconds, int64_t seed, int64_t queue_bytes) {
             std::vector<TimedSize> timed;
-            for (const int64_t bytes : sizes) timed.push_back({.bytes = bytes});
+            for (const int64_t bytes : sizes) {
+              check_allreduce_size(bytes);
+              timed.push_back({.bytes = bytes});
+            }
             new (self) AllReduceSchedule(timed, {.seconds = seconds, .seed = static_cast<uint64_t>(seed), .queue_bytes = queue_bytes});
           },
           "sizes"_a, "seconds"_a, "seed"_a, "queue_bytes"_a, "queue_bytes: for all buffers of a queue together.")
@@ -118,8 +121,6 @@ std::pair<bool, std::string> tune_steps(const MeasuredProfile& profile, const Me
                                         double seconds, bool lists, size_t calibrations, std::pair<int, int> calibration_blocks,
                                         size_t raced, std::pair<int, int> race_blocks, std::pair<int, int> gain_blocks,
                                         double smallest_cap_mib, const std::vector<double>& caps_mib) {
-  check_profile(profile.tensors);
-  comm_costs(table.rows, world_size);
   PhaseOptions options{.seconds = seconds, .calibrations = calibrations, .raced = raced};
   options.calibration_blocks = {calibration_blocks.first, calibration_blocks.second};
   options.race_blocks = {race_blocks.first, race_blocks.second};
@@ -180,7 +181,7 @@ void bind_tuning(nb::module_& module) {
       "to calibrate on, 4 or 2. raced: the most caps that race. Blocks: the fewest and the most. caps_mib: caps that race whatever\n"
       "their prediction.\n"
       "Returns whether PyTorch's default is kept, and the text of a results.json without the facts that only PyTorch knows. Raises\n"
-      "InputError if the profile or the table does not pass its checks, or if a cap is below the smallest.");
+      "InputError if a cap is below the smallest.");
   module.def(
       "available_memory_bytes", [] { return firkin::available_memory_bytes(); },
       "That this process can still allocate on the host, by its control groups as well.");

@@ -196,6 +196,7 @@ class BadInput(TestCase):
             "tune: ddp_kwargs is {'static_graph': True} on rank 1": lambda: tune(ddp_kwargs={"static_graph": rank == 1}),
             "profile: steps is 4 on rank 1, 3 on rank 0": lambda: firkin.profile(Layers([8, 8]), no_backward, steps=3 + rank),
             "measure_all_reduce: sizes is [4] on rank 1, [8] on rank 0": lambda: firkin.measure_all_reduce(sizes=[4] if rank else [8]),
+            "all-reduce size 6: expected a positive multiple of 4 bytes": lambda: firkin.measure_all_reduce(sizes=[8, 6]),
         })  # fmt: skip
         self.assert_refused(found)
         self.assert_same(found)
