@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import inspect
 import logging
 import sys
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Any
 
 from firkin import _ddp
 from firkin._core import InputError
@@ -20,15 +19,6 @@ from firkin._torch import dist, torch
 from torch.distributed.utils import _sync_module_states, _to_kwargs
 
 _AWAITED = ("ordered", "sharded")  # strategies under which modules wait for their parameters
-_Device: TypeAlias = "int | str | torch.device"  # as a string, because the documentation imports this without PyTorch
-
-_INSTEAD = {  # what to write instead of an argument of PyTorch's class
-    "bucket_cap_mb_list": "plan=, as in plan=result.plan",
-    "device_mesh": "process_group=mesh.get_group()",
-    "forward_sync_buffers": "broadcast_buffers=",
-    "static_graph": "find_unused_parameters=True if parameters get no gradient, else it left out",
-}
-
 _log = logging.getLogger("firkin")
 
 
@@ -70,8 +60,8 @@ class DistributedDataParallel(torch.nn.Module):
     def __init__(
         self,
         module: torch.nn.Module,
-        device_ids: Sequence[_Device] | None = None,
-        output_device: _Device | None = None,
+        device_ids: Sequence[int | str | torch.device] | None = None,
+        output_device: int | str | torch.device | None = None,
         *,
         cap_mib: float | None = None,
         bucket_cap_mb: float | None = None,
@@ -101,7 +91,7 @@ class DistributedDataParallel(torch.nn.Module):
 
         def settings() -> dict[str, Any]:
             load_engine()
-            _check_of_pytorch(of_pytorch)
+            _ddp.refuse_arguments(of_pytorch)
             for name, tensor in (*module.named_parameters(), *module.named_buffers()):
                 if torch.nn.parameter.is_lazy(tensor):
                     raise InputError(f"DataParallel: {name} of a lazy module has no shape yet; expected a forward pass before")
@@ -111,7 +101,7 @@ class DistributedDataParallel(torch.nn.Module):
                         f"DataParallel: an optimiser steps {name} in backward, before ranks have averaged its gradient; expected optimizer.step()"
                         " after backward(), or the strategy 'ordered' with an OverlappedOptimizer"
                     )
-            self._device = _input_device(module, device_ids, output_device)
+            self._device = _ddp.input_device(module, device_ids, output_device)
             if tried:
                 raise InputError(f"DataParallel: experiment '{min(tried)}'; expected 'strategy' or 'link'")
             if not gradient_as_bucket_view:
@@ -153,7 +143,7 @@ class DistributedDataParallel(torch.nn.Module):
         self._audits_optimizers = False
         self._ranks = Ranks(self._group)
         group = self.process_group
-        parameters, buffers = _named_parameters(self.module), _named_buffers(self.module)
+        parameters, buffers = _ddp.named_parameters(self.module), _ddp.named_buffers(self.module)
         settings, native = dict(self._settings), load_engine()
         link = settings.pop("link")
         if self._ranks.link:
@@ -162,7 +152,7 @@ class DistributedDataParallel(torch.nn.Module):
         engine = native.Engine(parameters, buffers, group, options, timeout_s=_timeout_s(group), link=link, world=self._ranks.world)
         self._listen(engine, parameters)
 
-    def _listen(self, engine: Any, parameters: _NamedTensors) -> None:
+    def _listen(self, engine: Any, parameters: _ddp.NamedTensors) -> None:
         running = Arrivals(engine, [p for _, p in parameters])
         if self.strategy == "ordered":
             engine.observe_steps(weakly(running.end_step))
@@ -183,13 +173,13 @@ class DistributedDataParallel(torch.nn.Module):
     def _look(self, is_more_than_values: bool) -> None:
         """Handles a change of the module. is_more_than_values: modules, parameters or names have changed."""
         if is_more_than_values:
-            parameters = _named_parameters(self.module)
+            parameters = _ddp.named_parameters(self.module)
             then = self._parameters_then
             if [name for name, _ in then] != [name for name, _ in parameters] or any(a is not b for (_, a), (_, b) in zip(then, parameters)):
                 self._follow_module(parameters)
             else:
                 self._watch(self._engine)
-        self._engine.hold_buffers(_named_buffers(self.module))
+        self._engine.hold_buffers(_ddp.named_buffers(self.module))
 
     @property
     def _arrivals(self) -> Arrivals:
@@ -224,7 +214,7 @@ class DistributedDataParallel(torch.nn.Module):
         if torch.is_grad_enabled() and not torch.compiler.is_compiling():
             is_changed = running.engine.is_changed()
             if is_changed or self._was_changed:
-                running.engine.expect(_named_parameters(self.module))
+                running.engine.expect(_ddp.named_parameters(self.module))
             self._was_changed = is_changed
         running.in_forward = True
         try:
@@ -233,7 +223,7 @@ class DistributedDataParallel(torch.nn.Module):
         finally:
             running.in_forward = False
 
-    def _follow_module(self, parameters: _NamedTensors) -> None:
+    def _follow_module(self, parameters: _ddp.NamedTensors) -> None:
         if self.strategy == "ordered":
             raise InputError(
                 "DataParallel: the module holds other parameters than before, and strategy ordered cannot follow in Python; expected a new"
@@ -433,44 +423,8 @@ def _checked(hook: Callable[..., Any], name: str) -> Callable[..., Any]:
     return checked
 
 
-_NamedTensors: TypeAlias = "list[tuple[str, torch.Tensor]]"
-
-
-def _named_parameters(module: torch.nn.Module) -> _NamedTensors:
-    """Parameters, under all of their names. A computed tensor (weight dropping, old weight norm) is none."""
-    ignored = _ddp.ignored(module)
-    return [(name, p) for name, p in module.named_parameters(remove_duplicate=False) if name not in ignored and p.is_leaf]
-
-
-def _named_buffers(module: torch.nn.Module) -> _NamedTensors:
-    """Buffers, under all of their names."""
-    ignored = _ddp.ignored(module)
-    return [(name, buffer) for name, buffer in module.named_buffers(remove_duplicate=False) if name not in ignored]
-
-
 def _say(line: str) -> None:
     _log.warning("%s", line.removeprefix("firkin: "))  # warnings are shown even if the program has not set up logging
-
-
-def _check_of_pytorch(arguments: Mapping[str, Any]) -> None:
-    """Raises an error unless every other argument of PyTorch's class has its default value."""
-    theirs = inspect.signature(torch.nn.parallel.DistributedDataParallel.__init__).parameters
-    for name, value in arguments.items():
-        if name not in theirs:
-            raise TypeError(f"DistributedDataParallel.__init__() got an unexpected keyword argument '{name}'")
-        if value != theirs[name].default:
-            raise InputError(f"DataParallel: {name} exists only in PyTorch's class; expected {_INSTEAD.get(name, 'it left out')}")
-
-
-def _input_device(module: torch.nn.Module, ids: Sequence[_Device] | None, output: _Device | None) -> torch.device | None:
-    """The device to which PyTorch's class moves inputs."""
-    wanted = [each for each in (*(ids or []), output) if each is not None]
-    given = {torch.device("cuda", each) if isinstance(each, int) else torch.device(each) for each in wanted}
-    devices = {p.device for p in module.parameters()}
-    if given and (not ids or given != devices or torch.device("cpu") in given):
-        where = ", ".join(sorted(map(str, devices)))
-        raise InputError(f"DataParallel: device_ids {ids}, output_device {output} for a module on {where}; expected its one GPU, or None")
-    return next(iter(given), None)
 
 
 def _positions(plan: Plan, module: torch.nn.Module, strategy: str) -> tuple[list[int], list[int]]:

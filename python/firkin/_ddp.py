@@ -1,17 +1,48 @@
-"""How PyTorch's DistributedDataParallel treats its bucket arguments, and what it logs about its buckets."""
+"""What PyTorch's DistributedDataParallel makes of a module and of its arguments, and what it logs about its buckets."""
 
 from __future__ import annotations
 
 import inspect
 import itertools
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, TypeAlias
 
 from firkin._core import InputError
 from firkin._torch import torch
 from torch.nn.parallel import DistributedDataParallel as DDP
 
 MIB = 1 << 20
+NamedTensors: TypeAlias = "list[tuple[str, torch.Tensor]]"  # as a string, because the documentation imports this without PyTorch
+
+_INSTEAD = {  # what to write instead of an argument of PyTorch's class
+    "bucket_cap_mb_list": "plan=, as in plan=result.plan",
+    "device_mesh": "process_group=mesh.get_group()",
+    "forward_sync_buffers": "broadcast_buffers=",
+    "static_graph": "find_unused_parameters=True if parameters get no gradient, else it left out",
+}
+
+
+def refuse_arguments(arguments: Mapping[str, Any]) -> None:
+    """Raises an error unless these arguments, which only PyTorch's class has, have their default values."""
+    theirs = inspect.signature(DDP.__init__).parameters
+    for name, value in arguments.items():
+        if name not in theirs:
+            raise TypeError(f"DistributedDataParallel.__init__() got an unexpected keyword argument '{name}'")
+        if value != theirs[name].default:
+            raise InputError(f"DataParallel: {name} exists only in PyTorch's class; expected {_INSTEAD.get(name, 'it left out')}")
+
+
+def input_device(
+    module: torch.nn.Module, ids: Sequence[int | str | torch.device] | None, output: int | str | torch.device | None
+) -> torch.device | None:
+    """The device to which PyTorch's class moves inputs."""
+    wanted = [each for each in (*(ids or []), output) if each is not None]
+    given = {torch.device("cuda", each) if isinstance(each, int) else torch.device(each) for each in wanted}
+    devices = {p.device for p in module.parameters()}
+    if given and (not ids or given != devices or torch.device("cpu") in given):
+        where = ", ".join(sorted(map(str, devices)))
+        raise InputError(f"DataParallel: device_ids {ids}, output_device {output} for a module on {where}; expected its one GPU, or None")
+    return next(iter(given), None)
 
 
 def takes_lists() -> bool:
@@ -42,6 +73,18 @@ def plain_names(names: Iterable[str]) -> list[str]:
 def ignored(module: torch.nn.Module) -> set[str]:
     """Names of the parameters and buffers that DistributedDataParallel leaves alone."""
     return set(getattr(module, "_ddp_params_and_buffers_to_ignore", []))
+
+
+def named_parameters(module: torch.nn.Module) -> NamedTensors:
+    """Parameters, under all of their names. A computed tensor (weight dropping, old weight norm) is none."""
+    left_alone = ignored(module)
+    return [(name, p) for name, p in module.named_parameters(remove_duplicate=False) if name not in left_alone and p.is_leaf]
+
+
+def named_buffers(module: torch.nn.Module) -> NamedTensors:
+    """Buffers, under all of their names."""
+    left_alone = ignored(module)
+    return [(name, buffer) for name, buffer in module.named_buffers(remove_duplicate=False) if name not in left_alone]
 
 
 def reduced_parameters(module: torch.nn.Module) -> list[tuple[str, torch.nn.Parameter]]:
