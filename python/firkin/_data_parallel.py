@@ -218,7 +218,6 @@ class DistributedDataParallel(torch.nn.Module):
             self._was_changed = is_changed
         running.in_forward = True
         try:
-            running.await_root()
             return self.module(*args, **kwargs)
         finally:
             running.in_forward = False

@@ -49,12 +49,13 @@ class _Awaited(dict[str, Any]):
         else:
             self._arrivals.engine.drain()
 
-    def make_way(self, part: torch.nn.Module, *_: Any) -> None:
+    def begin_forward(self, part: torch.nn.Module, *_: Any) -> None:
+        self._arrivals.engine.await_module(self._index)
         if self._calls == 0:
             part.__dict__["_parameters"] = _plain(self)
         self._calls += 1
 
-    def come_back(self, part: torch.nn.Module, *_: Any) -> None:
+    def end_forward(self, part: torch.nn.Module, *_: Any) -> None:
         self._calls -= 1
         if self._calls == 0:
             now = part.__dict__["_parameters"]
@@ -102,7 +103,7 @@ def _plain(held: dict[str, Any]) -> dict[str, Any]:
 
 
 def is_scripted(part: torch.nn.Module) -> bool:
-    """Whether torch.jit.script has compiled the module, which then has its parameters in C++ and takes no hooks."""
+    """Whether torch.jit.script has compiled the module, which then has its parameters in C++."""
     return isinstance(part, torch.jit.ScriptModule)
 
 
@@ -122,31 +123,25 @@ class Arrivals:
         self._parameters = parameters
         self._ids = {id(p) for p in parameters}
         self._hooks: set[int] = set()
-        # Runs before the root module's forward, in case that module takes no hooks.
-        self.await_root: Callable[..., None] = lambda *_: None
         _running.add(self)
 
     def install(self, module: torch.nn.Module) -> Callable[[], None]:
         """Makes every module, and everyone who reads its parameters, wait for them. Returns a function that undoes this.
 
-        A module compiled by torch.jit.script takes no hooks: the module around it waits for its parameters.
+        A module compiled by torch.jit.script takes no hooks. The module around it waits for its parameters, too; without
+        one they arrive with the step.
         """
         names: dict[torch.nn.Module, list[str]] = {}
         for name, part in module.named_modules(remove_duplicate=False):
             names.setdefault(part, []).append(name)
         parts = [part for part in names if not is_scripted(part) and next(part.parameters(), None) is not None]
-        if is_scripted(module):
-            self.await_root = self._waiter(self.engine.add_awaiting(names[module]))
         handles: list[Any] = []
+        # The optimiser steps in these. If Dynamo compiled that on some ranks only, these would round differently.
+        reason = "firkin: a module waits here for its parameters (strategies ordered, sharded); expected another strategy for fullgraph=True"
         for part in parts:
-            with_scripted = names[part] + [name for child in part.children() if is_scripted(child) for name in names[child]]
-            index = self.engine.add_awaiting(with_scripted)
-            awaited = part.__dict__["_parameters"] = _Awaited(part._parameters, self, index)
-            handles.append(part.register_forward_pre_hook(self._waiter(index, awaited)))
-            come_back = torch.compiler.disable(awaited.come_back)  # type: ignore[no-untyped-call]
-            handles.append(part.register_forward_hook(come_back, always_call=True))
-            handles.append(part.register_state_dict_pre_hook(self._drain))  # type: ignore[no-untyped-call]
-            handles.append(part.register_load_state_dict_pre_hook(self._drain))  # type: ignore[no-untyped-call]
+            awaited = part.__dict__["_parameters"] = _Awaited(part._parameters, self, self.engine.add_awaiting(names[part]))
+            begin, end = (torch.compiler.disable(each, reason=reason) for each in (awaited.begin_forward, awaited.end_forward))  # type: ignore[no-untyped-call]
+            handles += [part.register_forward_pre_hook(begin), part.register_forward_hook(end, always_call=True)]
             part.__dict__["__reduce_ex__"] = types.MethodType(self._reduce_ex, part)
         self._hooks = {handle.id for handle in handles}
         _wait_before_steps()
@@ -174,28 +169,12 @@ class Arrivals:
         if any(p.requires_grad and id(p) not in late for p in self._parameters):
             self.engine.drain()
 
-    def _drain(self, *_: Any) -> None:
-        self.engine.drain()
-
-    def _waiter(self, index: int, awaited: _Awaited | None = None) -> Callable[..., None]:
-        def wait(*of_call: Any) -> None:
-            self.engine.await_module(index)
-            if awaited is not None:
-                awaited.make_way(*of_call)
-
-        # The optimiser steps in here. If Dynamo compiled that on some ranks only, these would round differently.
-        reason = "firkin: a module waits here for its parameters (strategies ordered, sharded); expected another strategy for fullgraph=True"
-        return torch.compiler.disable(wait, reason=reason)  # type: ignore[no-any-return, no-untyped-call]
-
     def _reduce_ex(self, part: torch.nn.Module, protocol: Any) -> Any:
         """Replaces the module's __reduce_ex__(), so that copies and pickles lack what install() has added."""
-        self.engine.drain()
         reduced: Any = type(part).__reduce_ex__(part, protocol)
         if not isinstance(reduced, tuple) or len(reduced) < 3 or not isinstance(reduced[2], dict):
             return reduced
         state = {name: value for name, value in reduced[2].items() if name != "__reduce_ex__"}
-        if isinstance(state.get("_parameters"), _Awaited):
-            state["_parameters"] = _plain(state["_parameters"])
         for name, hooks in state.items():
             if "_hooks" in name and isinstance(hooks, dict):
                 state[name] = type(hooks)((k, hook) for k, hook in hooks.items() if k not in self._hooks)
@@ -250,8 +229,7 @@ def _before_fork() -> None:
     """Drains first: a forked child has no thread to complete what is in flight."""
     for arrivals in list(_running):
         with contextlib.suppress(RuntimeError):  # a lost group's; whoever uses the engine next gets it as well
-            if arrivals.is_installed:
-                arrivals.drain_outside_forward()
+            arrivals.drain_outside_forward()
 
 
 def engine_step(optimizer: torch.optim.Optimizer) -> Callable[[], None]:

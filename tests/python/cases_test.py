@@ -205,6 +205,17 @@ class OfScript(nn.Module):
         return self.read(self.inner(torch.tanh(self.embed(x))))
 
 
+def saves(make):
+    """Right after its last step."""
+
+    def program(strategy):
+        trainee = trains(make)(strategy)
+        trainee.kept = [value.clone() for value in trainee.model.state_dict().values()]
+        return trainee
+
+    return program
+
+
 class DropsWeights(nn.Module):
     """Every forward puts a tensor computed from the raw weight where the layer keeps its parameter."""
 
@@ -286,8 +297,8 @@ PROGRAMS = {
     "replaces a part without parameters": trains(lambda: net(nn.Identity()), replacing_a_part),
     "drops a micro-batch": trains(net, dropping_a_micro_batch),
     "steps by itself and goes back": trains(net, stepping_by_itself_and_going_back, audit_every=0),
-    "a scripted part": trains(OfScript),
-    "all scripted": trains(lambda: torch.jit.script(net())),
+    "a scripted part": saves(OfScript),
+    "all scripted": saves(lambda: torch.jit.script(net())),
     "drops weights": trains(lambda: net(DropsWeights(WIDTH))),
     "old weight norm": trains(lambda: normalised(torch.nn.utils.weight_norm)),
     "weight norm": trains(lambda: normalised(torch.nn.utils.parametrizations.weight_norm)),
