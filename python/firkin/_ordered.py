@@ -115,7 +115,6 @@ class Arrivals:
 
     def __init__(self, engine: Any, parameters: list[torch.Tensor]) -> None:
         self.engine = engine
-        self.is_stepped = True  # whether an OverlappedOptimizer has stepped since the engine's last step
         # During forward a module that looks at its parameters (for their dtype, say) does not wait for other modules'.
         self.in_forward = False
         self.optimizers: weakref.WeakSet[OverlappedOptimizer] = weakref.WeakSet()
@@ -164,7 +163,8 @@ class Arrivals:
 
     def end_step(self) -> None:
         """Waits for all gradients, unless OverlappedOptimizers hold every parameter."""
-        self.is_stepped = False
+        for each in self.optimizers:
+            each.is_stepped = False
         late = {id(p) for each in self.optimizers for group in each.optimizer.param_groups for p in group["params"]}
         if any(p.requires_grad and id(p) not in late for p in self._parameters):
             self.engine.drain()
@@ -295,6 +295,7 @@ class OverlappedOptimizer(torch.optim.Optimizer):
         self._steps_by_parts = model.strategy == "ordered"
         self.defaults = optimizer.defaults
         super().__setstate__({})  # makes what every Optimizer has besides its parameters
+        self.is_stepped = False  # since the engine's last step
         self._arrivals.optimizers.add(self)
         # Never removed: PyTorch's hooks must not change while it calls them, when this object may well be collected.
         drain = weakly(self.drain)
@@ -312,7 +313,7 @@ class OverlappedOptimizer(torch.optim.Optimizer):
         if len(self.optimizer.param_groups) != self._groups:
             raise InputError("OverlappedOptimizer: a parameter group was added later; expected all groups at construction")
         self._native.step()
-        self._arrivals.is_stepped = True
+        self.is_stepped = True
         return loss
 
     def zero_grad(self, set_to_none: bool = True) -> None:
@@ -355,5 +356,5 @@ class OverlappedOptimizer(torch.optim.Optimizer):
         raise InputError("OverlappedOptimizer: cannot be copied or pickled; expected its state_dict(), or a copy of the inner optimiser")
 
     def _before_gradients_are_seen(self) -> None:
-        if not self._arrivals.is_stepped:
+        if not self.is_stepped:
             self.drain()

@@ -197,6 +197,18 @@ def ends_its_steps_by_itself(model):
     return parameters
 
 
+def steps_one_of_two_every_other_time(model):
+    """The gradients of the other's skipped steps are dropped by its zero_grad(), though they may still be on their way."""
+    first, second = (optimizer_of(model, parameters=part) for part in (list(model.parameters())[:5], list(model.parameters())[5:]))
+    for step in range(2 * STEPS):
+        for optimizer in (first, second):
+            optimizer.zero_grad()
+        loss_of(model, step).backward()
+        first.step()
+        if step % 2:
+            second.step()
+
+
 def drops_gradients(model):
     optimizer = firkin.OverlappedOptimizer(model, sgd(model.parameters()))
     train(model, optimizer, range(STEPS))
@@ -229,7 +241,8 @@ IN_BOTH = (takes_groups, steps(accumulating), steps(closing), steps(zeroing), sc
 ORDERED = (
     resumes_with_a_schedule, loads_right_after_a_step, loads_the_optimizer_right_after_a_step, steps_plainly, steps_plainly_beside_an_overlapped_one,
     clips_the_unwrapped_module, clips_a_layer_and_steps_plainly, clips_a_list_and_steps_plainly, scales_and_steps_plainly, steps_by_hand, averages,
-    schedules_and_checkpoints_the_overlapped_one, joins_and_steps_plainly, ends_its_steps_by_itself, drops_gradients,
+    schedules_and_checkpoints_the_overlapped_one, joins_and_steps_plainly, ends_its_steps_by_itself,
+    steps_one_of_two_every_other_time, drops_gradients,
 )  # fmt: skip
 PROGRAMS = {"ordered": IN_BOTH + ORDERED, "sharded": (*IN_BOTH, clips, adds_a_group)}
 
