@@ -92,10 +92,12 @@ class DistributedDataParallel(torch.nn.Module):
         def settings() -> dict[str, Any]:
             load_engine()
             _ddp.refuse_arguments(of_pytorch)
-            for name, tensor in (*module.named_parameters(), *module.named_buffers()):
+            for name, tensor in (*_ddp.named_parameters(module), *_ddp.named_buffers(module)):
                 if torch.nn.parameter.is_lazy(tensor):
                     raise InputError(f"DataParallel: {name} of a lazy module has no shape yet; expected a forward pass before")
-            for name, p in module.named_parameters():
+            for name, p in _ddp.named_parameters(module):
+                if p.requires_grad and getattr(p, "grad_dtype", p.dtype) != p.dtype:  # PyTorch 2.10
+                    raise InputError(f"DataParallel: {name} is {p.dtype}, and its gradient {p.grad_dtype}; expected one type")
                 if getattr(p, "_in_backward_optimizers", None):
                     raise InputError(
                         f"DataParallel: an optimiser steps {name} in backward, before ranks have averaged its gradient; expected optimizer.step()"

@@ -10,6 +10,7 @@ from typing import Any, TypeAlias
 from firkin._core import InputError
 from firkin._torch import torch
 from torch.nn.parallel import DistributedDataParallel as DDP
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 MIB = 1 << 20
 NamedTensors: TypeAlias = "list[tuple[str, torch.Tensor]]"  # as a string, because the documentation imports this without PyTorch
@@ -75,16 +76,24 @@ def ignored(module: torch.nn.Module) -> set[str]:
     return set(getattr(module, "_ddp_params_and_buffers_to_ignore", []))
 
 
+# These two list what the module holds, whatever its class makes of methods of that name: PyTorch's class does not call those of the whole either.
 def named_parameters(module: torch.nn.Module) -> NamedTensors:
     """Parameters, under all of their names. A computed tensor (weight dropping, old weight norm) is none."""
-    left_alone = ignored(module)
-    return [(name, p) for name, p in module.named_parameters(remove_duplicate=False) if name not in left_alone and p.is_leaf]
+    return [each for each in _taken(module, torch.nn.Module.named_parameters(module, remove_duplicate=False)) if each[1].is_leaf]
 
 
 def named_buffers(module: torch.nn.Module) -> NamedTensors:
     """Buffers, under all of their names."""
+    return _taken(module, torch.nn.Module.named_buffers(module, remove_duplicate=False))
+
+
+def _taken(module: torch.nn.Module, named: Iterable[tuple[str, torch.Tensor]]) -> NamedTensors:
     left_alone = ignored(module)
-    return [(name, buffer) for name, buffer in module.named_buffers(remove_duplicate=False) if name not in left_alone]
+    tensors = [(name, tensor) for name, tensor in named if name not in left_alone]
+    for name, tensor in tensors:
+        if is_traceable_wrapper_subclass(tensor):  # has no memory of its own
+            raise InputError(f"DataParallel: {name} is a {type(tensor).__name__}, which holds other tensors; expected plain tensors")
+    return tensors
 
 
 def reduced_parameters(module: torch.nn.Module) -> list[tuple[str, torch.nn.Parameter]]:

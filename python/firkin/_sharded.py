@@ -140,7 +140,7 @@ class ShardedOptimizer(torch.optim.Optimizer):
         self._make = lambda groups: optimizer_class(groups, **options)
 
         def make(runs: list[tuple[str, torch.Tensor]]) -> Any:
-            named = dict(model.module.named_parameters(remove_duplicate=False))
+            named = dict(_ddp.named_parameters(model.module))
             self._parts = self._parts_of([(named[name], run) for name, run in runs])
             self._groups = self._as_groups([part.parameter for part in self._parts] if params is None else params)
             self.optimizer = self._make(self._over_runs(self._groups))
@@ -263,8 +263,7 @@ class ShardedOptimizer(torch.optim.Optimizer):
         self._groups.append(group)
 
     def _as_groups(self, params: Any) -> list[dict[str, Any]]:
-        ignored = _ddp.ignored(self._model.module)
-        trained = {id(p) for name, p in self._model.module.named_parameters(remove_duplicate=False) if name not in ignored}
+        trained = {id(p) for _, p in _ddp.named_parameters(self._model.module)}
         wanted = list(params)
         groups = [dict(group) for group in wanted] if wanted and isinstance(wanted[0], dict) else [{"params": wanted}]
         for group in groups:

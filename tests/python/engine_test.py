@@ -16,6 +16,7 @@ from torch import nn
 from torch.distributed.optim import _apply_optimizer_in_backward
 from torch.nn.parallel import DistributedDataParallel as DDP
 from torch.optim.optimizer import _global_optimizer_pre_hooks, register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+from torch.testing._internal.two_tensor import TwoTensor
 
 STRATEGIES = ("naive", "flat", "overlap", "bucketed", "planned", "ordered")
 STEPS = 4
@@ -82,6 +83,18 @@ def come_and_go(times):
 def with_expanded_buffer():
     module = two_linear_layers()
     module.register_buffer("running_wm", torch.eye(2).expand(3, 2, 2))
+    return module
+
+
+def of_two_tensors():
+    module = nn.Linear(WIDTH, WIDTH)
+    module.weight = nn.Parameter(TwoTensor(module.weight.detach(), module.weight.detach().clone()))
+    return module
+
+
+def with_wide_gradients():
+    module = nn.Linear(WIDTH, WIDTH).bfloat16()
+    module.weight.grad_dtype = torch.float32
     return module
 
 
@@ -187,6 +200,8 @@ class Engine(TestCase):
         self.assert_refused(refusals({
             "no trainable parameter": lambda: firkin.DataParallel(nn.Tanh()),
             "weight of a lazy module has no shape yet": lambda: firkin.DataParallel(nn.LazyLinear(3)),
+            "weight is torch.bfloat16, and its gradient torch.float32": lambda: firkin.DataParallel(with_wide_gradients()),
+            "weight is a TwoTensor, which holds other tensors": lambda: firkin.DataParallel(of_two_tensors()),
             "adjacency is sparse, and only dense tensors travel": lambda: firkin.DataParallel(with_sparse_buffer()),
             "running_wm is expanded": lambda: firkin.DataParallel(with_expanded_buffer()),
             "an optimiser steps 0.bias in backward": lambda: firkin.DataParallel(stepped_in_backward()),

@@ -44,6 +44,13 @@ class OtherStrides(nn.Module):
         return torch.einsum("bchw,cdh->bd", torch.tanh(self.convolution(images))[:, :, :3], self.mixing)
 
 
+class OldSignature(nn.Sequential):
+    """Has a method as it was before PyTorch 2.0."""
+
+    def named_parameters(self, prefix="", recurse=True):
+        return super().named_parameters(prefix, recurse)
+
+
 class Shared(nn.Module):
     """One block, used several times, each time under a checkpoint."""
 
@@ -303,6 +310,7 @@ def compiled():
 PROGRAMS = {
     "complex parameters and buffers": trains(Complex),  # pytorch/pytorch#158753, #99652
     "gradients in other strides": trains(OtherStrides),  # pytorch/pytorch#47163, #83909, #135358
+    "a method of an older signature": trains(lambda: OldSignature(*net())),  # NVlabs/OmniDrive#39
     "a block in three reentrant checkpoints": trains(lambda: Shared(True)),  # microsoft/FocalNet#4, tatp22/linformer-pytorch#23, facebookresearch/multimodal#404
     "a block in three checkpoints": trains(lambda: Shared(False)),
     "two backwards of one graph": trains(net, back_twice_through_a_graph),  # pytorch/pytorch#47260
