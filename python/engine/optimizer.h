@@ -55,6 +55,18 @@ inline void assign_options(py::dict group, const py::dict& from) {
   }
 }
 
+// Whether an option has the same value. Waits for a device that has it.
+inline bool are_equal(const py::handle& one, const py::handle& other) {
+  if (one.is(other)) return true;
+  if (THPVariable_Check(one.ptr()) && THPVariable_Check(other.ptr())) {
+    const at::Tensor &a = THPVariable_Unpack(one.ptr()), &b = THPVariable_Unpack(other.ptr());
+    return a.dtype() == b.dtype() && a.device() == b.device() && at::equal(a, b);
+  }
+  const int is_equal = PyObject_RichCompareBool(one.ptr(), other.ptr(), Py_EQ);
+  if (is_equal < 0) PyErr_Clear();  // arrays, for example, have no single answer
+  return is_equal == 1;
+}
+
 // The options of one group: those that the optimiser has now, or a copy of them.
 class PythonOptions final : public ForeignOptions {
  public:
@@ -68,6 +80,16 @@ class PythonOptions final : public ForeignOptions {
   void assign(const torch::optim::OptimizerOptions& from) override {
     const py::gil_scoped_acquire gil;
     assign_options(group(), dynamic_cast<const PythonOptions&>(from).group());
+  }
+  bool assign_changes(const torch::optim::OptimizerOptions& before, const torch::optim::OptimizerOptions& after) override {
+    const py::gil_scoped_acquire gil;
+    const py::dict old = dynamic_cast<const PythonOptions&>(before).group();
+    py::dict changed;
+    for (const auto& [name, value] : dynamic_cast<const PythonOptions&>(after).group()) {
+      if (!are_equal(value, old.attr("get")(name))) changed[name] = value;
+    }
+    assign_options(group(), changed);
+    return !changed.empty();
   }
 
  private:

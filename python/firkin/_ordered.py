@@ -273,9 +273,8 @@ class OverlappedOptimizer(torch.optim.Optimizer):
     model, and until step() also from param_groups. Call drain() before you read, clip or change any that you got in
     another way. Under other strategies step() is optimizer.step().
 
-    optimizer: one that skips parameters without a gradient, and counts steps by parameter, since it steps each part that
-    arrives by itself; its groups must be complete. Raises InputError for L-BFGS, and under "ordered" for an optimiser
-    around another one (Lookahead).
+    optimizer: one that skips parameters without a gradient, since it steps each part that arrives by itself; its groups
+    must be complete. Raises InputError for L-BFGS, and under "ordered" for an optimiser around another one (Lookahead).
     """
 
     def __init__(self, model: Any, optimizer: torch.optim.Optimizer) -> None:

@@ -26,6 +26,16 @@ OptimizerStateFields adam_fields(State& state) {
           .tensors = {{"exp_avg", &state.exp_avg()}, {"exp_avg_sq", &state.exp_avg_sq()}, {"max_exp_avg_sq", &state.max_exp_avg_sq()}}};
 }
 
+std::vector<std::unique_ptr<OptimizerOptions>> options_of(const torch::optim::Optimizer& optimizer) {
+  std::vector<std::unique_ptr<OptimizerOptions>> options;
+  for (const auto& group : optimizer.param_groups()) options.push_back(group.options().clone());
+  return options;
+}
+
+void set_options(torch::optim::Optimizer& optimizer, const std::vector<std::unique_ptr<OptimizerOptions>>& options) {
+  for (size_t i = 0; i < options.size(); ++i) assign(optimizer.param_groups()[i].options(), *options[i]);
+}
+
 }  // namespace
 
 void assign(OptimizerOptions& to, const OptimizerOptions& from) {
@@ -34,6 +44,23 @@ void assign(OptimizerOptions& to, const OptimizerOptions& from) {
   if (assign_as<SGDOptions>(to, from) || assign_as<AdamOptions>(to, from) || assign_as<AdamWOptions>(to, from)) return;
   if (assign_as<RMSpropOptions>(to, from) || assign_as<AdagradOptions>(to, from)) return;
   to.set_lr(from.get_lr());
+}
+
+StepInParts::StepInParts(torch::optim::Optimizer& optimizer) : optimizer_(&optimizer), before_(options_of(optimizer)) {
+  is_changed_.assign(before_.size(), false);
+}
+
+void StepInParts::run() {
+  has_run_ = true;
+  const auto current = options_of(*optimizer_);
+  set_options(*optimizer_, before_);
+  optimizer_->step();
+  const auto after = options_of(*optimizer_);
+  set_options(*optimizer_, current);
+  for (size_t i = 0; i < before_.size(); ++i) {
+    auto* const foreign = dynamic_cast<ForeignOptions*>(&optimizer_->param_groups()[i].options());  // LibTorch's change nothing
+    if (foreign != nullptr && !is_changed_[i]) is_changed_[i] = foreign->assign_changes(*before_[i], *after[i]);
+  }
 }
 
 OptimizerStateFields fields_of(OptimizerParamState& state) {

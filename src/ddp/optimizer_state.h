@@ -17,6 +17,8 @@ class ForeignOptions : public torch::optim::OptimizerOptions {
  public:
   // from: a clone() of these.
   virtual void assign(const torch::optim::OptimizerOptions& from) = 0;
+  // Assigns the entries in which two clones of these differ, as they are in `after`. Returns whether there are any.
+  virtual bool assign_changes(const torch::optim::OptimizerOptions& before, const torch::optim::OptimizerOptions& after) = 0;
 };
 
 // An optimiser whose states are kept elsewhere.
@@ -37,6 +39,24 @@ class ForeignOptimizer : public torch::optim::Optimizer {
 // Copies in place, because the program may hold references to an optimiser's options. For an optimiser that LibTorch
 // does not have, only the learning rate.
 void assign(torch::optim::OptimizerOptions& to, const torch::optim::OptimizerOptions& from);
+
+// A step of an optimiser over a few parameters at a time: those that have a gradient when run() is called. Every part is
+// stepped with the options from before the first, whatever a schedule has made of them since, and what the optimiser
+// itself changes in its options, such as a counter of steps, changes once. The optimiser must outlive it.
+class StepInParts {
+ public:
+  explicit StepInParts(torch::optim::Optimizer& optimizer);
+
+  void run();
+  const torch::optim::Optimizer& optimizer() const { return *optimizer_; }
+  bool has_run() const { return has_run_; }
+
+ private:
+  torch::optim::Optimizer* optimizer_;
+  std::vector<std::unique_ptr<torch::optim::OptimizerOptions>> before_;  // per group of parameters
+  std::vector<bool> is_changed_;                                         // likewise: by this step
+  bool has_run_ = false;
+};
 
 // References into a state of SGD, Adam, AdamW, RMSprop or Adagrad; empty for another optimiser's. Tensors have the
 // parameter's shape; those that the optimiser has not made, or does not need with its options, are undefined.

@@ -237,7 +237,28 @@ def adds_a_group(model):
     return [states[i]["exp_avg"] for i in sorted(states)]
 
 
-IN_BOTH = (takes_groups, steps(accumulating), steps(closing), steps(zeroing), scales, joins, copies)
+class CountsInGroups(torch.optim.Optimizer):
+    """Corrects a moment by the steps that its group has counted, as timm's and apex's optimisers do: in a number, or in a tensor."""
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        for group in self.param_groups:
+            group["steps"] += 1
+            for p in group["params"]:
+                if p.grad is not None:
+                    moment = self.state[p].setdefault("moment", torch.zeros_like(p)).lerp_(p.grad, 0.1)
+                    p.sub_(moment * (group["lr"] / (1 - 0.9 ** group["steps"])))
+
+
+def counts_steps_in_groups(model):
+    parameters = list(model.module.parameters())
+    groups = [{"params": parameters[:3], "steps": 0}, {"params": parameters[3:], "steps": torch.zeros((), dtype=torch.double)}]
+    optimizer = optimizer_of(model, CountsInGroups, groups, defaults={"lr": 0.1})
+    train(model, optimizer, range(2 * STEPS), after_step=torch.optim.lr_scheduler.LambdaLR(optimizer, lambda epoch: 0.8**epoch).step)
+    return [torch.tensor(float(group["steps"])) for group in optimizer.state_dict()["param_groups"]]
+
+
+IN_BOTH = (takes_groups, steps(accumulating), steps(closing), steps(zeroing), scales, joins, copies, counts_steps_in_groups)
 ORDERED = (
     resumes_with_a_schedule, loads_right_after_a_step, loads_the_optimizer_right_after_a_step, steps_plainly, steps_plainly_beside_an_overlapped_one,
     clips_the_unwrapped_module, clips_a_layer_and_steps_plainly, clips_a_list_and_steps_plainly, scales_and_steps_plainly, steps_by_hand, averages,

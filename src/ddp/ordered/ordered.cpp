@@ -114,18 +114,6 @@ std::optional<c10::Stream> timing_stream(const std::vector<NamedTensor>& paramet
   return c10::impl::VirtualGuardImpl(device.type()).getStreamFromGlobalPool(device, /*isHighPriority=*/true);
 }
 
-using torch::optim::OptimizerOptions;
-
-std::vector<std::unique_ptr<OptimizerOptions>> options_of(const torch::optim::Optimizer& optimizer) {
-  std::vector<std::unique_ptr<OptimizerOptions>> options;
-  for (const auto& group : optimizer.param_groups()) options.push_back(group.options().clone());
-  return options;
-}
-
-void set_options(torch::optim::Optimizer& optimizer, const std::vector<std::unique_ptr<OptimizerOptions>>& options) {
-  for (size_t i = 0; i < options.size(); ++i) assign(optimizer.param_groups()[i].options(), *options[i]);
-}
-
 // Throws InputError for L-BFGS. Warns once of an unknown class, which may not work in parts (Python has its own
 // warning).
 void check_steps_by_parts(const torch::optim::Optimizer& optimizer) {
@@ -146,17 +134,13 @@ void check_steps_by_parts(const torch::optim::Optimizer& optimizer) {
 
 }  // namespace
 
-void DeferredSteps::add(torch::optim::Optimizer& optimizer) {
-  steps_.push_back({.optimizer = &optimizer, .options = options_of(optimizer)});
-}
-
 void DeferredSteps::run(c10::function_ref<void()> set_gradients) {
   std::vector<std::pair<at::Tensor, at::Tensor>> hidden;  // parameters and their gradients
   const auto restore = c10::make_scope_exit([&hidden] {
     for (auto& [parameter, gradient] : hidden) parameter.mutable_grad() = std::move(gradient);
   });
-  for (const Step& step : steps_) {
-    for (const auto& group : step.optimizer->param_groups()) {
+  for (const StepInParts& step : steps_) {
+    for (const auto& group : step.optimizer().param_groups()) {
       for (const at::Tensor& parameter : group.params()) {
         if (parameter.grad().defined()) hidden.emplace_back(parameter, std::exchange(parameter.mutable_grad(), {}));
       }
@@ -167,14 +151,9 @@ void DeferredSteps::run(c10::function_ref<void()> set_gradients) {
   const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
   std::optional<c10::InferenceMode> no_inference_mode;
   if (c10::InferenceMode::is_enabled()) no_inference_mode.emplace(false);
-  for (const Step& step : steps_) {
-    const auto current = options_of(*step.optimizer);
-    set_options(*step.optimizer, step.options);
-    step.optimizer->step();
-    set_options(*step.optimizer, current);
-  }
-  for (const Step& step : steps_) {
-    for (const auto& group : step.optimizer->param_groups()) {
+  for (StepInParts& step : steps_) step.run();
+  for (const StepInParts& step : steps_) {
+    for (const auto& group : step.optimizer().param_groups()) {
       for (const at::Tensor& parameter : group.params()) parameter.mutable_grad().reset();
     }
   }
@@ -290,12 +269,15 @@ void Ordered::step(torch::optim::Optimizer& optimizer) {
     if (deferred_.empty()) check_unchanged();
   }
   are_unclaimed_ = false;
-  {
-    is_stepping_ = true;
-    const auto stepped = c10::make_scope_exit([this] { is_stepping_ = false; });
+  is_stepping_ = true;
+  const auto stepped = c10::make_scope_exit([this] { is_stepping_ = false; });
+  if (!anything_late_) {
     optimizer.step();
+    return;
   }
-  if (anything_late_) deferred_.add(optimizer);
+  StepInParts step(optimizer);
+  step.run();
+  deferred_.add(std::move(step));
 }
 
 void Ordered::receive_rest() {

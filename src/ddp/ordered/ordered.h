@@ -22,9 +22,8 @@ namespace firkin {
 // parameters. Not thread-safe.
 class DeferredSteps {
  public:
-  // Defers a step of this optimiser until clear(). Copies its options, because a schedule may
-  // change them before the last gradient arrives. The optimiser must live until then.
-  void add(torch::optim::Optimizer& optimizer);
+  // Defers the rest of this step until clear(). The optimiser must live until then.
+  void add(StepInParts step) { steps_.push_back(std::move(step)); }
   bool empty() const { return steps_.empty(); }
   void clear() { steps_.clear(); }
 
@@ -33,12 +32,7 @@ class DeferredSteps {
   void run(c10::function_ref<void()> set_gradients);
 
  private:
-  struct Step {
-    torch::optim::Optimizer* optimizer;
-    std::vector<std::unique_ptr<torch::optim::OptimizerOptions>> options;  // per group of parameters
-  };
-
-  std::vector<Step> steps_;
+  std::vector<StepInParts> steps_;
 };
 
 // A step and the forward behind it, by the clock of the CPU or of a device.

@@ -260,10 +260,12 @@ void Sharded::step_buckets() {
   }
   synchronizer_.or_lose_group([&] {  // the others wait for its parameters
     const std::vector<int64_t> order = gather_order();
+    StepInParts step(*optimizer_);
     for (const int64_t bucket : order) {
-      step_bucket(bucket, gradients);
+      step_bucket(bucket, gradients, step);
       gather(bucket);
     }
+    if (!step.has_run()) step.run();  // no part is this rank's: the optimiser counts its steps as others do
     for (const int64_t bucket : order) {
       if (!may_be_late(bucket)) receive(bucket);
     }
@@ -277,7 +279,7 @@ void Sharded::step_buckets() {
   for (size_t i = 0; i < trained(); ++i) is_late_[i] = (*slices_)[parts_[i].bucket].is_gathering();
 }
 
-void Sharded::step_bucket(int64_t bucket, const std::vector<at::Tensor>& gradients) {
+void Sharded::step_bucket(int64_t bucket, const std::vector<at::Tensor>& gradients, StepInParts& step) {
   RECORD_USER_SCOPE("optimiser");
   bool any = false;
   for (size_t i = 0; i < parts_.size(); ++i) {
@@ -286,7 +288,7 @@ void Sharded::step_bucket(int64_t bucket, const std::vector<at::Tensor>& gradien
     any = true;
   }
   if (!any) return;
-  optimizer_->step();
+  step.run();
   forget_gradients();
 }
 

@@ -94,7 +94,7 @@ class Sharded final : public FirstUse {
   std::vector<int64_t> gather_order() const;
   void step_buckets();
   void check_no_gradients() const;
-  void step_bucket(int64_t bucket, const std::vector<at::Tensor>& gradients);
+  void step_bucket(int64_t bucket, const std::vector<at::Tensor>& gradients, StepInParts& step);
   void gather(int64_t bucket);
   void receive(int64_t bucket);
   void receive_all() override;
