@@ -85,9 +85,9 @@ Run declare_import(CLI::App& app) {
   auto flags = std::make_shared<ImportFlags>();
   app.footer(
       "Recognises files by their content: logs of all_reduce_perf (nccl-tests,\n"
-      "rccl-tests) and osu_allreduce, all-reduce times in CSV, layer sizes and times\n"
-      "of CMSC 828G's assignment 2. --world says how many ranks there were, where a\n"
-      "file does not. What is left out is said.\n\n"
+      "rccl-tests), osu_allreduce and IMB-MPI1, all-reduce times in CSV, layer sizes\n"
+      "and times of CMSC 828G's assignment 2. --world says how many ranks there were,\n"
+      "where a file does not. What is left out is said.\n\n"
       "  firkin import all_reduce.log --out imported\n"
       "  firkin import osu_allreduce.txt --world 16 --out imported\n"
       "  firkin import times.csv --unit us --world 16 --out imported\n"

@@ -218,7 +218,7 @@ std::string with_commas(std::string text) {
 
 }  // namespace
 
-bool belongs_to_allreduce_csv(std::string_view line) {
+bool is_allreduce_csv_header(std::string_view line) {
   const std::vector<std::string_view> fields = words_of(line, ",;\t");
   return fields.size() > 1 && std::ranges::any_of(fields, [](std::string_view field) { return bytes_in(field).has_value(); });
 }

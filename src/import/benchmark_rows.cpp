@@ -2,7 +2,11 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <array>
+#include <cctype>
+#include <initializer_list>
 #include <iterator>
+#include <span>
 
 #include "benchmark_rows.h"
 #include "firkin/base/csv.h"
@@ -172,70 +176,105 @@ std::optional<int64_t> tagged_integer(std::string_view word) {
   return parse_number<int64_t>(untagged(word));
 }
 
-// ---- osu_allreduce of the OSU micro-benchmarks: "# OSU MPI Allreduce Latency Test v7.3", "# Size  Avg Latency(us) ...", a
-// row for each size.
+std::string collective_in(std::string_view word) {
+  constexpr std::array<std::string_view, 12> kCollectives = {"allreduce", "allgather", "broadcast", "bcast",   "reduce",   "reducescatter",
+                                                             "alltoall",  "alltoallv", "gather",    "scatter", "sendrecv", "hypercube"};
+  std::string name;
+  for (const char c : word) {
+    if (std::isalpha(static_cast<unsigned char>(c))) name += static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  }
+  if (name.ends_with("perf")) name.resize(name.size() - 4);
+  return std::ranges::find(kCollectives, name) == kCollectives.end() ? "" : name;
+}
+
+// ---- MPI's benchmarks: a title, a header that names the columns, a row for each size.
+//
+// OSU: "# OSU MPI Allreduce Latency Test v7.3", "# Datatype: MPI_FLOAT.", "# Size  Avg Latency(us)  Min Latency(us) ...".
+// Intel: "# MPI_Datatype for reductions : MPI_FLOAT", "# Benchmarking Allreduce", "# #processes = 8", "#bytes
+// #repetitions t_min[usec] t_max[usec] t_avg[usec]". oneCCL's prints as Intel's do, with "# Benchmarking: allreduce".
 
 namespace {
 
-// The name of the benchmark in its title, "OSU MPI-CUDA Allreduce Latency Test v7.3": "Allreduce", "Non-blocking
-// Allreduce"; "Latency" alone for one between two ranks. Empty: the line is no title.
-std::string title_in(const std::vector<std::string_view>& words) {
-  const auto begin = std::ranges::find(words, "OSU");
-  const auto end = std::find(begin, words.end(), "Test");
-  if (end == words.end() || end - begin < 3) return "";
-  std::string name;
-  for (auto word = begin + 2; word != end; ++word) {
-    if (*word != "Latency" || word == begin + 2) fmt::format_to(std::back_inserter(name), "{}{}", name.empty() ? "" : " ", *word);
-  }
-  return name;
+constexpr std::string_view kMpiBlanks = " \t:=;";
+
+// The columns that a line names, from the sizes on, of several words each in OSU's; none: the line is no header.
+std::vector<std::string_view> mpi_columns_in(const std::vector<std::string_view>& words) {
+  const auto is_column = [](std::string_view word) {
+    return word == "Size" || word == "Iterations" || word == "Validation" || word == "defects" || word.starts_with('#') ||
+           word.ends_with(')') || word.ends_with(']');
+  };
+  std::vector<std::string_view> columns;
+  const auto size = std::ranges::find_if(words, [](std::string_view word) { return word == "Size" || word == "#bytes"; });
+  std::copy_if(size, words.end(), std::back_inserter(columns), is_column);
+  return columns.size() > 1 ? columns : std::vector<std::string_view>();
 }
 
-// How many columns the header line names, from "Size" on; 0: the line is no header.
-size_t columns_in_header(const std::vector<std::string_view>& words) {
-  const auto size = std::ranges::find(words, "Size");
-  const auto is_column = [](std::string_view word) {
-    return word == "Size" || word == "Iterations" || word == "Validation" || word.ends_with(')');
-  };
-  const auto columns = static_cast<size_t>(std::count_if(size, words.end(), is_column));
-  return columns > 1 ? columns : 0;
+// The word after one of these; empty if there is none.
+std::string_view word_after(const std::vector<std::string_view>& words, std::initializer_list<std::string_view> names) {
+  const auto found = std::ranges::find_first_of(words, names);
+  return words.end() - found < 2 ? "" : found[1];
 }
 
 }  // namespace
 
-bool belongs_to_osu(const std::vector<std::string_view>& words) {
-  return !title_in(words).empty();
+// OSU's "OSU MPI-CUDA Allreduce Latency Test v7.3" is an Allreduce, "OSU MPI Latency Test" the Latency between two ranks.
+std::string mpi_title_in(std::string_view line) {
+  const std::vector<std::string_view> words = words_of(line, kMpiBlanks);
+  if (words.size() > 2 && words.end()[-3] == "#" && words.end()[-2] == "Benchmarking") return fmt::format("IMB's {}", words.back());
+  const auto begin = std::ranges::find(words, "OSU");
+  const auto end = std::find(begin, words.end(), "Test");
+  if (end == words.end() || end - begin < 3) return "";
+  std::string title = "OSU's";
+  for (auto word = begin + 2; word != end; ++word) {
+    if (*word != "Latency" || word == begin + 2) fmt::format_to(std::back_inserter(title), " {}", *word);
+  }
+  return title;
 }
 
-Imported parse_osu(std::string_view text, const std::string& file, const ImportOptions& options) {
+bool is_mpi_allreduce(std::string_view title) {
+  return title == "OSU's Allreduce" || title == "IMB's Allreduce" || title == "IMB's allreduce";
+}
+
+Imported parse_mpi_benchmark(std::string_view text, const std::string& file, const ImportOptions& options) {
   constexpr double kMicrosecond = 1e-6;
   const std::string clean = undecorated(text);
   BenchmarkRows rows;
   std::string benchmark, type;
-  size_t columns = 0;
-  int64_t last_line = 1;
+  int64_t world_size = 0, last_line = 1;
+  size_t columns = 0, time = 0;  // time: the column of the mean
+  const auto is_value = [](std::string_view word) { return word == "Pass" || word == "Fail" || parse_number<double>(word); };
   for_each_line(clean, [&](int64_t number, std::string_view line) {
     last_line = number;
-    const std::vector<std::string_view> words = words_of(line);
-    const auto datatype = std::ranges::find(words, "Datatype:");
-    if (const std::string title = title_in(words); !title.empty()) {
+    const std::vector<std::string_view> words = words_of(line, kMpiBlanks);
+    if (const std::string title = mpi_title_in(line); !title.empty()) {
       benchmark = title;
-      type.clear();
+      if (title.starts_with("OSU")) type.clear();
+      world_size = 0;
       columns = 0;
-    } else if (datatype != words.end() && datatype + 1 != words.end()) {
-      type = datatype[1].substr(0, datatype[1].find('.'));
-    } else if (const size_t named = columns_in_header(words); named > 0) {
-      columns = named;
-    } else if (columns > 0 && words.size() >= columns) {
-      const size_t begin = words.size() - columns;
-      const auto bytes = tagged_integer(words[begin]);
-      const auto time_us = parse_number<double>(words[begin + 1]);
-      if (!bytes || !time_us) return;
-      if (benchmark != "Allreduce") return rows.skip("rows of OSU's " + benchmark, at_line(file, number));
-      if (words.back() == "Fail") return rows.skip("rows whose validation failed", at_line(file, number));
-      rows.rows.push_back({.where = at_line(file, number), .bytes = *bytes, .seconds = *time_us * kMicrosecond, .type = type});
+    } else if (const auto datatype = word_after(words, {"Datatype", "reductions"}); datatype.starts_with("MPI_")) {
+      type = datatype.substr(0, datatype.find('.'));
+    } else if (const auto processes = word_after(words, {"#processes"}); !processes.empty()) {
+      world_size = parse_number<int64_t>(processes).value_or(0);
+    } else if (const auto named = mpi_columns_in(words); !named.empty()) {
+      const auto mean = std::ranges::find(named, "t_avg[usec]");
+      columns = named.size();
+      time = mean == named.end() ? 1 : static_cast<size_t>(mean - named.begin());
+    }
+    // A row may hold more values than the header names, as OSU 7.3 prints with -f.
+    for (size_t count = columns; count > 0 && count <= words.size(); ++count) {
+      const auto values = std::span(words).last(count);
+      if (!is_value(values[columns - 1])) break;
+      const auto bytes = tagged_integer(values[0]);
+      const auto time_us = parse_number<double>(values[time]);
+      if (!bytes || !time_us) continue;
+      const std::string where = at_line(file, number);
+      if (!is_mpi_allreduce(benchmark)) return rows.skip("rows of " + benchmark, where);
+      if (words.back() == "Fail") return rows.skip("rows whose validation failed", where);
+      return rows.rows.push_back(
+          {.where = where, .bytes = *bytes, .seconds = *time_us * kMicrosecond, .world_size = world_size, .type = type});
     }
   });
-  return import_rows(std::move(rows), options, "the results of osu_allreduce", at_line(file, last_line));
+  return import_rows(std::move(rows), options, "the results of osu_allreduce or IMB-MPI1", at_line(file, last_line));
 }
 
 }  // namespace firkin

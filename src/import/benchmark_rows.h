@@ -61,11 +61,18 @@ std::vector<std::string_view> words_of(std::string_view line, std::string_view b
 std::string_view untagged(std::string_view word);
 std::optional<int64_t> tagged_integer(std::string_view word);
 
-// Whether a line is the header or a row of a table of nccl-tests or rccl-tests, the title of one of OSU's, the header
-// of a CSV file with a column of sizes.
-bool belongs_to_nccl_tests(std::string_view line);
+// The collective that a word names, in small letters alone: "allreduce" for all_reduce_perf and AllReduce; empty if none.
+std::string collective_in(std::string_view word);
+
+// Whether a line is the header or a row of a table of nccl-tests or rccl-tests, the header of a CSV file with a column
+// of sizes.
+bool is_nccl_tests_header(std::string_view line);
+bool is_nccl_tests_row(std::string_view line);
 bool is_json(std::string_view text);  // as nccl-tests writes it with -J
-bool belongs_to_osu(const std::vector<std::string_view>& words);
-bool belongs_to_allreduce_csv(std::string_view line);
+bool is_allreduce_csv_header(std::string_view line);
+
+// The benchmark that a line of OSU's or Intel's MPI benchmarks begins: "OSU's Allreduce", "IMB's Reduce"; empty if none.
+std::string mpi_title_in(std::string_view line);
+bool is_mpi_allreduce(std::string_view title);
 
 }  // namespace firkin

@@ -16,8 +16,17 @@ namespace firkin {
 namespace {
 
 constexpr const char* kExpectedFiles =
-    "layer sizes or layer times of CMSC 828G, all-reduce times in CSV with a header such as bytes,time_us,ranks, or a log of nccl-tests "
-    "or osu_allreduce";
+    "layer sizes or layer times of CMSC 828G, all-reduce times in CSV with a header such as bytes,time_us,ranks, or a log of nccl-tests, "
+    "osu_allreduce or IMB-MPI1";
+
+// Benchmarks whose output is not read, after a phrase in it.
+constexpr std::array<std::pair<std::string_view, std::string_view>, 5> kOtherBenchmarks = {{
+    {"count(elems)", "nccom-test"},
+    {"busbw(GB/s)", "NVSHMEM's perftest"},
+    {"MSCCL++", "mscclpp-test"},
+    {"Time, us", "ucc_perftest"},
+    {"avg (GB/s)", "Gloo's benchmark"},
+}};
 
 struct ImportText {
   std::string file, text;
@@ -40,7 +49,7 @@ Imported parse_allreduce(const ImportText& text, const ImportOptions& options) {
     throw InputError(fmt::format("{}:1: {}; --where takes rows of all-reduce times in CSV", text.file, name_of(text.format)));
   }
   if (text.format == ImportFormat::kNcclTests) return parse_nccl_tests(text.text, text.file, options);
-  if (text.format == ImportFormat::kOsu) return parse_osu(text.text, text.file, options);
+  if (text.format == ImportFormat::kMpiBenchmark) return parse_mpi_benchmark(text.text, text.file, options);
   return parse_allreduce_times(text.text, text.file, options);
 }
 
@@ -48,37 +57,46 @@ Imported parse_allreduce(const ImportText& text, const ImportOptions& options) {
 
 std::string name_of(ImportFormat format) {
   constexpr std::array kNames = {"layer sizes of CMSC 828G", "layer times of CMSC 828G", "all-reduce times in CSV", "output of nccl-tests",
-                                 "output of osu_allreduce"};
+                                 "output of an MPI benchmark"};
   return kNames[static_cast<size_t>(format)];
 }
 
 ImportFormat recognize_import(std::string_view text, const std::string& file) {
   const std::string clean = undecorated(text);
   if (clean.find('\0') != std::string::npos) {
-    throw InputError(
-        fmt::format("{}:1: holds bytes of 0; expected text in UTF-8 (iconv -f UTF-16LE -t UTF-8 {} converts UTF-16)", file, file));
+    throw InputError(fmt::format(
+        "{}:1: holds bytes of 0; expected text in UTF-8, not compressed (iconv -f UTF-16LE -t UTF-8 {} converts UTF-16)", file, file));
   }
   if (is_json(clean)) return ImportFormat::kNcclTests;
-  bool nccl_tests = false, osu = false;
+  bool nccl_header = false, nccl_row = false, mpi_benchmark = false, mpi_allreduce = false;
   std::string_view first;  // the first line that is neither empty nor a comment
   int64_t first_number = 1;
   for_each_line(clean, [&](int64_t number, std::string_view line) {
     const std::vector<std::string_view> words = words_of(line);
     if (words.empty()) return;
-    osu = osu || belongs_to_osu(words);
-    nccl_tests = nccl_tests || belongs_to_nccl_tests(line);
+    const std::string title = mpi_title_in(line);
+    mpi_benchmark = mpi_benchmark || !title.empty();
+    mpi_allreduce = mpi_allreduce || is_mpi_allreduce(title);
+    nccl_header = nccl_header || is_nccl_tests_header(line);
+    nccl_row = nccl_row || is_nccl_tests_row(line);
     if (!first.empty() || words[0].starts_with('#')) return;
     first = line;
     first_number = number;
   });
-  const auto holds = [&](std::string_view words) { return first.find(words) != std::string_view::npos; };
-  if (osu) return ImportFormat::kOsu;
-  if (nccl_tests) return ImportFormat::kNcclTests;
-  if (holds("Params")) return ImportFormat::kCmsc828gSizes;
-  if (belongs_to_allreduce_csv(first)) return ImportFormat::kAllReduceCsv;
-  if (holds("Name,")) return ImportFormat::kCmsc828gTimes;
-  if (clean.find("NCCL") != std::string::npos || clean.find("nThread") != std::string::npos) return ImportFormat::kNcclTests;
-  throw InputError(fmt::format("{}:{}: unknown format; expected {}", file, first_number, kExpectedFiles));
+  const auto starts_with = [&](std::string_view words) { return first.find(words) != std::string_view::npos; };
+  const auto holds = [&](std::string_view words) { return clean.find(words) != std::string::npos; };
+  if (nccl_header && mpi_allreduce)
+    throw InputError(fmt::format("{}:1: all-reduces of both nccl-tests and MPI; expected one file each", file));
+  if (nccl_header) return ImportFormat::kNcclTests;
+  if (is_allreduce_csv_header(first)) return ImportFormat::kAllReduceCsv;
+  if (mpi_benchmark) return ImportFormat::kMpiBenchmark;
+  if (starts_with("Params")) return ImportFormat::kCmsc828gSizes;
+  if (starts_with("Name,")) return ImportFormat::kCmsc828gTimes;
+  const auto other = std::ranges::find_if(kOtherBenchmarks, [&](const auto& known) { return holds(known.first); });
+  const bool is_unknown = other == kOtherBenchmarks.end();
+  if (is_unknown && (nccl_row || holds("NCCL INFO") || holds("NCCL WARN") || holds("nThread"))) return ImportFormat::kNcclTests;
+  const std::string found = is_unknown ? "unknown format" : fmt::format("output of {}", other->second);
+  throw InputError(fmt::format("{}:{}: {}; expected {}", file, first_number, found, kExpectedFiles));
 }
 
 Imported import_files(const std::vector<std::filesystem::path>& files, const ImportOptions& options) {

@@ -21,13 +21,13 @@ enum class ImportFormat {
   kCmsc828gTimes,  // its gradient times
   kAllReduceCsv,   // all-reduce times in CSV: Firkin's, that course's, those of data/, others
   kNcclTests,      // what all_reduce_perf prints; rccl-tests
-  kOsu,            // what osu_allreduce prints
+  kMpiBenchmark,   // what osu_allreduce and IMB-MPI1 print
 };
 
 std::string name_of(ImportFormat format);  // "layer sizes of CMSC 828G", ...
 
-// Recognises a table of nccl-tests or OSU anywhere in the text, or the header of a CSV file. Throws InputError, with
-// file and line, which lists the known formats.
+// Recognises a table of nccl-tests or an MPI benchmark anywhere in the text, or the header of a CSV file. Throws
+// InputError, with file and line, which lists the known formats, or if the text holds two benchmarks' all-reduces.
 ImportFormat recognize_import(std::string_view text, const std::string& file);
 
 struct ImportOptions {
@@ -79,8 +79,9 @@ Imported parse_allreduce_times(std::string_view text, const std::string& file, c
 // and for bandwidths that contradict size and time, or the number of ranks.
 Imported parse_nccl_tests(std::string_view text, const std::string& file, const ImportOptions& options);
 
-// osu_allreduce of the OSU micro-benchmarks, from version 3. Leaves out other benchmarks and element types.
-Imported parse_osu(std::string_view text, const std::string& file, const ImportOptions& options);
+// osu_allreduce of the OSU micro-benchmarks, from version 3, and Allreduce of Intel's, which states the number of ranks;
+// oneCCL's. Leaves out other benchmarks and element types.
+Imported parse_mpi_benchmark(std::string_view text, const std::string& file, const ImportOptions& options);
 
 // ---- Clusters whose all-reduce times others have published (data/).
 //

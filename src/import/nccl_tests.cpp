@@ -20,22 +20,17 @@
 namespace firkin {
 namespace {
 
-constexpr std::string_view kAllReduceProgram = "all_reduce";  // without _perf
-
 struct NcclResult {
-  std::string where;         // "FILE:LINE"
+  BenchmarkRow row;
   std::string program = {};  // without _perf; empty: not named
-  int64_t bytes = 0, count = 0;
-  std::string type = {}, operation = {};
-  int64_t root = -1;
-  double time_us = 0;
+  int64_t count = 0, root = -1;
   double algorithm_bandwidth = 0, bus_bandwidth = 0;  // GB/s
   double wrong = 0;                                   // elements, or the largest error; 0 too if they were not checked
   double most_wrong = 0;
   bool checked_one_side = false;  // out of place, while in-place results were not checked
-  int64_t world_size = 0;         // 0: not stated
 };
 
+constexpr double kMicrosecond = 1e-6, kMillisecond = 1e-3, kGigabyte = 1e9;
 constexpr const char* kExpectedRows = "the results of all_reduce_perf";
 
 using Words = std::vector<std::string_view>;
@@ -51,8 +46,6 @@ constexpr std::array kTypes = {
     ElementType{"fp8_e4m3", 1}, ElementType{"fp8_e5m2", 1}, ElementType{"char", 1},     ElementType{"int", 4},
 };
 constexpr std::array<std::string_view, 7> kOperations = {"sum", "prod", "max", "min", "avg", "mulsum", "none"};
-constexpr std::array<std::string_view, 11> kPrograms = {"all_reduce", "all_gather", "broadcast", "reduce",   "reduce_scatter", "alltoall",
-                                                        "alltoallv",  "gather",     "scatter",   "sendrecv", "hypercube"};
 
 const ElementType* find_type(std::string_view name) {
   const auto found = std::ranges::find(kTypes, name, &ElementType::name);
@@ -61,14 +54,14 @@ const ElementType* find_type(std::string_view name) {
 
 // The collective of a result that is not of an all-reduce; empty if it is.
 std::string other_collective(const NcclResult& result) {
-  if (!result.program.empty() && result.program != kAllReduceProgram) return result.program + "_perf";
-  if (result.operation.empty() || result.operation == "none") {
+  if (!result.program.empty() && collective_in(result.program) != "allreduce") return result.program + "_perf";
+  if (result.row.operation.empty() || result.row.operation == "none") {
     return result.root >= 0 ? "a collective with a root and no reduction (broadcast_perf)"
                             : "a collective without reduction (all_gather_perf)";
   }
   if (result.root >= 0) return "a reduction to one rank (reduce_perf)";
-  const ElementType* type = find_type(result.type);
-  if (type && result.count > 0 && result.bytes / type->bytes != result.count) {
+  const ElementType* type = find_type(result.row.type);
+  if (type && result.count > 0 && result.row.bytes / type->bytes != result.count) {
     return "a collective whose count is of one rank's part (reduce_scatter_perf)";
   }
   // These name an operation, too, and with two ranks have the bandwidths of an all-reduce.
@@ -85,50 +78,38 @@ bool agrees(double printed, double value) {
 void check_bandwidths(const NcclResult& result, int64_t world_size) {
   for (const double bandwidth : {result.algorithm_bandwidth, result.bus_bandwidth}) {
     if (!std::isfinite(bandwidth) || bandwidth < 0)
-      fail(result.where, fmt::format("a bandwidth is {}; expected GB/s, at least 0", bandwidth));
+      fail(result.row.where, fmt::format("a bandwidth is {}; expected GB/s, at least 0", bandwidth));
   }
-  constexpr double kGigabytePerMicrosecond = 1e3;
-  const double measured = static_cast<double>(result.bytes) / result.time_us / kGigabytePerMicrosecond;
+  const double measured = static_cast<double>(result.row.bytes) / result.row.seconds / kGigabyte;
   if (!agrees(result.algorithm_bandwidth, measured)) {
-    fail(result.where, fmt::format("algbw is {} GB/s; expected {:.4g}, as size and time have it", result.algorithm_bandwidth, measured));
+    fail(result.row.where,
+         fmt::format("algbw is {} GB/s; expected {:.4g}, as size and time have it", result.algorithm_bandwidth, measured));
   }
   const double factor = 2 * static_cast<double>(world_size - 1) / static_cast<double>(world_size);
   // Not compared with the printed algbw: each is rounded by itself.
   if (agrees(result.bus_bandwidth, factor * measured)) return;
-  fail(result.where, fmt::format("busbw is {:.4g} times algbw; expected {:.4g}, for an all-reduce of {} ranks",
-                                 result.bus_bandwidth / result.algorithm_bandwidth, factor, world_size));
+  fail(result.row.where, fmt::format("busbw is {:.4g} times algbw; expected {:.4g}, for an all-reduce of {} ranks",
+                                     result.bus_bandwidth / result.algorithm_bandwidth, factor, world_size));
 }
 
 // Adds the all-reduce to the rows, or the reason for which it is left out. Throws InputError for wrong elements, and
 // for bandwidths that contradict size and time, or the number of ranks.
 void add_result(BenchmarkRows& rows, const NcclResult& result, const ImportOptions& options) {
-  if (result.bytes < 0) fail(result.where, fmt::format("size is {}; expected at least 0", result.bytes));
-  if (const std::string other = other_collective(result); !other.empty()) return rows.skip("rows of " + other, result.where);
-  if (result.world_size == 1) return rows.skip("rows of one rank alone (was nccl-tests built with MPI=1?)", result.where);
+  if (result.row.bytes < 0) fail(result.row.where, fmt::format("size is {}; expected at least 0", result.row.bytes));
+  if (const std::string other = other_collective(result); !other.empty()) return rows.skip("rows of " + other, result.row.where);
+  if (result.row.world_size == 1) return rows.skip("rows of one rank alone (was nccl-tests built with MPI=1?)", result.row.where);
   if (!(result.wrong <= result.most_wrong)) {
-    fail(result.where, fmt::format("{} wrong; expected {} at most", result.wrong, result.most_wrong));
+    fail(result.row.where, fmt::format("{} wrong; expected {} at most", result.wrong, result.most_wrong));
   }
-  const int64_t world_size = result.world_size > 0 ? result.world_size : options.world_size;
-  const bool was_measured = result.bytes > 0 && std::isfinite(result.time_us) && result.time_us > 0;
+  const int64_t world_size = result.row.world_size > 0 ? result.row.world_size : options.world_size;
+  const bool was_measured = result.row.bytes > 0 && std::isfinite(result.row.seconds) && result.row.seconds > 0;
   if (was_measured && world_size > 1) check_bandwidths(result, world_size);
-  constexpr double kMicrosecond = 1e-6;
-  rows.rows.push_back({.where = result.where,
-                       .bytes = result.bytes,
-                       .seconds = result.time_us * kMicrosecond,
-                       .world_size = result.world_size,
-                       .type = result.type,
-                       .operation = result.operation});
+  rows.rows.push_back(result.row);
 }
 
-// Whether the word is a whole number, which need not fit into 64 bits.
-bool is_integer(std::string_view word) {
-  std::string_view digits = untagged(word);
-  if (digits.starts_with('-')) digits.remove_prefix(1);
-  return !digits.empty() && digits.find_first_not_of("0123456789") == std::string_view::npos;
-}
-
-// The index at which a row starts; npos if there is none.
+// The index at which a row starts; npos if there is none. Whole numbers may be too large for 64 bits.
 size_t find_row(const Words& words) {
+  const auto is_integer = [](std::string_view word) { return untagged(word).find_first_not_of("-0123456789") == std::string_view::npos; };
   for (size_t i = 2; i < words.size(); ++i) {
     if (find_type(words[i]) && is_integer(words[i - 2]) && is_integer(words[i - 1])) return i - 2;
   }
@@ -237,19 +218,18 @@ void finish_row(BenchmarkRows& rows, std::optional<OpenRow>& open, const ImportO
     return !word ? std::nullopt : *word == "N/A" ? 0 : parse_number<double>(*word);
   };
   NcclResult& result = row.result;
-  result.operation = value_in(row, {"redop", "op"}, false).value_or("");
+  result.row.operation = value_in(row, {"redop", "op"}, false).value_or("");
   result.root = tagged_integer(value_in(row, {"root"}, false).value_or("")).value_or(-1);
-  if (std::ranges::count(row.columns, "cputime") > 0) return rows.skip("rows of CPU times (-C)", result.where);
+  if (std::ranges::count(row.columns, "cputime") > 0) return rows.skip("rows of CPU times (-C)", result.row.where);
   const auto time = number({"time"}), algorithm = number({"algbw"}), bus = number({"busbw"}), wrong = number({"#wrong", "error", "res"});
   if (!time || !algorithm || !bus || !wrong) {
     const std::string other = row.values.empty() ? "" : other_collective(result);
-    if (!other.empty()) return rows.skip("rows of " + other, result.where);
-    return rows.skip("rows that are cut off", result.where);
+    if (!other.empty()) return rows.skip("rows of " + other, result.row.where);
+    return rows.skip("rows that are cut off", result.row.where);
   }
-  constexpr double kMostError = 0.05;   // relative: the bound of nccl-tests 2.10 for half
-  constexpr double kMillisecond = 1e3;  // NCCL 1
+  constexpr double kMostError = 0.05;  // relative: the bound of nccl-tests 2.10 for half
   const bool counts_wrong = std::ranges::count(row.columns, "#wrong") > 0;
-  result.time_us = *time * (std::ranges::count(row.columns, "op") > 0 ? kMillisecond : 1);
+  result.row.seconds = *time * (std::ranges::count(row.columns, "op") > 0 ? kMillisecond : kMicrosecond);  // op: NCCL 1
   result.algorithm_bandwidth = *algorithm;
   result.bus_bandwidth = *bus;
   result.wrong = *wrong;
@@ -281,7 +261,7 @@ std::string program_in(const Words& words) {
     if (name == file) continue;
     const bool started = i > 0 && words[i - 1] == "starting:";
     const bool has_options = i + 1 < words.size() && words[i + 1].starts_with('-');
-    if (started || (has_options && std::ranges::find(kPrograms, name) != kPrograms.end())) return std::string(name);
+    if (started || (has_options && !collective_in(name).empty())) return std::string(name);
   }
   return "";
 }
@@ -323,12 +303,10 @@ BenchmarkRows rows_of_table(std::string_view text, const std::string& file, cons
       if (run.columns.empty()) return rows.skip("rows without a header before them", at_line(file, number));
       const auto bytes = tagged_integer(words[begin]), count = tagged_integer(words[begin + 1]);
       if (!bytes || !count) return rows.skip("rows whose size does not fit into 64 bits", at_line(file, number));
-      open = {.result = {.where = at_line(file, number),
+      const std::string type(words[begin + 2]);
+      open = {.result = {.row = {.where = at_line(file, number), .bytes = *bytes, .world_size = run.world_size(), .type = type},
                          .program = run.program,
-                         .bytes = *bytes,
-                         .count = *count,
-                         .type = std::string(words[begin + 2]),
-                         .world_size = run.world_size()},
+                         .count = *count},
               .columns = run.columns,
               .values = {},
               .in_place_first = run.in_place_first};
@@ -359,19 +337,19 @@ BenchmarkRows rows_of_json(const std::string& text, const std::string& file, con
     const Json& results = log.at("results");
     for (size_t i = 0; i < results.size(); ++i) {
       const Json& side = results[i].at(options.in_place || results[i].at("out_of_place").is_null() ? "in_place" : "out_of_place");
-      NcclResult result{.where = fmt::format("{}: result {}", file, i + 1),
+      NcclResult result{.row = {.where = fmt::format("{}: result {}", file, i + 1),
+                                .bytes = static_cast<int64_t>(count_of(results[i].at("size"))),
+                                .world_size = static_cast<int64_t>(world_size),
+                                .type = results[i].at("type").get<std::string>(),
+                                .operation = results[i].at("redop").get<std::string>()},
                         .program = program,
-                        .bytes = static_cast<int64_t>(count_of(results[i].at("size"))),
                         .count = static_cast<int64_t>(count_of(results[i].at("count"))),
-                        .type = results[i].at("type").get<std::string>(),
-                        .operation = results[i].at("redop").get<std::string>(),
-                        .root = results[i].at("root").get<std::string>().ends_with("-1") ? -1 : 0,
-                        .world_size = static_cast<int64_t>(world_size)};
+                        .root = results[i].at("root").get<std::string>().ends_with("-1") ? -1 : 0};
       if (side.contains("cpu_time")) {
-        rows.skip("rows of CPU times (-C)", result.where);
+        rows.skip("rows of CPU times (-C)", result.row.where);
         continue;
       }
-      result.time_us = side.at("time").get<double>();
+      result.row.seconds = kMicrosecond * side.at("time").get<double>();
       result.algorithm_bandwidth = side.at("alg_bw").get<double>();
       result.bus_bandwidth = side.at("bus_bw").get<double>();
       if (!side.at("nwrong").is_null()) result.wrong = side.at("nwrong").get<double>();
@@ -394,9 +372,12 @@ bool is_json(std::string_view text) {
   return begin != std::string_view::npos && text[begin] == '{';
 }
 
-bool belongs_to_nccl_tests(std::string_view line) {
-  const Words words = words_of(line, " \t\r|");
-  return columns_in(words) || find_row(words) != std::string_view::npos || is_csv_header(words_of(line, kBetweenWords));
+bool is_nccl_tests_header(std::string_view line) {
+  return columns_in(words_of(line, " \t\r|")) || is_csv_header(words_of(line, kBetweenWords));
+}
+
+bool is_nccl_tests_row(std::string_view line) {
+  return find_row(words_of(line, " \t\r|")) != std::string_view::npos;
 }
 
 Imported parse_nccl_tests(std::string_view text, const std::string& file, const ImportOptions& options) {

@@ -81,7 +81,7 @@ void read_allreduce_times(std::string_view text) {
 
 void read_osu(std::string_view text) {
   recognize_import(text, kFile);
-  check_table(parse_osu(text, kFile, {.world_size = 8}).table);
+  check_table(parse_mpi_benchmark(text, kFile, {.world_size = 8}).table);
 }
 
 void read_nccl_tests(std::string_view text) {

@@ -4,7 +4,8 @@
 // (row_cut_behind_the_root); aws/aws-ofi-nccl#33 (old_error_column), nebius/soperator#428 (program_with_suffix),
 // coreweave/nccl-tests#43 (devices_left_out), boeschf/nccl-benchmark-on-alps-2025 (columns_as_csv), ROCm/
 // container-toolkit#77 (rccl_tests), openucx/ucc#981 (osu), openucx/ucx#2111 (osu_tagged_with_times), #3045
-// (osu_non_blocking), open-mpi/ompi#12318 (osu_other_benchmarks).
+// (osu_non_blocking), open-mpi/ompi#12318 (osu_other_benchmarks, osu_values_that_the_header_leaves_out), #9838
+// (imb_other_benchmarks), ofiwg/libfabric#9772 (imb_on_a_ci_server), openucx/ucc#73 (imb_with_defects).
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 
@@ -94,6 +95,14 @@ const std::string kOsu =
     "# Size       Avg Latency(us)   Min Latency(us)   Max Latency(us)  Iterations\n"
     "1000000                100.00             90.00            110.00        1000\n"
     "4000000                200.00            190.00            210.00        1000\n";
+
+std::string imb(const std::string& benchmark, const std::string& column = "") {
+  return "# MPI_Datatype                   :   MPI_BYTE\n# MPI_Datatype for reductions    :   MPI_FLOAT\n#---------\n# Benchmarking " +
+         benchmark + "\n# #processes = 8\n# ( 8 additional processes waiting in MPI_Barrier)\n#---------\n" +
+         "       #bytes #repetitions  t_min[usec]  t_max[usec]  t_avg[usec]" + (column.empty() ? "" : "  " + column) + "\n" +
+         "      1000000         1000        90.00       110.00       100.00" + (column.empty() ? "" : "  0.00") + "\n" +
+         "      4000000          160       190.00       210.00       200.00" + (column.empty() ? "" : "  0.00") + "\n\n";
+}
 
 // With a character in place of the blanks between the words of each line.
 std::string separated(const std::string& text, char separator) {
@@ -233,6 +242,24 @@ const Log kLogs[] = {
     {"osu_with_a_trace",
      replaced(kOsu, "4000000  ", "[1678205653.81] [node:903  :0]  ucc_coll.c:255  UCC_COLL INFO  team_id 32768\n4000000  ")},
     {"osu_other_benchmarks", replaced(kOsu, "Allreduce", "Broadcast") + kOsu, "skipped 2 rows of OSU's Broadcast"},
+    {"osu_values_that_the_header_leaves_out", replaced(kOsu, "   Min Latency(us)   Max Latency(us)  Iterations", "")},
+    {"osu_between_two_ranks_before_nccl_tests",
+     "# OSU MPI Bandwidth Test v7.3\n# Size      Bandwidth (MB/s)\n1   3.21\n" + devices(8) + kTable,
+     "",
+     {}},
+    {"imb", imb("Allreduce"), "", {}},
+    {"imb_empty_messages",
+     replaced(imb("Allreduce"), "      1000000", "            0         1000         0.04         0.06         0.05\n1000000"),
+     "log:9: skipped 1 rows of 0 bytes",
+     {}},
+    {"imb_other_benchmarks", imb("Reduce") + imb("Allreduce") + imb("Allgather"), "log:9: skipped 2 rows of IMB's Reduce", {}},
+    {"imb_on_a_ci_server", tagged("00:55:22  ", imb("Allreduce")), "", {}},
+    {"imb_tagged", tagged("[1,0]<stdout>:", imb("Allreduce")), "", {}},
+    {"imb_with_defects", imb("Allreduce", "defects"), "", {}},
+    {"oneccl",
+     replaced(replaced(imb("Allreduce", "stddev[%]"), "Benchmarking Allreduce", "Benchmarking: allreduce"), "#processes =", "#processes:"),
+     "",
+     {}},
 };
 
 Imported import_log(const std::string& text, const ImportOptions& options) {
@@ -312,10 +339,12 @@ const Refusal kRefusals[] = {
     {"nothing_measured", "node1:17:17 [0] NCCL INFO Bootstrap\nnode1:17:17 [0] NCCL WARN Cuda failure\n",
      "log:2: no measurements; expected the results of all_reduce_perf"},
     {"osu_not_valid", replaced(replaced(kOsu, "Iterations", "Validation"), "1000\n", "Fail\n"),
-     "log:4: only rows whose validation failed; expected the results of osu_allreduce"},
+     "log:4: only rows whose validation failed; expected the results of osu_allreduce or IMB-MPI1"},
     {"osu_non_blocking", replaced(kOsu, "Allreduce", "Non-blocking Allreduce"),
-     "log:4: only rows of OSU's Non-blocking Allreduce; expected the results of osu_allreduce"},
+     "log:4: only rows of OSU's Non-blocking Allreduce; expected the results of osu_allreduce or IMB-MPI1"},
     {"osu_ranks_not_stated", kOsu, "log:4: the number of ranks is not stated; expected --world, at least 2", {}},
+    {"osu_and_nccl_tests", kOsu + devices(8) + kTable, "log:1: all-reduces of both nccl-tests and MPI; expected one file each"},
+    {"imb_non_blocking", imb("Iallreduce"), "log:9: only rows of IMB's Iallreduce; expected the results of osu_allreduce or IMB-MPI1"},
     {"inconsistent_columns", replaced(kTable, "200.00   20.00", "200.00   21.00"),
      "log:3: algbw is 21 GB/s; expected 20, as size and time have it"},
 };
@@ -324,6 +353,21 @@ TEST(BenchmarkLogs, AreRefusedByName) {
   for (const Refusal& log : kRefusals) {
     SCOPED_TRACE(log.name);
     EXPECT_THAT(error_of([&] { import_log(log.text, log.options); }), testing::EndsWith(log.error));
+  }
+}
+
+// Forms of openucx/ucc#166, microsoft/mscclpp#83, NVIDIA/nvshmem#39, pytorch/gloo#122, and of AWS's pages.
+TEST(BenchmarkLogs, OfOtherBenchmarksAreRefusedByTheirNames) {
+  const std::pair<const char*, std::string> tables[] = {
+      {"nccom-test", "size(B)  count(elems)  type  time(us)  algbw(GB/s)  busbw(GB/s)\n1000000  250000  fp32  100  9.31  16.30\n"},
+      {"NVSHMEM's perftest",
+       "size(B)  count  type  redop  latency(us)  algbw(GB/s)  busbw(GB/s)\n1000000  250000  float  sum  100.0  10.0  17.5\n"},
+      {"mscclpp-test", "# Initializing MSCCL++\n#  size  count  time  algbw  busbw  #wrong\n1000000  250000  100.0  10.00  17.50  0\n"},
+      {"ucc_perftest", "Collective: Allreduce\n  Count  Size  Time, us\n  avg  min  max\n250000  1000000  100.0  90.0  110.0\n"},
+      {"Gloo's benchmark", "  elements  min (us)  p50 (us)  avg (GB/s)  samples\n  250000  90  100  10.000  961\n"},
+  };
+  for (const auto& [name, text] : tables) {
+    EXPECT_THAT(error_of([&] { import_log(text, {.world_size = 8}); }), HasSubstr(fmt::format(": output of {}; expected ", name)));
   }
 }
 

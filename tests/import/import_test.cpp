@@ -54,11 +54,11 @@ TEST(ImportFiles, RecognizesAFormatByWhatItHolds) {
   EXPECT_EQ(recognize_import("size,count,type,redop,root,time,algbw,busbw,#wrong\n", "f"), ImportFormat::kNcclTests);
   EXPECT_EQ(recognize_import("algo,size,count,type,redop,root,time,algbw,busbw,#wrong\n", "f"), ImportFormat::kAllReduceCsv);
   EXPECT_EQ(recognize_import("size,count,type,time_us\n", "f"), ImportFormat::kAllReduceCsv);
-  EXPECT_EQ(recognize_import("make: nothing to do\n# OSU MPI Allreduce Latency Test v7.3\n", "f"), ImportFormat::kOsu);
+  EXPECT_EQ(recognize_import("make: nothing to do\n# OSU MPI Allreduce Latency Test v7.3\n", "f"), ImportFormat::kMpiBenchmark);
   EXPECT_THAT(error_of([] { recognize_import("\na,b\n", "f"); }), HasSubstr("f:2: unknown format; expected layer sizes"));
   EXPECT_THAT(error_of([] { recognize_import("", "f"); }), HasSubstr("f:1: unknown format"));
   EXPECT_THAT(error_of([] { recognize_import(std::string("b\0y\0t\0e\0s\0", 10), "f"); }),
-              EndsWith("expected text in UTF-8 (iconv -f UTF-16LE -t UTF-8 f converts UTF-16)"));
+              EndsWith("expected text in UTF-8, not compressed (iconv -f UTF-16LE -t UTF-8 f converts UTF-16)"));
 }
 
 TEST(ImportFiles, TakesRowsByAColumnOrRefusesTo) {
