@@ -21,17 +21,18 @@ struct Unit {
   double value;
 };
 constexpr double kKilo = 1e3, kMega = 1e6, kGiga = 1e9;
-constexpr std::array kByteUnits = {Unit{"bytes", 1},  Unit{"byte", 1},   Unit{"b", 1},      Unit{"kib", kKiB}, Unit{"mib", kMiB},
-                                   Unit{"gib", kGiB}, Unit{"kb", kKilo}, Unit{"mb", kMega}, Unit{"gb", kGiga}};
-constexpr std::array kTimeUnits = {Unit{"s", 1},       Unit{"sec", 1},   Unit{"seconds", 1}, Unit{"ms", 1e-3},
-                                   Unit{"msec", 1e-3}, Unit{"us", 1e-6}, Unit{"usec", 1e-6}, Unit{"ns", 1e-9}};
+constexpr std::array kByteUnits = {Unit{"bytes", 1},  Unit{"nbytes", 1}, Unit{"byte", 1},   Unit{"b", 1},      Unit{"kib", kKiB},
+                                   Unit{"mib", kMiB}, Unit{"gib", kGiB}, Unit{"kb", kKilo}, Unit{"mb", kMega}, Unit{"gb", kGiga}};
+constexpr std::array kTimeUnits = {Unit{"s", 1},          Unit{"sec", 1},   Unit{"seconds", 1},         Unit{"ms", 1e-3},
+                                   Unit{"msec", 1e-3},    Unit{"us", 1e-6}, Unit{"usec", 1e-6},         Unit{"\u00B5s", 1e-6},
+                                   Unit{"\u03BCs", 1e-6}, Unit{"ns", 1e-9}, Unit{"milliseconds", 1e-3}, Unit{"microseconds", 1e-6}};
 // Names of a column of ranks, reduced to letters and digits.
 constexpr std::array<std::string_view, 15> kRanks = {"worldsize", "world",    "ranks",   "nranks",    "numranks",
                                                      "gpus",      "ngpus",    "numgpus", "processes", "numprocesses",
                                                      "procs",     "numprocs", "nprocs",  "nproc",     "np"};
 constexpr std::array<std::string_view, 3> kNodes = {"nodes", "nnodes", "numnodes"};
-constexpr std::array<std::string_view, 5> kTimes = {"median", "time", "latency", "average", "mean"};  // the best first
-constexpr const char* kCourseDeviation = "stdev_time";                                                // seconds
+constexpr std::array<std::string_view, 8> kTimes = {"median", "time", "latency", "lat", "average", "avg", "mean", "t"};  // the best first
+constexpr const char* kCourseDeviation = "stdev_time";                                                                   // seconds
 constexpr const char* kExpectedColumns = "columns such as bytes, time_us and ranks";
 
 const Unit* find_unit(const auto& units, const std::vector<std::string>& parts) {
@@ -42,11 +43,12 @@ const Unit* find_unit(const auto& units, const std::vector<std::string>& parts) 
   return nullptr;
 }
 
-// The parts of a column's name in lower case: "Time (us)" and "time_us" are time and us.
+// The parts of a column's name in lower case: "Time (us)" and "time_us" are time and us. Letters beyond ASCII, and the ?
+// that may stand for one, are part of a word: the unit of "time (?s)" is not seconds.
 std::vector<std::string> parts_of(std::string_view name) {
   std::vector<std::string> parts(1);
   for (const char c : name) {
-    if (std::isalnum(static_cast<unsigned char>(c))) {
+    if (std::isalnum(static_cast<unsigned char>(c)) || static_cast<unsigned char>(c) >= 0x80 || c == '?') {
       parts.back() += static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
     } else if (!parts.back().empty()) {
       parts.emplace_back();
@@ -73,44 +75,42 @@ std::optional<double> bytes_in(std::string_view column) {
   return unit ? unit->value : 1;
 }
 
-// How good a column of times is, 0 being the best; none if it is another column.
-std::optional<size_t> time_rank(std::string_view column, bool in_place) {
-  constexpr std::array<std::string_view, 12> kOthers = {"stdev", "std", "stddev", "stderr", "min", "max",
-                                                        "gap",   "p50", "p90",    "p95",    "p99", "step"};
+// How good a column of times is, the least being the best: by what it names, then by how little else (setup_time_us).
+// None if it is another column.
+std::optional<std::pair<size_t, size_t>> time_rank(std::string_view column, bool in_place) {
+  constexpr std::array<std::string_view, 17> kOthers = {"stdev", "std", "stddev", "stderr", "min",   "max", "gap",   "p50",      "p90",
+                                                        "p95",   "p99", "step",   "total",  "busbw", "bw",  "algbw", "bandwidth"};
   const std::vector<std::string> parts = parts_of(column);
   const auto has = [&](std::string_view part) { return std::ranges::find(parts, part) != parts.end(); };
   const bool is_in_place = has("ip") || (has("place") && !has("out"));
   const bool is_out_of_place = has("oop") || (has("place") && has("out"));
-  if (std::ranges::any_of(kOthers, has) || (in_place ? is_out_of_place : is_in_place)) return std::nullopt;
-  for (size_t i = 0; i < kTimes.size(); ++i) {
-    if (has(kTimes[i])) return i;
-  }
-  return parts.size() == 1 && find_unit(kTimeUnits, parts) ? std::optional(kTimes.size()) : std::nullopt;
-}
-
-bool is_number(std::string_view field) {
-  const auto words = words_of(field);
-  return words.size() == 1 && parse_number<double>(words[0]).has_value();
+  if (std::ranges::any_of(kOthers, has) || find_unit(kByteUnits, parts) || (in_place ? is_out_of_place : is_in_place)) return std::nullopt;
+  const auto named = std::ranges::find_if(kTimes, has);
+  if (named == kTimes.end() && (parts.size() != 1 || !find_unit(kTimeUnits, parts))) return std::nullopt;
+  return std::pair(static_cast<size_t>(named - kTimes.begin()), parts.size());
 }
 
 struct Source {
   std::string bytes, time, ranks, type;  // columns; empty: none
+  std::string ranks_again;               // another column of ranks, which must say the same
   std::string gpus_per_rank, in_place;   // rccl-tests'; the latter tells which side a row is of
   double byte_unit = 1, time_unit = 1;
 };
 
 Source find_columns(const CsvTable& table, const ImportOptions& options) {
   Source source;
-  size_t best = kTimes.size() + 1;
+  std::pair<size_t, size_t> best = {kTimes.size() + 1, 0};
+  std::string as_good;  // another column of times
   for (const std::string& column : table.columns()) {
     if (const auto unit = bytes_in(column); unit && source.bytes.empty()) {
       source.bytes = column;
       source.byte_unit = *unit;
-    } else if (const auto rank = time_rank(column, options.in_place); rank && *rank < best) {
+    } else if (const auto rank = time_rank(column, options.in_place); rank && *rank <= best) {
+      as_good = *rank == best ? source.time : "";
       source.time = column;
       best = *rank;
     } else if (const std::string name = joined(column); std::ranges::find(kRanks, std::string_view(name)) != kRanks.end()) {
-      source.ranks = column;
+      (source.ranks.empty() ? source.ranks : source.ranks_again) = column;
     } else if (column == "type" || column == "dtype") {
       source.type = column;
     } else if (name == "inplace") {
@@ -121,6 +121,7 @@ Source find_columns(const CsvTable& table, const ImportOptions& options) {
   }
   if (source.bytes.empty()) table.fail_at_end(fmt::format("no column of sizes; expected {}", kExpectedColumns));
   if (source.time.empty()) table.fail_at_end(fmt::format("no column of times; expected {}", kExpectedColumns));
+  if (!as_good.empty()) table.fail_at_end(fmt::format("columns of times '{}' and '{}'; expected one", as_good, source.time));
   const bool of_course = source.time == "average_time";  // CMSC 828G's: in seconds, which its name does not say
   const Unit* named = find_unit(kTimeUnits, parts_of(source.time));
   const Unit* given = find_unit(kTimeUnits, {options.unit});
@@ -146,26 +147,27 @@ bool is_wanted(const CsvTable& table, size_t row, const Source& source, const Im
   });
 }
 
-// Whether a word names a collective that is no all-reduce: "ReduceScatter", "all_gather_perf".
-bool names_other_collective(const std::string& word) {
-  constexpr std::array<std::string_view, 11> kOthers = {"allgather", "reducescatter", "broadcast", "bcast",    "reduce",   "alltoall",
-                                                        "alltoallv", "gather",        "scatter",   "sendrecv", "hypercube"};
-  std::string name = joined(word);
-  if (name.ends_with("perf")) name.resize(name.size() - 4);
-  return std::ranges::find(kOthers, std::string_view(name)) != kOthers.end();
+// The collective that a column of the row names, if it is no all-reduce; empty otherwise.
+std::string other_collective(const CsvTable& table, size_t row) {
+  for (const std::string& column : table.columns()) {
+    const std::string collective = collective_in(table.text(row, column));
+    if (!collective.empty() && collective != "allreduce") return table.text(row, column);
+  }
+  return "";
 }
 
 // A column of words (a cluster, a backend, a setting), or of nodes where no ranks are stated, must have one value:
-// otherwise times of several settings would mix. None may name another collective.
+// otherwise times of several settings would mix.
 void check_one_setting(const CsvTable& table, const std::vector<size_t>& rows, const Source& source) {
   for (const std::string& column : table.columns()) {
-    if (column == source.bytes || column == source.time || column == source.ranks || column == source.type) continue;
+    const std::string name = joined(column);
+    if (column == source.bytes || column == source.time || column == source.ranks || column == source.type || name == "timestamp") continue;
     const std::string& first = table.text(rows.front(), column);
-    if (names_other_collective(first)) table.fail(rows.front(), fmt::format("{} '{}'; expected all-reduces", column, first));
-    const bool counts_nodes = source.ranks.empty() && std::ranges::find(kNodes, std::string_view(joined(column))) != kNodes.end();
+    const bool counts_nodes = source.ranks.empty() && std::ranges::find(kNodes, name) != kNodes.end();
     for (const size_t row : rows) {
       const std::string& value = table.text(row, column);
-      if (value == first || (!counts_nodes && (is_number(value) || is_number(first)))) continue;
+      const bool is_number = parse_number<double>(value) || parse_number<double>(first);
+      if (value == first || (is_number && !counts_nodes)) continue;
       table.fail(row, fmt::format("{} '{}' after '{}'; expected one, as --where '{}={}' chooses", column, value, first, column, first));
     }
   }
@@ -186,6 +188,10 @@ BenchmarkRow row_of(const CsvTable& table, size_t row, const Source& source, con
   if (!source.ranks.empty()) {
     result.world_size = table.integer(row, source.ranks);
     if (result.world_size < 1) table.fail(row, fmt::format("{} is {}; expected at least 1", source.ranks, result.world_size));
+    if (const std::string& again = source.ranks_again; !again.empty() && table.integer(row, again) != result.world_size) {
+      table.fail(row, fmt::format("{} is {}, {} is {}; expected one number of ranks", source.ranks, result.world_size, again,
+                                  table.text(row, again)));
+    }
     if (!source.gpus_per_rank.empty()) {
       const int64_t gpus = table.integer(row, source.gpus_per_rank);
       if (gpus < 1 || result.world_size > kLargestWorld / gpus) {
@@ -202,43 +208,55 @@ BenchmarkRow row_of(const CsvTable& table, size_t row, const Source& source, con
   return result;
 }
 
-// The text with commas where its header has semicolons or tabs.
-std::string with_commas(std::string text) {
+// The text with commas between fields, where its header has semicolons, tabs or Markdown's bars.
+std::string with_commas(const std::string& text, const std::string& file) {
+  std::string result;
   bool in_header = true, has_commas = false;
-  for_each_line(text, [&](int64_t, std::string_view line) {
+  for_each_line(text, [&](int64_t number, std::string_view line) {
     const auto words = words_of(line);
-    if (!in_header || words.empty() || words[0].starts_with('#')) return;
-    in_header = false;
-    has_commas = line.find(',') != std::string_view::npos;
+    const bool is_row = !words.empty() && !words[0].starts_with('#'), comma = line.find(',') != std::string_view::npos;
+    if (is_row && in_header) has_commas = comma;
+    if (is_row) in_header = false;
+    if (is_row && !has_commas) {
+      if (comma) fail(at_line(file, number), "a comma between other separators; expected numbers such as 0.5");
+      if (words_of(line, " \t|:-").empty()) line = "#";  // the rule below Markdown's header
+      if (words[0].starts_with('|')) line.remove_prefix(std::min(line.find('|') + 1, line.size()));
+      if (words.back().ends_with('|')) line = line.substr(0, line.rfind('|'));
+    }
+    for (const char c : line) result += !has_commas && (c == ';' || c == '\t' || c == '|') ? ',' : c;
+    result += '\n';
   });
-  if (has_commas) return text;
-  for (char& c : text) c = c == ';' || c == '\t' ? ',' : c;
-  return text;
+  return result;
 }
 
 }  // namespace
 
 bool is_allreduce_csv_header(std::string_view line) {
-  const std::vector<std::string_view> fields = words_of(line, ",;\t");
+  const std::vector<std::string_view> fields = words_of(line, ",;\t|");
   return fields.size() > 1 && std::ranges::any_of(fields, [](std::string_view field) { return bytes_in(field).has_value(); });
 }
 
 Imported parse_allreduce_times(std::string_view text, const std::string& file, const ImportOptions& options) {
-  const std::string clean = with_commas(undecorated(text));
+  const std::string clean = with_commas(undecorated(text), file);
   const CsvTable table = parse_csv(clean, file, {.required = {}, .others_allowed = true});
   const bool of_firkin =
       table.has("bytes") && table.has("world_size") && (table.has("median_s") || table.has("time_s") || table.has("mean_s"));
   if (of_firkin) return {.table = parse_allreduce_csv(clean, file)};
   const Source source = find_columns(table, options);
+  BenchmarkRows rows;
   std::vector<size_t> wanted;
   for (size_t row = 0; row < table.rows(); ++row) {
-    if (is_wanted(table, row, source, options)) wanted.push_back(row);
+    if (!is_wanted(table, row, source, options)) continue;
+    if (const std::string other = other_collective(table, row); !other.empty()) {
+      rows.skip("rows of " + other, at_line(file, table.line(row)));
+    } else {
+      wanted.push_back(row);
+    }
   }
-  if (wanted.empty()) table.fail_at_end("no measurements; expected lines of " + fmt::format("{}", fmt::join(table.columns(), ",")));
-  check_one_setting(table, wanted, source);
-  BenchmarkRows rows;
+  if (!wanted.empty()) check_one_setting(table, wanted, source);
   for (const size_t row : wanted) rows.rows.push_back(row_of(table, row, source, at_line(file, table.line(row))));
-  return import_rows(std::move(rows), options, "all-reduce times", at_line(file, 1));
+  const int64_t last_line = table.rows() > 0 ? table.line(table.rows() - 1) : 1;
+  return import_rows(std::move(rows), options, "all-reduce times", at_line(file, last_line));
 }
 
 }  // namespace firkin

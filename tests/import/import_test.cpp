@@ -159,6 +159,13 @@ const Table kTables[] = {
     {"whole_numbers_written_as_such", "bytes,time_us,ranks\n1048576.0,1e2,8\n4.194304e6,2e2,8\n"},
     {"one_setting", "config,ranks,bytes,time_us\nx,8,1048576,100\nx,8,4194304,200\ny,8,4194304,300\n", {.where = {"config=x"}}},
     {"float_of_several_types", "type,size,time_us,ranks\nhalf,4194304,90,8\nfloat,1048576,100,8\nfloat,4194304,200,8\n"},
+    {"micro_sign", "size (bytes),time (\u00B5s),ranks\n1048576,100,8\n4194304,200,8\n"},
+    {"greek_letter_mu", "size (bytes),latency [\u03BCs],ranks\n1048576,100,8\n4194304,200,8\n"},
+    {"markdown", "| Message Size (MiB) | Time (us) | GPUs |\n|---:|:---|---|\n| 1 | 100 | 8 |\n| 4 | 200 | 8 |\n"},
+    {"names_of_intels_columns", "nbytes,t_min[usec],t_max[usec],t_avg[usec],#processes\n1048576,90,110,100,8\n4194304,190,210,200,8\n"},
+    {"time_of_something_else_first", "bytes,setup_time_us,time_us,ranks\n1048576,5000,100,8\n4194304,5000,200,8\n"},
+    {"times_of_day", "timestamp,bytes,time_us,ranks\n2025-03-14 12:00,1048576,100,8\n2025-03-14 12:01,4194304,200,8\n"},
+    {"collectives", "op,bytes,time_us,ranks\nall_gather,1,9,8\nall_reduce,1048576,100,8\nall_gather,2,9,8\nall_reduce,4194304,200,8\n"},
     {"best_column", "bytes,ranks,min_us,mean_us,median_us,p99_us\n1048576,8,1,2,100,4\n4194304,8,1,2,200,4\n"},
 };
 
@@ -202,9 +209,17 @@ TEST(AllReduceCsv, IsRefusedWithTheLineAndWhatWasExpected) {
             "t.csv:3: backend 'gloo' after 'nccl'; expected one, as --where 'backend=nccl' chooses");
   EXPECT_EQ(csv_error("nodes,bytes,time_us\n1,8,1\n2,8,1\n", {.world_size = 8}),
             "t.csv:3: nodes '2' after '1'; expected one, as --where 'nodes=1' chooses");
-  EXPECT_THAT(csv_error("bytes;time_us;ranks\n8;1,5;2\n"), HasSubstr("t.csv:2:"));
+  EXPECT_EQ(csv_error("bytes;time_us;ranks\n8;1,5;2\n"), "t.csv:2: a comma between other separators; expected numbers such as 0.5");
   EXPECT_EQ(csv_error("collective,bytes,time_us,ranks\nReduceScatter,8,1,2\n"),
-            "t.csv:2: collective 'ReduceScatter'; expected all-reduces");
+            "t.csv:2: only rows of ReduceScatter; expected all-reduce times");
+  EXPECT_EQ(csv_error("bytes,nccl_time_us,rccl_time_us,ranks\n8,1,2,2\n"),
+            "t.csv:2: columns of times 'nccl_time_us' and 'rccl_time_us'; expected one");
+  EXPECT_EQ(csv_error("bytes,time (?s),ranks\n8,1,2\n"), "t.csv:2: column 'time (?s)' does not name its unit; expected --unit s, ms or us");
+  EXPECT_EQ(csv_error("bytes,time_us,ranks,n_gpus\n8,1,16,8\n"), "t.csv:2: ranks is 16, n_gpus is 8; expected one number of ranks");
+  EXPECT_EQ(csv_error("bytes,mean rate (GB/s),ranks\n8,1,2\n"),
+            "t.csv:2: no column of times; expected columns such as bytes, time_us and ranks");
+  EXPECT_EQ(csv_error("bytes,total_time_us,ranks\n8,1,2\n"),
+            "t.csv:2: no column of times; expected columns such as bytes, time_us and ranks");
   EXPECT_THAT(csv_error("bytes,time_us,ranks\n8,1,2\n", {.where = {"config=x"}}), HasSubstr("--where config=x: expected COLUMN=VALUE"));
   EXPECT_THAT(csv_error("bytes,time_us,ranks\n8,1,2\n", {.where = {"ranks=3"}}), HasSubstr("t.csv:2: no measurements"));
   EXPECT_EQ(csv_error("bytes,time_us,ranks\n0,1,2\n"), "t.csv:2: bytes is 0; expected at least 1");
