@@ -169,9 +169,10 @@ int take_lock(const fs::path& lock) {
 
 void check_output_folder(const fs::path& folder, const std::string& what) {
   if (folder.empty()) throw InputError(fmt::format("{}: no name; expected a folder", what));
-  fs::path place = fs::absolute(folder);
+  std::error_code error, ignored;
+  fs::path place = fs::absolute(folder, error);
+  if (error) refuse(what, folder, "the current folder is not there: " + error.message());
   while (!is_there(place)) place = place.parent_path();
-  std::error_code ignored;
   if (!fs::is_directory(place, ignored)) refuse(what, folder, fmt::format("{} is not a folder", place.string()));
   std::string trial = (place / ".firkin-check-XXXXXX").string();
   const std::string block(4096, '\n');  // more than some file systems store in the inode
@@ -186,8 +187,9 @@ void check_output_folder(const fs::path& folder, const std::string& what) {
   if (!written) refuse(what, folder, fmt::format("{} cannot be written to: {}", place.string(), std::strerror(reason)));
 }
 
-OutputFolder::OutputFolder(const fs::path& folder, const std::string& what) : folder_(fs::absolute(folder)) {
+OutputFolder::OutputFolder(const fs::path& folder, const std::string& what) {
   check_output_folder(folder, what);
+  folder_ = fs::absolute(folder);
   if (!folder_.has_filename()) folder_ = folder_.parent_path();  // drop a trailing slash
   for (fs::path place = folder_; !is_there(place); place = place.parent_path()) made_.push_back(place);
   while (lock_ < 0) {  // again if a run that is ending has just removed the folder or its lock

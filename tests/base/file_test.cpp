@@ -130,6 +130,16 @@ TEST(CheckOutputFolder, NamesWhatStandsInTheWay) {
   EXPECT_THAT(error_of_checking(""), HasSubstr("expected a folder"));
 }
 
+TEST(CheckOutputFolder, RefusesARelativeNameWhereTheCurrentFolderIsGone) {
+  const TemporaryFolder work;
+  EXPECT_TRUE(in_child([&] {
+    fs::create_directory(work.path / "gone");
+    fs::current_path(work.path / "gone");
+    fs::remove(work.path / "gone");
+    return error_of_holding("out") == "--out out: the current folder is not there: No such file or directory";
+  }));
+}
+
 TEST(CheckOutputFolder, RefusesAFileSystemThatIsReadOnlyOrFull) {
   if (!can_mount()) GTEST_SKIP() << "this process may not mount";
   const TemporaryFolder work;
