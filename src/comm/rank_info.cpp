@@ -22,7 +22,7 @@ struct Launcher {
   bool names_meeting_point = false;  // it sets MASTER_ADDR and MASTER_PORT
 };
 
-// The first whose rank is set counts.
+// The first of which a rank or a number of ranks is set counts.
 constexpr std::array kLaunchers = {
     Launcher{"torchrun", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", true},
     Launcher{"mpirun (Open MPI)", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK",
@@ -110,13 +110,12 @@ std::string first_slurm_host(const std::string& node_list) {
 }
 
 std::optional<RankInfo> rank_info_from_environment() {
-  if (is_torchrun()) return from_launcher(kLaunchers[0]);
   for (const Launcher& launcher : kLaunchers) {
-    if (variable(launcher.rank)) return from_launcher(launcher);
+    if (variable(launcher.rank) || variable(launcher.world_size)) return from_launcher(launcher);
   }
   // A batch script has SLURM_PROCID as well; only a step started by srun has its number of tasks.
   if (variable("SLURM_PROCID") && variable("SLURM_STEP_NUM_TASKS")) return from_slurm();
-  if (variable(kHydra.rank)) return from_launcher(kHydra);
+  if (variable(kHydra.rank) || variable(kHydra.world_size)) return from_launcher(kHydra);
   for (const char* rank : kRanksWithoutWorldSize) {
     if (!variable(rank)) continue;
     throw InputError(fmt::format(

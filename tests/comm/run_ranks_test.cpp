@@ -183,6 +183,9 @@ TEST_F(RankInfoFromEnvironment, AsksForTheMeetingPointWhereTorchrunsVariablesAre
 TEST_F(RankInfoFromEnvironment, RefusesHalfASetAndImpossibleRanks) {
   for (const char* variables : {
            "RANK=0",
+           "WORLD_SIZE=2",
+           "OMPI_COMM_WORLD_SIZE=2",
+           "PMI_SIZE=2",
            "RANK=0 WORLD_SIZE=two",
            "RANK=2 WORLD_SIZE=2",
            "RANK=0 WORLD_SIZE=2 MASTER_PORT=70000",
