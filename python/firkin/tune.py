@@ -61,6 +61,7 @@ def run(arguments: argparse.Namespace) -> None:
     elif "RANK" not in os.environ:
         load_builder(arguments.target)  # report an error in the target before missing ranks
         raise firkin.InputError("no ranks; expected a start by torchrun: torchrun --nproc-per-node 2 -m firkin.tune FILE.py:FUNCTION")
+    from firkin import _core
     from firkin._ranks import Ranks
     from firkin._torch import dist, torch
 
@@ -70,10 +71,16 @@ def run(arguments: argparse.Namespace) -> None:
     with mock.patch.object(dist, "init_process_group") if arguments.link else contextlib.nullcontext():
         builder = load_builder(arguments.target)
     if not dist.is_initialized():
-        dist.init_process_group("nccl" if on_gpu else "gloo")
+        try:
+            dist.init_process_group("nccl" if on_gpu else "gloo")
+        except ValueError as error:
+            print(f"firkin: {error}; expected RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT as torchrun sets them", file=sys.stderr)
+            raise SystemExit(2) from None
     try:
+        ranks = Ranks(None)
+        ranks.attempt(lambda: ranks.rank != 0 or _core.check_output_folder(arguments.out, "--out"))
         with mock.patch.object(dist, "init_process_group"):
-            model, step, ddp_kwargs = Ranks(None).attempt(lambda: built(builder))
+            model, step, ddp_kwargs = ranks.attempt(lambda: built(builder))
         asked = {"caps_mib": arguments.cap_mib, "time_budget_s": arguments.time_budget_s, "seed": arguments.seed}
         # Nothing is trained afterwards.
         result = firkin.tune(model, step, ddp_kwargs=ddp_kwargs, restore=False, **asked)

@@ -327,6 +327,7 @@ void bind_results(nb::module_& module) {
         write_file_atomically(path, render_report(parse_results(results, "results")));
       },
       "results"_a, "path"_a);
+  module.def("check_output_folder", &check_output_folder, "folder"_a, "what"_a);
   module.def("write_run", &write_run, "results"_a, "folder"_a, "tuned"_a);
   module.def(
       "profile_and_curve",

@@ -162,6 +162,25 @@ class CommandLine(unittest.TestCase):
                     self.assertEqual(main(), 2)
                 self.assertRegex(lines.getvalue(), f"^{said}\n$")
 
+    def test_variables_that_are_half_set_are_one_line_and_2(self):
+        main = runpy.run_module("firkin.tune", run_name="command line")["main"]
+        half = {"RANK": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
+        with mock.patch.dict(os.environ, half), mock.patch.object(sys, "argv", ["firkin.tune", f"{HERE}/small_script.py:build"]):
+            with contextlib.redirect_stderr(io.StringIO()) as lines, self.assertRaises(SystemExit) as ended:
+                main()
+        self.assertEqual(ended.exception.code, 2)
+        self.assertRegex(lines.getvalue(), "^firkin: .* WORLD_SIZE expected, but not set; expected RANK, .* as torchrun sets them\n$")
+
+    @on_ranks(2)
+    def test_a_folder_that_cannot_be_written_is_refused_before_anything_is_tuned(self):
+        main = runpy.run_module("firkin.tune", run_name="command line")["main"]
+        words = ["firkin.tune", f"{HERE}/small_script.py:build", "--out", "/dev/null/out"]
+        with mock.patch.object(sys, "argv", words), mock.patch("firkin.tune", side_effect=AssertionError("tuned")):
+            with contextlib.redirect_stderr(io.StringIO()) as lines:
+                self.assertEqual(main(), 2)
+        said = "firkin: --out /dev/null/out: /dev/null is not a folder\n"
+        self.assertEqual(lines.getvalue(), said if os.environ["RANK"] == "0" else "")
+
     def test_the_name_stays_the_function(self):
         importlib.import_module("firkin.tune")
         self.assertEqual((firkin.tune.__name__, callable(firkin.tune)), ("tune", True))
