@@ -151,16 +151,6 @@ std::vector<int64_t> sliced_sizes(std::vector<int64_t> sizes, int64_t ranks, at:
   return sizes;
 }
 
-AllReduceSamples samples_of(const std::vector<AllReduceSeries>& series) {
-  AllReduceSamples samples;
-  for (const AllReduceSeries& size : series) {
-    samples.bytes.push_back(size.bytes);
-    samples.isolated_s.push_back(size.isolated_s);
-    samples.gap_s.push_back(size.gap_s);
-  }
-  return samples;
-}
-
 int64_t chunk_count(int64_t elements, int64_t chunk_bytes) {
   const int64_t chunk_elements = chunk_bytes / kFloatBytes;
   const int64_t count = elements / chunk_elements + (elements % chunk_elements != 0 ? 1 : 0);

@@ -42,8 +42,6 @@ std::vector<int64_t> sliced_sizes(std::vector<int64_t> sizes, int64_t ranks, at:
 
 inline constexpr int64_t kBuffersOfACollective = 3;  // itself, what is received, and the transport's copy
 
-AllReduceSamples samples_of(const std::vector<AllReduceSeries>& series);  // for a results.json
-
 // ---- A fixed amount of data in chunks, all in flight together: Figures 2a and 2b of the PyTorch
 // DDP paper (Li et al., VLDB 2020), and the gap curve g(x) of the performance model.
 //

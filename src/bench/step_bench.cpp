@@ -342,16 +342,12 @@ std::vector<SettingSteps> measure_steps(const ProcessGroup& group, Workload& wor
 StepConfiguration measured_configuration(const ModelDescription& model, const std::vector<StepSetting>& settings,
                                          const std::vector<SettingSteps>& steps, const std::vector<StepMemory>& memory, int world_size) {
   const BlockFit fit = fit_blocks(series_of(steps));
-  StepConfiguration measured{.model = model};
+  StepConfiguration measured{.model = model, .samples = samples_of(steps)};
   for (size_t i = 0; i < settings.size(); ++i) {
     StrategyRow& row = measured.strategies.emplace_back(row_of(settings[i], steps, fit, i, model, world_size));
     row.peak_memory_bytes = memory[i].peak_bytes;
     row.memory_between_steps_bytes = memory[i].between_steps_bytes;
     add_ratio_to_torch(settings, steps, i, row);
-    measured.samples.step_s.push_back(steps[i].step_s);
-    measured.samples.comm_s.push_back(steps[i].comm_s);
-    measured.samples.communication_s.push_back(steps[i].communication_s);
-    measured.samples.raw_step_s_by_rank.push_back(steps[i].raw_step_s);
   }
   return measured;
 }

@@ -36,7 +36,11 @@ void run_rank(const AllReduceFlags& flags, const std::vector<int64_t>& sizes, co
   const std::vector<AllReduceSeries> series =
       measure("measuring all-reduce", {.sizes = sizes, .seconds = flags.sizes.seconds, .seed = flags.common.seed}, group);
   results.allreduce = allreduce_table(series, group.world());
-  results.allreduce_samples = samples_of(series);
+  for (const AllReduceSeries& size : series) {
+    results.samples["bytes"].push_back(size.bytes);
+    results.samples["isolated_s"].push_back(size.isolated_s);
+    results.samples["gap_s"].push_back(size.gap_s);
+  }
   if (group.rank != 0) return;
   finish(flags.common, results, {{"allreduce.csv", allreduce_csv(results.allreduce)}}, series);
 }
@@ -65,7 +69,7 @@ void run_rank(const CollectivesFlags& flags, const std::vector<int64_t>& sizes, 
                                                       group);
   if (group.rank != 0) return;
   results.collectives = collective_rows(series, group.world());
-  for (const AllReduceSeries& one : series) results.collective_samples_s.push_back(one.isolated_s);
+  for (const AllReduceSeries& one : series) results.samples["seconds"].push_back(one.isolated_s);
   finish(flags.common, results, {}, series);
 }
 
@@ -97,7 +101,7 @@ void run_rank(const ChunksFlags& flags, const std::vector<int64_t>& chunk_bytes,
   if (group.rank != 0) return;
   results.elements = flags.elements;
   results.chunks = chunk_rows(points, group.size);
-  for (const ChunksPoint& point : points) results.chunk_totals_s.push_back(point.total_s);
+  for (const ChunksPoint& point : points) results.samples["total_s"].push_back(point.total_s);
   finish(flags.common, results, {}, points, "");
 }
 

@@ -44,19 +44,6 @@ void add_strategies(const Tuning& tuning, const BlockFit& fit, Results& results)
   }
 }
 
-void add_step_samples(const Tuning& tuning, Results& results) {
-  StepSamples samples;
-  samples.calibration_step_s = series_of(tuning.calibration);
-  samples.race_step_s = series_of(tuning.race);
-  for (const SettingSteps& setting : tuning.gain) {
-    samples.settings.push_back(setting.name);
-    samples.step_s.push_back(setting.step_s);
-    if (!setting.comm_s.empty()) samples.comm_s.push_back(setting.comm_s);
-    if (!setting.raw_step_s.empty()) samples.raw_step_s_by_rank.push_back(setting.raw_step_s);
-  }
-  results.step_samples = std::move(samples);
-}
-
 PairedRatio gain_over(const SettingSteps& setting, const SettingSteps& other) {
   return paired_ratio(setting.step_s, other.step_s);
 }
@@ -86,6 +73,19 @@ void add_answer(const Tuning& tuning, const BlockFit& fit, Results& results) {
 
 }  // namespace
 
+nlohmann::json samples_of(std::span<const SettingSteps> settings) {
+  nlohmann::json samples = {{"step_s", series_of(settings)}};
+  const auto add_if_any = [&samples](const char* name, const auto& times) {
+    if (!times.empty()) samples[name].push_back(times);
+  };
+  for (const SettingSteps& setting : settings) {
+    add_if_any("comm_s", setting.comm_s);
+    add_if_any("communication_s", setting.communication_s);
+    add_if_any("raw_step_s_by_rank", setting.raw_step_s);
+  }
+  return samples;
+}
+
 void add_sections(const Tuning& tuning, Results& results) {
   results.complete = tuning.complete;
   results.notes.insert(results.notes.end(), tuning.notes.begin(), tuning.notes.end());
@@ -106,7 +106,10 @@ void add_sections(const Tuning& tuning, Results& results) {
   const BlockFit fit = fit_blocks(series_of(tuning.gain));
   if (!tuning.compared.empty()) results.curve = curve_rows(tuning.compared, std::span(fit).last(tuning.compared.size()));
   add_strategies(tuning, fit, results);
-  add_step_samples(tuning, results);
+  results.samples = samples_of(tuning.gain);
+  for (const SettingSteps& setting : tuning.gain) results.samples["settings"].push_back(setting.name);
+  results.samples["calibration_step_s"] = series_of(tuning.calibration);
+  results.samples["race_step_s"] = series_of(tuning.race);
   if (tuning.complete) add_answer(tuning, fit, results);
 }
 

@@ -8,8 +8,9 @@
 //   value_from_json<CurveRow>(document, "")       // the row again, or a complaint that names what is wrong
 //   table_of(rows, kFirstTable, "By cap");  // for the terminal
 //
-// A member is a number, a text, an interval, another struct with a table, or a list or an optional of these. An
-// optional may be absent from JSON; so may a list, which is empty then. All others must be there.
+// A member is a number, a text, an interval, another struct with a table, or a list or an optional of these; or JSON
+// that is passed on as it is. An optional may be absent from JSON; so may a list, which is empty then, and JSON that is
+// passed on. All others must be there.
 #pragma once
 
 #include <algorithm>
@@ -112,6 +113,10 @@ constexpr bool is_list<std::vector<T>> = true;
 template <class T>
 constexpr bool is_interval = std::is_same_v<T, Interval> || std::is_same_v<T, std::optional<Interval>>;
 
+// JSON that is only passed on.
+template <class T>
+constexpr bool is_raw = std::is_same_v<T, nlohmann::json>;
+
 // The unit of a value if the field names none: a count, a number or a text.
 template <class T>
 constexpr Unit unit_of() {
@@ -190,7 +195,7 @@ namespace field_details {
 
 template <class T>
 constexpr bool has_fields =
-    std::is_class_v<T> && !is_optional<T> && !is_list<T> && !std::is_same_v<T, Interval> && !std::is_same_v<T, std::string>;
+    std::is_class_v<T> && !is_optional<T> && !is_list<T> && !is_raw<T> && !std::is_same_v<T, Interval> && !std::is_same_v<T, std::string>;
 
 // Whether a value can be a cell of a table.
 template <class T>
@@ -320,7 +325,7 @@ void read_object(const JsonFields& fields, Row& row) {
     if (const nlohmann::json* value = fields.find(field.key))
       return take(value_from_json<T>(*value, fields.path_of(field.key), field.unit));
     if ((field.shown & kDefault) != 0) return;
-    const bool may_be_absent = is_optional<T> || is_list<T> || std::is_same_v<T, Interval> || (field.shown & kIfAny) != 0;
+    const bool may_be_absent = is_optional<T> || is_list<T> || is_raw<T> || std::is_same_v<T, Interval> || (field.shown & kIfAny) != 0;
     if (!may_be_absent || (field.shown & kRequired) != 0) fields.fail(field.key, "missing", expected_of<T>(field.unit));
     if constexpr (std::is_same_v<T, Interval>) return take(kUnbounded);
     take(T());
@@ -347,6 +352,8 @@ T value_from_json(const nlohmann::json& value, const std::string& path, Unit uni
       list.push_back(value_from_json<typename T::value_type>(one, element_path(path, list.size()), unit));
     }
     return list;
+  } else if constexpr (is_raw<T>) {
+    return value;
   } else {
     return read_plain(value, path, unit, T());
   }

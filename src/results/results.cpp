@@ -59,20 +59,11 @@ constexpr auto kFields<StrategyRow> = std::tuple(
     Field("ratio_to_torch_ci", &StrategyRow::ratio_to_torch_ci, Unit::kRatio, kSecondTable | kPage));
 
 template <>
-constexpr auto kFields<StepSamples> = std::tuple(Field("settings", &StepSamples::settings, kIfAny), Field("step_s", &StepSamples::step_s),
-                                                 Field("comm_s", &StepSamples::comm_s, kIfAny),
-                                                 Field("communication_s", &StepSamples::communication_s, kIfAny),
-                                                 Field("calibration_step_s", &StepSamples::calibration_step_s, kIfAny),
-                                                 Field("race_step_s", &StepSamples::race_step_s, kIfAny),
-                                                 Field("raw_step_s_by_rank", &StepSamples::raw_step_s_by_rank, kIfAny));
-
-template <>
-constexpr auto kFields<StepConfiguration> = std::tuple(
-    Field("model", &StepConfiguration::model), Field("status", &StepConfiguration::status, kDefault),
-    Field("reason", &StepConfiguration::reason), Field("strategies", &StepConfiguration::strategies, kIfAny),
-    Field(
-        "samples", +[](const StepConfiguration& row) { return row.strategies.empty() ? std::nullopt : std::optional(row.samples); },
-        +[](StepConfiguration& row, const std::optional<StepSamples>& samples) { row.samples = samples.value_or(StepSamples()); }));
+constexpr auto kFields<StepConfiguration> = std::tuple(Field("model", &StepConfiguration::model),
+                                                       Field("status", &StepConfiguration::status, kDefault),
+                                                       Field("reason", &StepConfiguration::reason),
+                                                       Field("strategies", &StepConfiguration::strategies, kIfAny),
+                                                       Field("samples", &StepConfiguration::samples));
 
 // ---- The answer of `firkin tune`.
 
@@ -192,11 +183,6 @@ constexpr auto kFields<AllReduceRow> = std::tuple(
     Field("calls_per_sample", &AllReduceRow::calls_per_sample, kHidden), Field("wrong", &AllReduceRow::wrong, "#wrong"));
 
 template <>
-constexpr auto kFields<AllReduceSamples> = std::tuple(Field("bytes", &AllReduceSamples::bytes),
-                                                      Field("isolated_s", &AllReduceSamples::isolated_s),
-                                                      Field("gap_s", &AllReduceSamples::gap_s));
-
-template <>
 constexpr auto kFields<ChunksRow> =
     std::tuple(Field("chunk_bytes", &ChunksRow::chunk_bytes, Unit::kBytes, "chunk"),
                Field(
@@ -308,7 +294,7 @@ constexpr auto kFields<TraceRow> = std::tuple(
     Field("", overlapped_share, Unit::kShare, "overlapped", kTables), Field("", exposed_of_first, Unit::kDifference, "exposed", kTables),
     Field("ranks", &TraceRow::ranks, kIfAny), Field("timeline", &TraceRow::timeline, kRequired));
 
-// ---- All of it. What the document's samples belong to depends on the command.
+// ---- All of it.
 
 template <>
 constexpr auto kFields<Results> = std::tuple(
@@ -322,8 +308,7 @@ constexpr auto kFields<Results> = std::tuple(
     Field("ordered_over_best_cap", &Results::ordered_over_best_cap), Field("sharded", &Results::sharded),
     Field("sharded_over_best_cap", &Results::sharded_over_best_cap), Field("chunks", &Results::chunks, kIfAny),
     Field("collectives", &Results::collectives, kIfAny), Field("configurations", &Results::configurations, kIfAny),
-    Field("traces", &Results::traces, kIfAny), Field("samples.total_s", &Results::chunk_totals_s, kIfAny),
-    Field("samples.seconds", &Results::collective_samples_s, kIfAny));
+    Field("traces", &Results::traces, kIfAny), Field("samples", &Results::samples));
 
 namespace {
 
@@ -350,8 +335,6 @@ json results_json(const Results& results) {
   write_object(results, document);
   if (results.prediction) write_object(*results.prediction, document);
   if (results.layers) write_object(*results.layers, document);
-  if (results.step_samples) document["samples"] = json_of(*results.step_samples);
-  if (results.allreduce_samples) document["samples"] = json_of(*results.allreduce_samples);
   return document;
 }
 
@@ -375,13 +358,7 @@ Results results_from_json(const json& document) {
   std::ranges::stable_sort(results.allreduce, {}, [](const AllReduceRow& row) { return std::pair(row.world_size, row.bytes); });
   std::ranges::stable_sort(results.curve, {}, &CurveRow::cap_mib);
   std::ranges::stable_sort(results.dense_curve, {}, &CurveRow::cap_mib);
-  if (command == "bench-layers") {
-    read_object(fields, results.layers.emplace());
-  } else if (command == "bench-allreduce") {
-    results.allreduce_samples = fields.maybe<AllReduceSamples>("samples");
-  } else if (command != "bench-chunks" && command != "bench-collectives") {
-    results.step_samples = fields.maybe<StepSamples>("samples");
-  }
+  if (command == "bench-layers") read_object(fields, results.layers.emplace());
   return results;
 }
 

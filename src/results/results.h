@@ -60,24 +60,18 @@ struct StrategyRow {
   std::optional<Interval> ratio_to_torch_ci = {};
 };
 
-// Raw times in seconds; [setting][block], the last [setting][step][rank].
-struct StepSamples {
-  std::vector<std::string> settings = {};
-  std::vector<std::vector<double>> step_s = {}, comm_s = {}, communication_s = {};
-  // Steps of `none` and of the runs for the calibration, in blocks of their own.
-  std::vector<std::vector<double>> calibration_step_s = {};
-  std::vector<std::vector<double>> race_step_s = {};  // for the raced caps, in blocks of their own
-  std::vector<std::vector<std::vector<double>>> raw_step_s_by_rank = {};
-};
-
 // One model and shape of `firkin bench step`.
 struct StepConfiguration {
   ModelDescription model;
   std::string status = "measured";  // or "out of memory"
   std::optional<std::string> reason = {};
   std::vector<StrategyRow> strategies = {};
-  StepSamples samples = {};
+  nlohmann::json samples = {};  // of its steps, as of Results
 };
+
+// Raw times of settings that ran in the same blocks, as the samples of a result: [setting][block], and of raw steps
+// [setting][step][rank].
+nlohmann::json samples_of(std::span<const SettingSteps> settings);
 
 std::string setting_name(const StrategyRow& row);  // "bucketed 2.38 MiB"
 
@@ -95,14 +89,7 @@ struct CalibrationSection {
   Calibration fit;
 };
 
-// ---- All-reduces: one of each size, and a fixed amount of data in chunks.
-
-// Every sample of `firkin bench allreduce`, size by size, in the order measured. Seconds per call.
-struct AllReduceSamples {
-  std::vector<int64_t> bytes = {};
-  std::vector<std::vector<double>> isolated_s = {};
-  std::vector<std::vector<double>> gap_s = {};
-};
+// ---- A fixed amount of data in chunks.
 
 // One chunk size of `firkin bench chunks`: the same data in `calls` all-reduces that are under way together. Seconds.
 struct ChunksRow {
@@ -187,15 +174,12 @@ struct Results {
   std::optional<PairedRatio> ordered_over_best_cap = {};  // the best cap is the chosen one
   std::optional<PredictedSharded> sharded = {};           // its periods are whole steps
   std::optional<PairedRatio> sharded_over_best_cap = {};  // if it was measured
-  std::optional<StepSamples> step_samples = {};
-  std::vector<std::string> notes = {};  // what else a reader has to know
+  std::vector<std::string> notes = {};                    // what else a reader has to know
+  nlohmann::json samples = {};                            // every single time, in seconds, for readers of the file (docs/results.md)
   // bench allreduce, chunks, collectives, layers, step; trace
-  std::optional<AllReduceSamples> allreduce_samples = {};
   std::optional<int64_t> elements = {};  // float32, of all chunks together
   std::vector<ChunksRow> chunks = {};
-  std::vector<std::vector<double>> chunk_totals_s = {};  // [chunk size][sample]
   std::vector<CollectiveRow> collectives = {};
-  std::vector<std::vector<double>> collective_samples_s = {};  // [row][sample]
   std::optional<LayersSection> layers = {};
   std::vector<StepConfiguration> configurations = {};
   std::vector<TraceRow> traces = {};

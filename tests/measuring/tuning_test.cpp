@@ -167,7 +167,7 @@ TEST(Tuning, OfCapsThatAreComparedTheCurveIsTheirs) {
   std::vector<std::string> names;
   for (const StrategyRow& row : results.strategies) names.push_back(row.strategy);
   EXPECT_THAT(names, ElementsAre("none", "naive", "torch default"));
-  EXPECT_EQ(results.step_samples->settings.size(), 5u);
+  EXPECT_EQ(results.samples["settings"].size(), 5u);
 }
 
 TEST(Tuning, WhatIsNotMeasuredYetHasNoSection) {
