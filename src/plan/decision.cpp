@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <bit>
 #include <cmath>
 #include <limits>
@@ -26,11 +25,6 @@ namespace {
 constexpr double kNoDifference = 1e-3;  // as a share of a step: a smaller gain is not worth a bucket
 constexpr double kNoise = 0.03;         // expected of a block, as a share of a step, before any is measured
 constexpr double kNoiseBlocks = 4;      // how many blocks this expectation counts as
-
-// Indexed by Outcome.
-constexpr std::array<std::string_view, 7> kOutcomes = {
-    "gain",          "gain not shown", "default not measured", "same buckets as the default", "communication hidden", "nothing to gain",
-    "default faster"};
 
 // What blocks say about the caps relative to one another: the means over the caps are 0.
 struct Measured {
@@ -282,16 +276,6 @@ std::vector<PredictedCap> caps_to_race(const StepModel& model, const CapOptions&
   }
   std::ranges::sort(chosen, {}, &PredictedCap::cap_bytes);
   return chosen;
-}
-
-std::string_view name_of(Outcome outcome) {
-  return kOutcomes.at(static_cast<size_t>(outcome));
-}
-
-std::optional<Outcome> outcome_named(std::string_view name) {
-  const auto found = std::ranges::find(kOutcomes, name);
-  if (found == kOutcomes.end()) return std::nullopt;
-  return static_cast<Outcome>(found - kOutcomes.begin());
 }
 
 bool keeps_default(Outcome outcome) {

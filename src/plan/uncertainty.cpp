@@ -225,11 +225,6 @@ const UniformCap& CapOdds::least_regret() const {
   return caps_.plans[with_fewest_buckets(regret, limit, [&](size_t cap) { return caps_.plans[cap].plan.buckets.size(); })];
 }
 
-std::string name_of(Influence influence) {
-  constexpr std::array kNames = {"total bytes", "latency", "bandwidth", "backward time", "contention"};
-  return kNames.at(static_cast<size_t>(influence));
-}
-
 ScaledInputs scale_inputs(const ScaledInputs& inputs, Influence influence, double factor) {
   if (!std::isfinite(factor) || factor <= 0) throw InputError(fmt::format("a sensitivity factor is {}; expected more than 0", factor));
   ScaledInputs scaled = inputs;

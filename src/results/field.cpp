@@ -1,6 +1,7 @@
 #include "results/field.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <limits>
@@ -246,6 +247,12 @@ bool read_plain(const json& value, const std::string& path, Unit, bool) {
 std::string read_plain(const json& value, const std::string& path, Unit, const std::string&) {
   if (!value.is_string()) fail_at(path, described(value), "a string");
   return value.get<std::string>();
+}
+
+size_t read_index(const json& value, const std::string& path, std::span<const std::string_view> names) {
+  const auto found = value.is_string() ? std::ranges::find(names, value.get_ref<const std::string&>()) : names.end();
+  if (found == names.end()) fail_at(path, described(value), fmt::format("one of {}", fmt::join(names, ", ")));
+  return static_cast<size_t>(found - names.begin());
 }
 
 // None for an interval without an end (from too few samples): there is nothing to show.

@@ -8,9 +8,9 @@
 //   value_from_json<CurveRow>(document, "")       // the row again, or a complaint that names what is wrong
 //   table_of(rows, kFirstTable, "By cap");  // for the terminal
 //
-// A member is a number, a text, an interval, another struct with a table, or a list or an optional of these; or JSON
-// that is passed on as it is. An optional may be absent from JSON; so may a list, which is empty then, and JSON that is
-// passed on. All others must be there.
+// A member is a number, a text, an enumeration with names, an interval, another struct with a table, or a list or an
+// optional of these; or JSON that is passed on as it is. An optional may be absent from JSON; so may a list, which is
+// empty then, and JSON that is passed on. All others must be there.
 #pragma once
 
 #include <algorithm>
@@ -18,7 +18,9 @@
 #include <cstdint>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <span>
 #include <string>
+#include <string_view>
 #include <tuple>
 #include <type_traits>
 #include <utility>
@@ -125,20 +127,19 @@ constexpr Unit unit_of() {
   return std::is_same_v<T, double> ? Unit::kPlain : Unit::kText;
 }
 
-// One field: a data member, or two functions of the row. Without `set`, a computed field is written and shown but never
-// read. Without a key, it is only shown; a struct's fields then join those of the row. The key "samples.step_s" means
-// "step_s" of an object "samples". The default title is the key in words, for an interval "95 % interval".
+// One field: a data member, or a function of the row, which is written and shown but never read. Without a key, it is
+// only shown; a struct's fields then join those of the row. The key "samples.step_s" means "step_s" of an object
+// "samples". The default title is the key in words, for an interval "95 % interval".
 template <class Row, class T>
 struct Field {
   const char* key;  // in JSON
   T Row::*member = nullptr;
   T (*get)(const Row&) = nullptr;
-  void (*set)(Row&, const T&) = nullptr;
   Unit unit = unit_of<T>();
   const char* title = nullptr;  // the title of a column or a fact
   unsigned shown = kTables;
 
-  // how: any of `set`, `unit`, `title` and `shown`.
+  // how: any of `unit`, `title` and `shown`.
   template <class... How>
   constexpr Field(const char* name, T Row::*place, How... how) : key(name), member(place) {
     (say(how), ...);
@@ -147,7 +148,6 @@ struct Field {
   constexpr Field(const char* name, T (*value)(const Row&), How... how) : key(name), get(value) {
     (say(how), ...);
   }
-  constexpr void say(void (*take)(Row&, const T&)) { set = take; }
   constexpr void say(Unit meaning) { unit = meaning; }
   constexpr void say(const char* heading) { title = heading; }
   constexpr void say(unsigned places) { shown = places; }
@@ -159,6 +159,10 @@ struct Field {
 // The table of a struct: a tuple of Field, which may be those of its base, too.
 template <class T>
 constexpr auto kFields = nullptr;
+
+// What an enumeration's values are in JSON: a std::array of names, in their order.
+template <class T>
+constexpr auto kNames = nullptr;
 
 // A view of one JSON object, which must outlive it. Null (any number that is not finite) counts as absent. Throws
 // InputError: "results: PATH: PROBLEM; expected EXPECTED".
@@ -224,18 +228,16 @@ double read_plain(const nlohmann::json& value, const std::string& path, Unit uni
 int64_t read_plain(const nlohmann::json& value, const std::string& path, Unit unit, int64_t);
 bool read_plain(const nlohmann::json& value, const std::string& path, Unit unit, bool);
 std::string read_plain(const nlohmann::json& value, const std::string& path, Unit unit, const std::string&);
+size_t read_index(const nlohmann::json& value, const std::string& path, std::span<const std::string_view> names);
 std::optional<Interval> read_interval(const nlohmann::json& value, const std::string& path);
 void require_array(const nlohmann::json& value, const std::string& path);
 std::string element_path(const std::string& path, size_t i);
-
-// What an absent interval reads as.
-inline constexpr Interval kUnbounded{0, HUGE_VAL};
 
 // "a positive number", "a string": what a value of the type must be.
 std::string expected_number(Unit unit);
 template <class T>
 std::string expected_of(Unit unit) {
-  if constexpr (std::is_same_v<T, std::string>) return "a string";
+  if constexpr (std::is_same_v<T, std::string> || std::is_enum_v<T>) return "a string";
   if constexpr (std::is_same_v<T, bool>) return "true or false";
   if constexpr (std::is_same_v<T, int64_t>) return "an integer";
   if constexpr (std::is_same_v<T, double>) return expected_number(unit);
@@ -271,6 +273,8 @@ nlohmann::json json_of(const T& value, Unit unit = Unit::kPlain) {
     return list;
   } else if constexpr (std::is_same_v<T, Interval>) {
     return json_of_interval(value);
+  } else if constexpr (std::is_enum_v<T>) {
+    return kNames<T>.at(static_cast<size_t>(value));
   } else {
     if constexpr (std::is_arithmetic_v<T>) {
       if (unit == Unit::kBytesAsMib) return mib(static_cast<double>(value));
@@ -306,29 +310,16 @@ template <class Row>
 void read_object(const JsonFields& fields, Row& row) {
   using namespace field_details;
   for_each_field<Row>([&]<class Owner, class T>(const Field<Owner, T>& field) {
-    if (!field.member && !field.set) return;
-    const auto take = [&](T value) {
-      if (field.member) {
-        row.*field.member = std::move(value);
-      } else {
-        field.set(row, value);
-      }
-    };
+    if (!field.member) return;
+    T& member = row.*field.member;
     if (*field.key == '\0') {
-      if constexpr (has_fields<T>) {
-        T value = field.value_in(row);
-        read_object(fields, value);
-        take(std::move(value));
-      }
-      return;
+      if constexpr (has_fields<T>) read_object(fields, member);
+    } else if (const nlohmann::json* value = fields.find(field.key)) {
+      member = value_from_json<T>(*value, fields.path_of(field.key), field.unit);
+    } else {
+      const bool may_be_absent = is_optional<T> || is_list<T> || is_raw<T> || (field.shown & (kIfAny | kDefault)) != 0;
+      if (!may_be_absent || (field.shown & kRequired) != 0) fields.fail(field.key, "missing", expected_of<T>(field.unit));
     }
-    if (const nlohmann::json* value = fields.find(field.key))
-      return take(value_from_json<T>(*value, fields.path_of(field.key), field.unit));
-    if ((field.shown & kDefault) != 0) return;
-    const bool may_be_absent = is_optional<T> || is_list<T> || is_raw<T> || std::is_same_v<T, Interval> || (field.shown & kIfAny) != 0;
-    if (!may_be_absent || (field.shown & kRequired) != 0) fields.fail(field.key, "missing", expected_of<T>(field.unit));
-    if constexpr (std::is_same_v<T, Interval>) return take(kUnbounded);
-    take(T());
   });
 }
 
@@ -342,7 +333,7 @@ T value_from_json(const nlohmann::json& value, const std::string& path, Unit uni
   } else if constexpr (std::is_same_v<T, std::optional<Interval>>) {
     return read_interval(value, path);
   } else if constexpr (std::is_same_v<T, Interval>) {
-    return read_interval(value, path).value_or(kUnbounded);
+    return read_interval(value, path).value_or(Interval{0, HUGE_VAL});
   } else if constexpr (is_optional<T>) {
     return value_from_json<typename T::value_type>(value, path, unit);
   } else if constexpr (is_list<T>) {
@@ -352,6 +343,8 @@ T value_from_json(const nlohmann::json& value, const std::string& path, Unit uni
       list.push_back(value_from_json<typename T::value_type>(one, element_path(path, list.size()), unit));
     }
     return list;
+  } else if constexpr (std::is_enum_v<T>) {
+    return static_cast<T>(read_index(value, path, kNames<T>));
   } else if constexpr (is_raw<T>) {
     return value;
   } else {

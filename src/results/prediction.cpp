@@ -75,32 +75,24 @@ constexpr auto kFields<PredictedPlan> = std::tuple(Field(kBackwardKey, &Predicte
 
 namespace {
 
-std::string influence_name(Influence influence) {
-  return std::string(name_of(influence));
-}
-
 // What it costs to keep the cap that is best at factor 1, as a fraction.
 double cost_of_keeping(const SensitivityPoint& point) {
   return std::max(0.0, point.kept_backward_s / point.best.time_s - 1);
 }
 
-void take_influence(SensitivityPoint& point, const std::string& name) {
-  const auto found = std::ranges::find(kInfluences, name, influence_name);
-  if (found == kInfluences.end()) throw InputError(fmt::format("results: influence: \"{}\"; expected \"latency\", or another input", name));
-  point.influence = *found;
-}
-
 }  // namespace
 
 template <>
-constexpr auto kFields<SensitivityPoint> =
-    std::tuple(Field(
-                   "influence", +[](const SensitivityPoint& row) { return influence_name(row.influence); }, take_influence),
-               Field("factor", &SensitivityPoint::factor), Field("", &SensitivityPoint::best),
-               Field("within_1_percent_from_mib", &SensitivityPoint::near_low_bytes, Unit::kBytesAsMib, "within 1 % from", kPage),
-               Field("within_1_percent_to_mib", &SensitivityPoint::near_high_bytes, Unit::kBytesAsMib, "to MiB", kPage),
-               Field("kept_backward_s", &SensitivityPoint::kept_backward_s, Unit::kSeconds, kHidden),
-               Field("", cost_of_keeping, Unit::kChange, "keep cap", kTables));
+constexpr std::array<std::string_view, kInfluences.size()> kNames<Influence> = {"total bytes", "latency", "bandwidth", "backward time",
+                                                                                "contention"};
+
+template <>
+constexpr auto kFields<SensitivityPoint> = std::tuple(
+    Field("influence", &SensitivityPoint::influence), Field("factor", &SensitivityPoint::factor), Field("", &SensitivityPoint::best),
+    Field("within_1_percent_from_mib", &SensitivityPoint::near_low_bytes, Unit::kBytesAsMib, "within 1 % from", kPage),
+    Field("within_1_percent_to_mib", &SensitivityPoint::near_high_bytes, Unit::kBytesAsMib, "to MiB", kPage),
+    Field("kept_backward_s", &SensitivityPoint::kept_backward_s, Unit::kSeconds, kHidden),
+    Field("", cost_of_keeping, Unit::kChange, "keep cap", kTables));
 
 // ---- The strategy `ordered`.
 

@@ -72,21 +72,18 @@ constexpr auto kFields<PairedRatio> = std::tuple(Field("ratio", &PairedRatio::ra
                                                  Field("ratio_ci", &PairedRatio::interval, Unit::kRatio));
 
 template <>
-constexpr auto kFields<Decision> =
-    std::tuple(Field(
-                   "outcome", +[](const Decision& decision) { return std::string(name_of(decision.outcome)); },
-                   +[](Decision& decision, const std::string& name) {
-                     const std::optional<Outcome> outcome = outcome_named(name);
-                     if (!outcome)
-                       throw InputError(fmt::format("results: decision.outcome: '{}'; expected an outcome of firkin tune", name));
-                     decision.outcome = *outcome;
-                   }),
-               Field(kCapKey, &Decision::cap_mib, Unit::kMib), Field("lowest_cap_mib", &Decision::lowest_cap_mib, Unit::kMib),
-               Field("highest_cap_mib", &Decision::highest_cap_mib, Unit::kMib),
-               Field("predicted_s", &Decision::predicted_s, Unit::kSeconds), Field("measured_s", &Decision::measured_s, Unit::kSeconds),
-               Field("predicted_to_default", &Decision::predicted_to_default, Unit::kRatio), Field("over_default", &Decision::over_default),
-               Field("expected_regret", &Decision::expected_regret), Field("tied_mib", &Decision::tied_mib, Unit::kMib),
-               Field("level", &Decision::level, Unit::kRatio), Field("options", &Decision::options));
+constexpr std::array<std::string_view, 7> kNames<Outcome> = {
+    "gain",          "gain not shown", "default not measured", "same buckets as the default", "communication hidden", "nothing to gain",
+    "default faster"};
+
+template <>
+constexpr auto kFields<Decision> = std::tuple(
+    Field("outcome", &Decision::outcome), Field(kCapKey, &Decision::cap_mib, Unit::kMib),
+    Field("lowest_cap_mib", &Decision::lowest_cap_mib, Unit::kMib), Field("highest_cap_mib", &Decision::highest_cap_mib, Unit::kMib),
+    Field("predicted_s", &Decision::predicted_s, Unit::kSeconds), Field("measured_s", &Decision::measured_s, Unit::kSeconds),
+    Field("predicted_to_default", &Decision::predicted_to_default, Unit::kRatio), Field("over_default", &Decision::over_default),
+    Field("expected_regret", &Decision::expected_regret), Field("tied_mib", &Decision::tied_mib, Unit::kMib),
+    Field("level", &Decision::level, Unit::kRatio), Field("options", &Decision::options));
 
 namespace {
 
@@ -114,11 +111,8 @@ constexpr auto kFields<CalibrationSection> = std::tuple(Field("", &CalibrationSe
 // ---- Gradient-ready times.
 
 template <>
-constexpr auto kFields<TensorProfile> =
-    std::tuple(Field(kBackwardKey, &TensorProfile::backward_s, Unit::kSeconds),
-               Field(
-                   "forward_s", +[](const TensorProfile& row) { return row.knows_forward() ? std::optional(row.forward_s) : std::nullopt; },
-                   +[](TensorProfile& row, const std::optional<double>& seconds) { row.forward_s = seconds.value_or(0); }));
+constexpr auto kFields<TensorProfile> = std::tuple(Field(kBackwardKey, &TensorProfile::backward_s, Unit::kSeconds),
+                                                   Field("forward_s", &TensorProfile::forward_s, kIfAny));
 
 static void write_object(const TensorProfile& profile, json& object) {
   write_object<>(profile, object);

@@ -30,6 +30,20 @@ TEST(Results, AMissingSectionOrFieldOfTuneIsNamed) {
   EXPECT_THROW(results_from_json(json::array()), InputError);
 }
 
+TEST(Results, AnOutcomeIsWrittenAndReadByItsName) {
+  Results results = results_from_json(tune_document());
+  for (const Outcome outcome : {Outcome::kGain, Outcome::kNotShown, Outcome::kNotMeasured, Outcome::kSameBuckets, Outcome::kHidden,
+                                Outcome::kNothingToGain, Outcome::kDefaultFaster}) {
+    results.decision->outcome = outcome;
+    EXPECT_EQ(results_from_json(results_json(results)).decision->outcome, outcome);
+  }
+  EXPECT_EQ(results_json(results)["decision"]["outcome"], "default faster");
+  json document = tune_document();
+  document["decision"]["outcome"] = "better";
+  EXPECT_THAT([&] { results_from_json(document); },
+              ThrowsMessage<InputError>(HasSubstr("decision.outcome: \"better\"; expected one of gain, gain not shown, ")));
+}
+
 TEST(Results, EveryLayerHasSamples) {
   Results results;
   results.run = begin_head("bench-layers");

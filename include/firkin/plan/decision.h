@@ -15,7 +15,6 @@
 #include <optional>
 #include <span>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "firkin/plan/bucket_plan.h"
@@ -122,10 +121,6 @@ enum class Outcome {
   kNothingToGain,  // by the measurement; and the prediction gives no reason to measure more
   kDefaultFaster,  // by an interval that excludes 1
 };
-
-// In results.json: "gain", "gain not shown", ...
-std::string_view name_of(Outcome outcome);
-std::optional<Outcome> outcome_named(std::string_view name);
 
 // Whether the advice is to keep PyTorch's default: for all outcomes but the first three.
 bool keeps_default(Outcome outcome);

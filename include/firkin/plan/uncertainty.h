@@ -3,13 +3,12 @@
 //   const CapOdds odds(profile, with_model_errors({}, {.costs = costs}), {.rule = CapRule::kAtMost});
 //   odds.least_regret().caps;  // the caps to use without knowing which draw is true
 //   for (const SensitivityPoint& p : sensitivity_table(profile, costs, {.rule = CapRule::kAtMost}))
-//     fmt::print("{} x {}: best cap {}\n", name_of(p.influence), p.factor, format_bytes(p.best.cap_bytes));
+//     fmt::print("{} x {}: best cap {}\n", static_cast<int>(p.influence), p.factor, p.best.cap_bytes);
 #pragma once
 
 #include <array>
 #include <cstdint>
 #include <optional>
-#include <string>
 #include <string_view>
 #include <vector>
 
@@ -136,7 +135,6 @@ enum class Influence {
 
 inline constexpr std::array kInfluences = {Influence::kTotalBytes, Influence::kLatency, Influence::kBandwidth, Influence::kBackward,
                                            Influence::kContention};
-std::string name_of(Influence influence);  // "total bytes", "latency", "bandwidth", "backward time", "contention"
 
 // The inputs of a simulation with one of them multiplied by `factor` (more than 0).
 struct ScaledInputs {
