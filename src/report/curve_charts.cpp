@@ -85,13 +85,6 @@ json marked(const std::string& name, double cap_mib, double time_s) {
   return json::array({mark});
 }
 
-json chosen_cap(const Results& results) {
-  if (!results.decision) return json::array();
-  const Decision& decision = *results.decision;
-  const std::optional<double>& seconds = decision.predicted_s ? decision.predicted_s : decision.measured_s;
-  return seconds ? marked("chosen", decision.cap_mib, *seconds) : json::array();
-}
-
 // The strategies without a cap. One too far from the curve would flatten it and is put into words instead.
 struct Levels {
   json lines = json::array();
@@ -121,9 +114,8 @@ std::string curve_summary(const std::vector<CurveRow>& rows, const Results& resu
   std::string text =
       fmt::format("Step time over bucket caps from {} to {} MiB.", display_cap(rows.front().cap_mib), display_cap(rows.back().cap_mib));
   if (!results.decision) return text;
-  if (const auto& predicted_s = results.decision->predicted_s)
-    text += fmt::format(" Chosen: {} MiB, predicted at {}.", display_cap(results.decision->cap_mib), display_seconds(*predicted_s));
-  return text + fmt::format(" Measured best: {} MiB at {}.", display_cap(results.best_measured->cap_mib),
+  return text + fmt::format(" Chosen: {} MiB, predicted at {}. Measured best: {} MiB at {}.", display_cap(results.decision->cap_mib),
+                            display_seconds(results.decision->predicted_s), display_cap(results.best_measured->cap_mib),
                             display_seconds(*results.best_measured->measured_s));
 }
 
@@ -156,8 +148,9 @@ std::optional<Chart> curve_chart(const Results& results) {
   const std::vector<CurveRow>& line = results.dense_curve.empty() ? results.curve : results.dense_curve;
   const json measured = measured_points(results);
   const Levels levels = place_levels(results.strategies, times);
-  json spec = filled_chart(
-      "curve", {{"predicted", predicted_points(line)}, {"measured", measured}, {"levels", levels.lines}, {"best", chosen_cap(results)}});
+  const json best = results.decision ? marked("chosen", results.decision->cap_mib, results.decision->predicted_s) : json::array();
+  json spec =
+      filled_chart("curve", {{"predicted", predicted_points(line)}, {"measured", measured}, {"levels", levels.lines}, {"best", best}});
   set_time_axis(spec, times, "step time");
   if (measured.empty()) set_param(spec, "key", {"predicted"});
   return Chart{"curve", std::string("Step time over bucket size: predicted") + (measured.empty() ? "" : " and measured"),

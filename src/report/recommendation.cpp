@@ -152,15 +152,10 @@ std::string place_on_the_map(int64_t gradient_bytes, double backward_s, const Al
 
 std::vector<std::string> tune_lead(const Results& results) {
   const Decision& decision = *results.decision;
-  std::string sure = fmt::format("With {} MiB", exact_cap(decision.cap_mib));
-  if (decision.predicted_s) sure += fmt::format(" the model predicts {} per step", display_seconds(*decision.predicted_s));
-  if (decision.measured_s) sure += fmt::format("; {} was measured", display_seconds(*decision.measured_s));
-  sure += ".";
-  if (decision.expected_regret) {
-    sure += fmt::format(" It is expected to cost at most {} over the best raced cap.", display_percent(*decision.expected_regret));
-  }
-  if (decision.lowest_cap_mib) sure += " " + same_buckets(*decision.lowest_cap_mib, decision.highest_cap_mib);
-  std::vector<std::string> lead = {sure};
+  std::vector<std::string> lead = {fmt::format(
+      "With {} MiB the model predicts {} per step; {} was measured. It is expected to cost at most {} over the best raced cap. {}",
+      exact_cap(decision.cap_mib), display_seconds(decision.predicted_s), display_seconds(decision.measured_s),
+      display_percent(decision.expected_regret), same_buckets(decision.lowest_cap_mib, decision.highest_cap_mib))};
   if (results.sharded) lead.push_back(sharded_text(*results.sharded, results.sharded_over_best_cap));
   if (results.profile && results.alpha_beta) {
     const TensorProfile& profile = results.profile->tensors;

@@ -133,7 +133,7 @@ TEST(Tuning, TheChoiceItsGainTheSectionsAndTheWordsSayTheSame) {
     const Decision& section = *results.decision;
     EXPECT_EQ(section.outcome, each.outcome);
     EXPECT_EQ(section.cap_mib, mib(choice_of(tuning).cap_bytes));
-    EXPECT_NEAR(section.measured_s.value(), each.chosen_s, 0.01 * each.chosen_s);
+    EXPECT_NEAR(section.measured_s, each.chosen_s, 0.01 * each.chosen_s);
     EXPECT_EQ(section.over_default->ratio, tuning.decision.over_default->ratio);
     EXPECT_NEAR(section.over_default->ratio, each.chosen_s / each.default_s, 0.02);
     EXPECT_THAT(results_in_text(results), HasSubstr(each.words));
@@ -163,7 +163,7 @@ TEST(Tuning, OfCapsThatAreComparedTheCurveIsTheirs) {
   const Results results = sections_of(tuning);
   ASSERT_EQ(results.curve.size(), 2u);
   EXPECT_EQ(results.curve[1].cap_mib, 64);
-  EXPECT_NEAR(results.decision->measured_s.value(), 0.31, 0.01);
+  EXPECT_NEAR(results.decision->measured_s, 0.31, 0.01);
   std::vector<std::string> names;
   for (const StrategyRow& row : results.strategies) names.push_back(row.strategy);
   EXPECT_THAT(names, ElementsAre("none", "naive", "torch default"));

@@ -143,7 +143,8 @@ TEST(Report, WhereTheMeasurementDoesNotShowWhatWasPredictedTheMeasuredFigureCome
 TEST(Report, TheCardOfATuningHoldsOnlyWhatHelpsToAct) {
   Results results = tune_results();
   results.notes = {"what was noticed on the way"};
-  results.decision->lowest_cap_mib = results.decision->highest_cap_mib = 0.75;
+  results.decision->lowest_cap_mib = 0.75;
+  results.decision->highest_cap_mib = 0.75;
   const std::string text = results_in_text(results), page = render_report(results);
   EXPECT_THAT(text, StartsWith(summarize(results).heading.substr(0, 20)));
   EXPECT_THAT(text, HasSubstr("\n  paste   DistributedDataParallel(model"));

@@ -65,7 +65,7 @@ TEST(TuneModule, GivesOptionsToTrainWithAndPutsTheModuleBack) {
     EXPECT_EQ(tuning.options.cap.cap_bytes, tuning.cap_bytes);
     const auto chosen = [&](const TunedCap& cap) { return cap.cap_bytes == tuning.cap_bytes; };
     EXPECT_EQ(std::ranges::count_if(tuning.curve, chosen), 1);
-    EXPECT_GE(tuning.decision.expected_regret.value(), 0);
+    EXPECT_GE(tuning.decision.expected_regret, 0);
     EXPECT_EQ(tuning.profile.tensors.names.size(), own.net->parameters().size());
     EXPECT_GT(tuning.profile.bare_backward_s, 0);
     const bool keeps = keeps_default(tuning.decision.outcome);

@@ -142,12 +142,12 @@ struct DecisionInputs {
 // What to set, and what that gains; as in a results.json. Caps are in MiB, times in seconds per step.
 struct Decision {
   Outcome outcome = Outcome::kNotMeasured;
-  double cap_mib = 0;
-  std::optional<double> lowest_cap_mib = {}, highest_cap_mib = {};  // the caps with the same buckets; none: no bound
-  std::optional<double> predicted_s = {}, measured_s = {};
+  double cap_mib = 0, lowest_cap_mib = 0;
+  std::optional<double> highest_cap_mib = {};  // with the same buckets, as the lowest; none: no bound
+  double predicted_s = 0, measured_s = 0;
   std::optional<double> predicted_to_default = {};  // step with the cap over step with the default
   std::optional<PairedRatio> over_default = {};     // the same, measured by the confirmation
-  std::optional<double> expected_regret = {};       // Standing::expected_regret
+  double expected_regret = 0;                       // Standing::expected_regret
   std::vector<double> tied_mib = {};                // caps that the measurement cannot tell apart from it, with it
   // A step without communication, confirmed over predicted. Far from 1, the machine's speed has changed and predicted
   // times may be off by that factor; comparisons within blocks are not affected.
