@@ -1,4 +1,4 @@
-// What firkin.tune needs of firkin._core: schedules of all-reduces and steps, and measuring/phases.h over settings of
+// What firkin.tune needs of firkin._core: schedules of all-reduces and steps, and measuring/tuning.h over settings of
 // PyTorch's DistributedDataParallel.
 #include <fmt/format.h>
 #include <nanobind/nanobind.h>
@@ -21,7 +21,7 @@
 #include "firkin/plan/decision.h"
 #include "firkin/stats/estimates.h"
 #include "measuring/allreduce_schedule.h"
-#include "measuring/phases.h"
+#include "measuring/tuning.h"
 #include "measuring/steps.h"
 #include "results/results.h"
 
@@ -173,7 +173,7 @@ void bind_tuning(nb::module_& module) {
       "seconds"_a = usual.seconds, "lists"_a = true, "calibrations"_a = usual.calibrations,
       "calibration_blocks"_a = pair_of(usual.calibration_blocks), "raced"_a = usual.raced, "race_blocks"_a = pair_of(usual.race_blocks),
       "gain_blocks"_a = pair_of(usual.gain_blocks), "smallest_cap_mib"_a = 0.0, "caps_mib"_a = std::vector<double>{},
-      "The phases of firkin.tune in which steps are measured (src/measuring/phases.h). Collective.\n\n"
+      "The phases of firkin.tune in which steps are measured (src/measuring/tuning.h). Collective.\n\n"
       "measure(phase, settings, fewest, most, seconds, is_enough): runs settings in blocks and returns seconds, [setting][block]. A\n"
       "setting: its name, the tensors per bucket that are expected, arguments of DistributedDataParallel. is_enough(so_far) is to be\n"
       "asked after each block. elapsed_s(): since the tuning began. of_rank_0(list): rank 0's list. lists: whether\n"

@@ -4,8 +4,8 @@
 
 #include <algorithm>
 #include <cmath>
-#include <span>
 #include <stdexcept>
+#include <utility>
 
 #include "firkin/base/units.h"
 #include "firkin/plan/ordered_plan.h"
@@ -22,34 +22,21 @@ BucketPlan default_plan(const Tuning& tuning) {
   return assign_buckets(tuning.profile.tensors.bytes, kTorchDefaultCaps);
 }
 
-BucketPlan plan_under(const Tuning& tuning, int64_t cap_bytes) {
-  return assign_buckets(tuning.profile.tensors.bytes, with_cap(tuning.rule, cap_bytes));
-}
-
-void note_what_was_calibrated_on(Tuning& tuning) {
-  const auto check = [&](const std::string& name, const BucketPlan& plan) {
-    if (!calibrated_on(tuning.calibration_plans, plan)) return;
-    tuning.notes.push_back(
-        fmt::format("the model was also calibrated on the buckets of {}, so their step does not test the prediction", name));
-  };
-  for (const PredictedCap& cap : tuning.compared.empty() ? tuning.raced : tuning.compared) {
-    check(format_bytes(cap.cap_bytes), plan_under(tuning, cap.cap_bytes));
-  }
-  if (find_setting(tuning.gain, kTorchDefaultName) != nullptr) check("PyTorch's default", default_plan(tuning));
-}
-
-// Notes if a step takes longer or shorter than during the calibration.
-void note_level(Tuning& tuning) {
-  constexpr double kFar = 0.05;
-  const double level = tuning.decision.level.value_or(1);
-  if (std::abs(level - 1) < kFar) return;
-  tuning.notes.push_back(fmt::format(
-      "a step without communication took {:.0f} % {} than when the model was calibrated: predicted times may be off by up to about that "
-      "much; what was compared in the same blocks is not affected",
-      100 * std::abs(level - 1), level > 1 ? "longer" : "less"));
+// The fitted model, which refers to `tuning`.
+StepModel model_of(const Tuning& tuning) {
+  return {.profile = tuning.profile.tensors,
+          .costs = tuning.costs.value(),
+          .simulation = tuning.fit.options,
+          .none_step_s = tuning.none_step_s,
+          .bare_backward_s = bare_backward_s(tuning),
+          .residual = tuning.fit.residual};
 }
 
 }  // namespace
+
+const PredictedCap& choice_of(const Tuning& tuning) {
+  return tuning.raced.at(tuning.standing.choice);
+}
 
 const SettingSteps* find_setting(const std::vector<SettingSteps>& settings, std::string_view name) {
   const auto found = std::ranges::find(settings, name, &SettingSteps::name);
@@ -76,89 +63,238 @@ std::optional<double> predicted_step_s(const Tuning& tuning, const SettingSteps&
   return std::nullopt;
 }
 
-std::string cap_setting_name(int64_t cap_bytes) {
-  return fmt::format("bucketed {}", format_bytes(cap_bytes));
-}
+// ---- The phases.
 
-std::vector<BucketPlan> plans_to_calibrate_on(const TensorProfile& profile, const CapOptions& rule) {
-  const size_t tensors = profile.bytes.size();
-  return calibration_plans(profile.bytes, rule,
-                           {one_tensor_per_bucket(tensors), one_bucket(tensors), assign_buckets(profile.bytes, kTorchDefaultCaps)});
-}
+namespace {
 
-void calibrate(Tuning& tuning) {
-  if (tuning.calibration.size() != tuning.calibration_plans.size() + 1)
-    throw std::invalid_argument("a calibration on other steps than its plans'");
-  const TensorProfile& profile = tuning.profile.tensors;
-  const CommCosts alone = comm_costs(tuning.allreduce, tuning.world_size);
-  tuning.none_step_s = fit_blocks(series_of(tuning.calibration))[0].median;
-  std::vector<MeasuredRun> runs;
-  for (size_t i = 0; i < tuning.calibration_plans.size(); ++i) {
-    const double to_none = paired_ratio(tuning.calibration[i + 1].step_s, tuning.calibration[0].step_s).ratio;
-    const double end_s = bare_backward_s(tuning) + tuning.none_step_s * (to_none - 1);
-    runs.push_back({.plan = tuning.calibration_plans[i], .end_s = std::max(end_s, 1e-9)});
+// The share of the time that may have passed when a phase ends.
+constexpr double kCalibrated = 0.4, kRaced = 0.6, kOrderedRaced = 0.7, kAll = 1;
+
+class Phases {
+ public:
+  Phases(const PhaseOptions& options, const StepMeter& meter, Tuning& tuning) : options_(options), meter_(meter), tuning_(tuning) {}
+
+  void run() {
+    calibrate_on_steps();
+    race_caps();
+    if (options_.compare) compare_caps();
+    if (options_.ordered) race_ordered();
+    if (options_.sharded) choose_sharded();
+    measure_gain();
+    decide_on_gain();
+    note_what_was_calibrated_on();
+    note_level();
+    tuning_.complete = true;
   }
-  tuning.fit = calibrate(profile, alone, runs);
-  tuning.costs = calibrated(alone, tuning.fit);
-  const int64_t smallest = default_caps(profile.bytes, tuning.rule).front();
-  tuning.dense_curve = predict_steps(model_of(tuning), tuning.rule, dense_caps(smallest, profile.total_bytes()));
-}
 
-StepModel model_of(const Tuning& tuning) {
-  return {.profile = tuning.profile.tensors,
-          .costs = tuning.costs.value(),
-          .simulation = tuning.fit.options,
-          .none_step_s = tuning.none_step_s,
-          .bare_backward_s = bare_backward_s(tuning),
-          .residual = tuning.fit.residual};
-}
-
-void choose_race(Tuning& tuning, RaceOptions options) {
-  options.most_buckets = most_calibrated_buckets(tuning.calibration_plans);
-  tuning.raced = caps_to_race(model_of(tuning), tuning.rule, options);
-}
-
-bool is_clear(Tuning& tuning) {
-  tuning.standing = weigh(tuning.raced, series_of(tuning.race));
-  return firkin::is_clear(tuning.standing, tuning.race.at(0).step_s.size());
-}
-
-const PredictedCap& choice_of(const Tuning& tuning) {
-  return tuning.raced.at(tuning.standing.choice);
-}
-
-void tune_sharded(Tuning& tuning, const TrainedMemory& trained) {
-  const StepModel model = model_of(tuning);
-  const ShardedSearch search = {.ranks = tuning.world_size,
-                                .rule = tuning.rule,
-                                .search = {.most_buckets = most_calibrated_buckets(tuning.calibration_plans),
-                                           .simulation = with_agreement(model.simulation, model.costs)}};
-  const ShardedCosts costs = tuning.collectives.empty()
-                                 ? halves_of(*tuning.costs)
-                                 : calibrated(sharded_costs(tuning.collectives), *tuning.costs, tuning.fit.latency_factor);
-  PredictedSharded sharded = predict_sharded(model.profile, costs, search, 0, trained);
-  sharded.halves = tuning.collectives.empty();
-  sharded.bound_s = step_of_period(model, sharded.bound_s);
-  sharded.period_s = step_of_period(model, sharded.period_s);
-  sharded.bucketed_period_s = choice_of(tuning).time_s;
-  if (tuning.ordered) sharded.gain_over_ordered = 1 - sharded.period_s / predict_ordered_step(model, *tuning.ordered);
-  tuning.sharded = sharded;
-}
-
-void decide(Tuning& tuning) {
-  DecisionInputs inputs{.caps = tuning.raced, .standing = tuning.standing};
-  inputs.confirmation = {.none_s = tuning.gain.at(0).step_s, .default_s = {}, .choice_s = chosen_setting(tuning).step_s};
-  if (const SettingSteps* by_default = find_setting(tuning.gain, kTorchDefaultName)) {
-    inputs.confirmation.default_s = by_default->step_s;
-    inputs.default_predicted_s = predicted_step_s(tuning, *by_default);
-    for (const PredictedCap& cap : tuning.raced) {
-      inputs.as_default.push_back(plan_under(tuning, cap.cap_bytes) == default_plan(tuning));
+ private:
+  // Prefers plans that neither a cap nor PyTorch's default makes, nor the two ends of the scale.
+  void calibrate_on_steps() {
+    constexpr size_t kMost = 4;  // one more than the numbers to be determined
+    const size_t count = tensors().bytes.size();
+    std::vector<TunedSetting> possible;
+    for (const BucketPlan& plan :
+         calibration_plans(tensors().bytes, tuning_.rule, {one_tensor_per_bucket(count), one_bucket(count), default_plan(tuning_)})) {
+      if (meter_.is_possible(plan)) possible.push_back({fmt::format("planned, {} buckets", plan.buckets.size()), "planned", plan});
     }
+    for (const int64_t parts : {24, 12, 6, 3}) {
+      if (possible.size() < kMost) possible.push_back(by_cap(std::max(tensors().total_bytes() / parts, options_.smallest_cap_bytes)));
+    }
+    std::vector<TunedSetting> settings = {none()};
+    const size_t every = kMost / options_.calibrations;
+    for (size_t i = every - 1; i < possible.size(); i += every) {
+      settings.push_back(possible[i]);
+      tuning_.calibration_plans.push_back(possible[i].plan);
+    }
+    tuning_.calibration = measure("calibrating", settings, options_.calibration_blocks, kCalibrated);
+    fit_model();
+    meter_.tell();
   }
-  tuning.decision = decide(inputs, tuning.none_step_s);
-  note_what_was_calibrated_on(tuning);
-  note_level(tuning);
-  tuning.complete = true;
+
+  void fit_model() {
+    const CommCosts alone = comm_costs(tuning_.allreduce, tuning_.world_size);
+    tuning_.none_step_s = fit_blocks(series_of(tuning_.calibration))[0].median;
+    std::vector<MeasuredRun> runs;
+    for (size_t i = 0; i < tuning_.calibration_plans.size(); ++i) {
+      const double to_none = paired_ratio(tuning_.calibration[i + 1].step_s, tuning_.calibration[0].step_s).ratio;
+      const double end_s = bare_backward_s(tuning_) + tuning_.none_step_s * (to_none - 1);
+      runs.push_back({.plan = tuning_.calibration_plans[i], .end_s = std::max(end_s, 1e-9)});
+    }
+    tuning_.fit = calibrate(tensors(), alone, runs);
+    tuning_.costs = calibrated(alone, tuning_.fit);
+    const int64_t smallest = default_caps(tensors().bytes, tuning_.rule).front();
+    tuning_.dense_curve = predict_steps(model_of(tuning_), tuning_.rule, dense_caps(smallest, tensors().total_bytes()));
+  }
+
+  // No cap makes more buckets than were calibrated on.
+  void race_caps() {
+    RaceOptions race = {.count = options_.raced, .most_buckets = most_buckets(), .smallest_cap_bytes = options_.smallest_cap_bytes};
+    if (!options_.compare) race.wanted = options_.caps;
+    tuning_.raced = caps_to_race(model_of(tuning_), tuning_.rule, race);
+    std::vector<int64_t> caps;
+    for (const PredictedCap& cap : tuning_.raced) caps.push_back(cap.cap_bytes);
+    if (const std::vector<int64_t> agreed = meter_.of_rank_0(caps); agreed != caps) {
+      tuning_.raced = predict_steps(model_of(tuning_), tuning_.rule, agreed);
+    }
+    std::vector<TunedSetting> settings;
+    for (const PredictedCap& cap : tuning_.raced) settings.push_back(by_cap(cap.cap_bytes));
+    const auto is_decided = [&](const std::vector<SettingSteps>& so_far) {
+      tuning_.race = so_far;
+      tuning_.standing = weigh(tuning_.raced, series_of(so_far));
+      return of_rank_0(is_clear(tuning_.standing, so_far.at(0).step_s.size()) ? 1 : 0) == 1;
+    };
+    is_decided(measure("racing the best caps", settings, options_.race_blocks, kRaced, is_decided));
+    tuning_.standing.choice = static_cast<size_t>(of_rank_0(static_cast<int64_t>(tuning_.standing.choice)));
+    meter_.tell();
+  }
+
+  void compare_caps() {
+    const std::vector<int64_t>& sizes = tensors().bytes;
+    auto [caps, notes] = distinct_caps(options_.caps.empty() ? default_caps(sizes, tuning_.rule) : options_.caps, sizes, tuning_.rule);
+    tuning_.notes.insert(tuning_.notes.end(), notes.begin(), notes.end());
+    add_cap(caps, choice_of(tuning_).cap_bytes, sizes, tuning_.rule);
+    tuning_.compared = predict_steps(model_of(tuning_), tuning_.rule, caps);
+  }
+
+  // A short race chooses the plan: ready times come from steps without communication, too coarse to tell close plans
+  // apart.
+  void race_ordered() {
+    std::vector<BucketPlan> candidates = ordered_candidates(model_of(tuning_), most_buckets());
+    candidates.resize(static_cast<size_t>(of_rank_0(std::ssize(candidates))), candidates.back());
+    std::vector<TunedSetting> settings;
+    for (BucketPlan& plan : candidates) {
+      plan = of_rank_0(plan);
+      settings.push_back({kOrderedName, kOrderedName, plan});
+    }
+    size_t fastest = 0;
+    if (candidates.size() > 1 && meter_.elapsed_s() <= kRaced * options_.seconds) {
+      const std::vector<SettingSteps> race = measure("racing ordered's buckets", settings, {.fewest = 1, .most = 3}, kOrderedRaced);
+      const auto typical_s = [](const SettingSteps& each) { return median(each.step_s); };
+      fastest = static_cast<size_t>(std::ranges::min_element(race, {}, typical_s) - race.begin());
+    }
+    tuning_.ordered = candidates[fastest];
+  }
+
+  // Its collectives are calibrated like the all-reduce.
+  void choose_sharded() {
+    tuning_.collectives = meter_.measure_collectives();
+    const bool is_measured = !tuning_.collectives.empty();
+    const StepModel model = model_of(tuning_);
+    const ShardedSearch search = {.ranks = tuning_.world_size,
+                                  .rule = tuning_.rule,
+                                  .search = {.most_buckets = most_buckets(), .simulation = with_agreement(model.simulation, model.costs)}};
+    const ShardedCosts costs =
+        is_measured ? calibrated(sharded_costs(tuning_.collectives), model.costs, tuning_.fit.latency_factor) : halves_of(model.costs);
+    PredictedSharded sharded = predict_sharded(model.profile, costs, search, 0, *options_.sharded);
+    sharded.halves = !is_measured;
+    sharded.bound_s = step_of_period(model, sharded.bound_s);
+    sharded.period_s = step_of_period(model, sharded.period_s);
+    sharded.bucketed_period_s = choice_of(tuning_).time_s;
+    if (tuning_.ordered) sharded.gain_over_ordered = 1 - sharded.period_s / predict_ordered_step(model, *tuning_.ordered);
+    sharded.cap_bytes = of_rank_0(sharded.cap_bytes);
+    tuning_.sharded = sharded;
+  }
+
+  std::vector<TunedSetting> gain_settings() const {
+    std::vector<TunedSetting> settings = {none()};  // first: others are compared with it
+    for (const char* name : {"naive", "flat", "overlap"}) {
+      if (options_.compare) settings.push_back({name, name});
+    }
+    settings.push_back({kTorchDefaultName, "torch", default_plan(tuning_)});
+    if (tuning_.ordered) settings.push_back({kOrderedName, kOrderedName, *tuning_.ordered});
+    if (options_.measures_sharded) {
+      settings.push_back(by_cap(tuning_.sharded->cap_bytes));
+      settings.back().name = settings.back().strategy = kShardedName;
+    }
+    for (const PredictedCap& cap : tuning_.compared) settings.push_back(by_cap(cap.cap_bytes));
+    if (tuning_.compared.empty()) {
+      settings.push_back(by_cap(choice_of(tuning_).cap_bytes));
+      settings.back().name = kChosenCapName;
+    }
+    return settings;
+  }
+
+  // Measures the gain, and what it is to be compared with, in steps that had no part in the choice.
+  void measure_gain() {
+    const auto most = static_cast<size_t>(options_.gain_blocks.most);
+    const size_t every = std::max<size_t>(most / 10, 1);  // often enough to lose little, seldom enough to cost nothing
+    tuning_.gain = measure("measuring the gain", gain_settings(), options_.gain_blocks, kAll, [&](const std::vector<SettingSteps>& so_far) {
+      const size_t done = so_far[0].step_s.size();
+      if (done == most || (done > 1 && done % every != 0)) return false;
+      tuning_.gain = so_far;
+      meter_.tell();
+      return false;
+    });
+  }
+
+  void decide_on_gain() {
+    DecisionInputs inputs{.caps = tuning_.raced, .standing = tuning_.standing};
+    inputs.confirmation = {.none_s = tuning_.gain.at(0).step_s, .default_s = {}, .choice_s = chosen_setting(tuning_).step_s};
+    if (const SettingSteps* by_default = find_setting(tuning_.gain, kTorchDefaultName)) {
+      inputs.confirmation.default_s = by_default->step_s;
+      inputs.default_predicted_s = predicted_step_s(tuning_, *by_default);
+      for (const PredictedCap& cap : tuning_.raced) inputs.as_default.push_back(by_cap(cap.cap_bytes).plan == default_plan(tuning_));
+    }
+    tuning_.decision = decide(inputs, tuning_.none_step_s);
+  }
+
+  void note_what_was_calibrated_on() {
+    const auto check = [&](const std::string& name, const BucketPlan& plan) {
+      if (!calibrated_on(tuning_.calibration_plans, plan)) return;
+      tuning_.notes.push_back(
+          fmt::format("the model was also calibrated on the buckets of {}, so their step does not test the prediction", name));
+    };
+    for (const PredictedCap& cap : tuning_.compared.empty() ? tuning_.raced : tuning_.compared) {
+      check(format_bytes(cap.cap_bytes), by_cap(cap.cap_bytes).plan);
+    }
+    if (find_setting(tuning_.gain, kTorchDefaultName) != nullptr) check("PyTorch's default", default_plan(tuning_));
+  }
+
+  // Notes if a step takes longer or shorter than during the calibration.
+  void note_level() {
+    constexpr double kFar = 0.05;
+    const double level = tuning_.decision.level.value_or(1);
+    if (std::abs(level - 1) < kFar) return;
+    tuning_.notes.push_back(fmt::format(
+        "a step without communication took {:.0f} % {} than when the model was calibrated: predicted times may be off by up to about that "
+        "much; what was compared in the same blocks is not affected",
+        100 * std::abs(level - 1), level > 1 ? "longer" : "less"));
+  }
+
+  static TunedSetting none() { return {"none", "none"}; }
+  TunedSetting by_cap(int64_t cap_bytes) const {
+    return {fmt::format("bucketed {}", format_bytes(cap_bytes)), "bucketed",
+            assign_buckets(tensors().bytes, with_cap(tuning_.rule, cap_bytes)), cap_bytes};
+  }
+
+  std::vector<SettingSteps> measure(
+      const std::string& phase, const std::vector<TunedSetting>& settings, PhaseOptions::Blocks blocks, double share,
+      const std::function<bool(const std::vector<SettingSteps>&)>& is_enough = [](const auto& /*so_far*/) { return false; }) const {
+    const double seconds = share * options_.seconds - meter_.elapsed_s();
+    return meter_.measure(phase, settings, {.fewest = blocks.fewest, .most = blocks.most, .seconds = seconds}, is_enough);
+  }
+
+  int64_t of_rank_0(int64_t value) const { return meter_.of_rank_0({value})[0]; }
+  BucketPlan of_rank_0(const BucketPlan& plan) const {
+    std::vector<int64_t> counts;
+    for (const Bucket& bucket : plan.buckets) counts.push_back(bucket.count);
+    BucketPlan agreed = plan_of_counts(meter_.of_rank_0(std::move(counts)));
+    agreed.launch_order = meter_.of_rank_0(plan.launch_order);
+    return agreed;
+  }
+
+  const TensorProfile& tensors() const { return tuning_.profile.tensors; }
+  int64_t most_buckets() const { return most_calibrated_buckets(tuning_.calibration_plans); }
+
+  const PhaseOptions& options_;
+  const StepMeter& meter_;
+  Tuning& tuning_;
+};
+
+}  // namespace
+
+void run_phases(const PhaseOptions& options, const StepMeter& meter, Tuning& tuning) {
+  Phases(options, meter, tuning).run();
 }
 
 }  // namespace firkin

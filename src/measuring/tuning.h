@@ -1,18 +1,17 @@
-// Decides what a tuning measures next and what it chooses. `firkin tune`, firkin::tune() and firkin.tune() put measured
-// steps into one struct; add_sections() of results/results.h turns it into a results.json.
+// A tuning in phases: calibration, race, gain. They decide which training steps to measure, in how many blocks, and
+// what follows. `firkin tune`, firkin::tune() and firkin.tune() only run the steps; add_sections() of
+// results/results.h turns the outcome into a results.json.
 //
-//   Tuning tuning{.profile = profile, .allreduce = table, .world_size = 2};
-//   tuning.calibration = measured;                   // none, then plans_to_calibrate_on()
-//   calibrate(tuning);
-//   choose_race(tuning);                             // tuning.raced: the few caps with the best predictions
-//   do tuning.race = measured; while (!is_clear(tuning));  // one more block of steps, with each of them
-//   tuning.gain = measured;                          // none, PyTorch's default, the chosen cap, in blocks of their own
-//   decide(tuning);
+//   Tuning tuning;  // with profile, allreduce and world_size
+//   run_phases({.seconds = 150}, {.measure = run_in_blocks, .elapsed_s = clock, .of_rank_0 = broadcast}, tuning);
+//   choice_of(tuning).cap_bytes;
 //
-// Measures nothing. Deterministic. Not thread-safe for one struct.
+// No clock of its own. Collective if its callbacks are. Deterministic. Not thread-safe for one struct.
 #pragma once
 
 #include <cstdint>
+#include <functional>
+#include <limits>
 #include <optional>
 #include <span>
 #include <string>
@@ -52,7 +51,7 @@ struct Tuning {
   // then the chosen cap or, if caps are compared, these.
   std::vector<SettingSteps> gain;
 
-  // The results of calibrate(), choose_race() and decide().
+  // The results.
   Calibration fit;
   std::optional<CommCosts> costs;             // calibrated
   double none_step_s = 0;                     // the median in the blocks of the calibration
@@ -66,32 +65,8 @@ struct Tuning {
   bool complete = false;
 };
 
-// Plans to calibrate on that neither a cap nor PyTorch's default makes, nor the two ends of the scale.
-std::vector<BucketPlan> plans_to_calibrate_on(const TensorProfile& profile, const CapOptions& rule);
-
-// The names of further settings in `gain`.
-std::string cap_setting_name(int64_t cap_bytes);
-
-// Fits the model to `calibration`. Throws InputError as calibrate() of plan/, and std::invalid_argument unless there is
-// one setting more than plans.
-void calibrate(Tuning& tuning);
-
-// The fitted model, after calibrate(). Refers to `tuning`.
-StepModel model_of(const Tuning& tuning);
-
-// Sets `raced`: caps that make no more buckets than were calibrated on.
-void choose_race(Tuning& tuning, RaceOptions options = {});
-
-// Whether the race is decided, so that no further block is needed. Keeps the leading cap in `standing`; call it after
-// the last block too.
-bool is_clear(Tuning& tuning);
-
-// The leading cap, after is_clear().
+// The leading cap, after the race.
 const PredictedCap& choice_of(const Tuning& tuning);
-
-// After is_clear(): sets `sharded`, from `collectives`, calibrated like the all-reduce. `trained`: as for
-// predict_sharded().
-void tune_sharded(Tuning& tuning, const TrainedMemory& trained);
 
 // The setting of this name, or null; the settings of `gain` for the caps of `compared`; the one for the chosen cap,
 // which throws std::invalid_argument if it was not measured.
@@ -102,8 +77,56 @@ const SettingSteps& chosen_setting(const Tuning& tuning);
 // The prediction for a setting of `gain` that is no cap of the curve.
 std::optional<double> predicted_step_s(const Tuning& tuning, const SettingSteps& setting);
 
-// Once `gain` is measured: sets what the choice is worth, and notes what does not test the model and changes of the
-// machine. Throws std::invalid_argument as decide() of plan/, and if the chosen cap was not measured.
-void decide(Tuning& tuning);
+// ---- The phases.
+
+// One way to synchronise gradients.
+struct TunedSetting {
+  std::string name;
+  std::string strategy;
+  BucketPlan plan = {};                   // the buckets that are expected, if anything is sent in buckets of known sizes
+  std::optional<int64_t> cap_bytes = {};  // the cap that makes them
+};
+
+struct PhaseOptions {
+  struct Blocks {
+    int fewest = 3;
+    int most = 10;
+  };
+
+  // For the whole tuning, from its beginning. Phases end when their share of it has passed, after the fewest blocks.
+  double seconds = std::numeric_limits<double>::infinity();
+  Blocks calibration_blocks = {}, race_blocks = {}, gain_blocks = {};
+  size_t calibrations = 4;             // settings to calibrate on, 4 or 2
+  size_t raced = RaceOptions().count;  // caps, at most
+  std::vector<int64_t> caps = {};      // raced whatever their prediction; with `compare` the caps of the comparison
+  int64_t smallest_cap_bytes = 1;
+  bool compare = false;                       // measure naive, flat, overlap and caps of all sizes too
+  bool ordered = false;                       // measure the strategy ordered too
+  std::optional<TrainedMemory> sharded = {};  // consider the strategy sharded too, with this memory
+  bool measures_sharded = false;
+};
+
+// How a front end measures.
+struct StepMeter {
+  using Steps = std::vector<SettingSteps>;  // one per setting, in the same blocks
+
+  // Runs the settings in blocks. is_enough: to be asked after each block, on every rank.
+  std::function<Steps(const std::string& phase, const std::vector<TunedSetting>& settings, const StepBlocks& blocks,
+                      const std::function<bool(const Steps& so_far)>& is_enough)>
+      measure;
+  std::function<double()> elapsed_s;  // since the tuning began; the same on every rank
+  // Rank 0's list, on every rank: libraries that round differently must not choose differently.
+  std::function<std::vector<int64_t>(std::vector<int64_t>)> of_rank_0;
+  // Whether steps can have these buckets; calibration plans that are not possible are replaced by caps.
+  std::function<bool(const BucketPlan&)> is_possible = [](const BucketPlan& /*plan*/) { return true; };
+  // The collectives of the strategy sharded, if that is considered; none: each takes half the time of an all-reduce.
+  std::function<std::vector<CollectiveRow>()> measure_collectives = [] { return std::vector<CollectiveRow>(); };
+  // Called with intermediate results: after the calibration, after the race, and up to a dozen times during the gain.
+  std::function<void()> tell = [] {};
+};
+
+// Fills `tuning`, which must have profile, allreduce and world_size, up to its decision. Throws what calibrate() and
+// decide() of plan/ throw, and what the meter does.
+void run_phases(const PhaseOptions& options, const StepMeter& meter, Tuning& tuning);
 
 }  // namespace firkin

@@ -1,4 +1,4 @@
-// Takes the measurements of a tuning: a profile, all-reduces, and the steps that measuring/phases.h
+// Takes the measurements of a tuning: a profile, all-reduces, and the steps that measuring/tuning.h
 // asks for and draws conclusions from.
 #pragma once
 
@@ -10,7 +10,7 @@
 #include "bench/step_bench.h"
 #include "firkin/comm/process_group.h"
 #include "firkin/plan/bucket_plan.h"
-#include "measuring/phases.h"
+#include "measuring/tuning.h"
 #include "results/results.h"
 #include "workload/workload.h"
 

@@ -3,7 +3,6 @@
 
 #include "../test.h"
 #include "firkin/base/units.h"
-#include "measuring/phases.h"
 #include "report/report.h"
 
 namespace firkin {
@@ -50,32 +49,50 @@ double step_s(const BucketPlan& plan, const TensorProfile& tensors) {
   return 0.2 - 0.12 + end_s;
 }
 
-Tuning calibrated_tuning() {
-  Tuning tuning = twelve_tensors();
-  tuning.calibration_plans = plans_to_calibrate_on(tuning.profile.tensors, tuning.rule);
-  tuning.calibration = {blocks_of("none", 0.2, 0)};
-  for (const BucketPlan& plan : tuning.calibration_plans) {
-    tuning.calibration.push_back(blocks_of("plan", step_s(plan, tuning.profile.tensors), std::ssize(plan.buckets)));
-  }
-  calibrate(tuning);
-  return tuning;
-}
+// Seconds of a step where they are not the model's: of the first raced cap and the others, and of the gain, by
+// strategy.
+struct Times {
+  std::optional<double> first_raced_s = {}, other_raced_s = {};
+  std::map<std::string, double> gain_s = {};
+};
 
-// The first of the raced caps takes first_s, the others others_s.
-Tuning raced_tuning(double first_s, double others_s) {
-  Tuning tuning = calibrated_tuning();
-  choose_race(tuning);
-  for (const PredictedCap& cap : tuning.raced) {
-    tuning.race.push_back(blocks_of(cap_setting_name(cap.cap_bytes), tuning.race.empty() ? first_s : others_s, cap.buckets));
-  }
-  is_clear(tuning);
-  return tuning;
+struct Asked {
+  std::string phase;
+  std::vector<std::string> settings;
+  double seconds = 0;
+  bool is_enough = false;
+};
+
+// Runs the phases over steps that take as long as the model or `times` has it; ten seconds a phase.
+std::vector<Asked> run(const PhaseOptions& options, Tuning& tuning, StepMeter meter = {}, const Times& times = {}) {
+  std::vector<Asked> asked;
+  meter.elapsed_s = [&] { return 10.0 * static_cast<double>(asked.size()); };
+  if (!meter.of_rank_0) meter.of_rank_0 = [](const std::vector<int64_t>& list) { return list; };
+  meter.measure = [&](const std::string& phase, const std::vector<TunedSetting>& settings, const StepBlocks& blocks,
+                      const auto& is_enough) {
+    asked.push_back({phase, {}, blocks.seconds});
+    std::vector<SettingSteps> steps;
+    for (const TunedSetting& setting : settings) {
+      asked.back().settings.push_back(setting.name);
+      double seconds = setting.plan.buckets.empty() ? 0.2 : step_s(setting.plan, tuning.profile.tensors);
+      if (phase == "racing the best caps") seconds = (steps.empty() ? times.first_raced_s : times.other_raced_s).value_or(seconds);
+      const auto gained = times.gain_s.find(setting.strategy);
+      if (phase == "measuring the gain" && gained != times.gain_s.end()) seconds = gained->second;
+      steps.push_back(blocks_of(setting.name, seconds, std::ssize(setting.plan.buckets)));
+    }
+    asked.back().is_enough = is_enough(steps);
+    return steps;
+  };
+  run_phases(options, meter, tuning);
+  return asked;
 }
 
 Tuning decided_tuning(double default_s, double chosen_s, double none_s = 0.2) {
-  Tuning tuning = raced_tuning(1.2 * chosen_s, chosen_s);
-  tuning.gain = {blocks_of("none", none_s, 0), blocks_of(kTorchDefaultName, default_s), blocks_of(kChosenCapName, chosen_s)};
-  decide(tuning);
+  Tuning tuning = twelve_tensors();
+  run({}, tuning, {},
+      {.first_raced_s = 1.2 * chosen_s,
+       .other_raced_s = chosen_s,
+       .gain_s = {{"none", none_s}, {"torch", default_s}, {"bucketed", chosen_s}}});
   return tuning;
 }
 
@@ -87,24 +104,21 @@ Results sections_of(const Tuning& tuning) {
 }
 
 TEST(Tuning, CalibratesOnPlansThatNoCapMakes) {
-  const Tuning tuning = calibrated_tuning();
+  Tuning tuning = twelve_tensors();
+  run({}, tuning);
   EXPECT_EQ(tuning.calibration_plans.size(), 4u);
+  for (const BucketPlan& plan : tuning.calibration_plans) EXPECT_FALSE(is_made_by_a_cap(plan, tuning.profile.tensors.bytes, tuning.rule));
   EXPECT_NEAR(tuning.none_step_s, 0.2, 0.004);
   EXPECT_LT(tuning.fit.residual.value(), 0.01);
   EXPECT_FALSE(tuning.dense_curve.empty());
 }
 
-TEST(Tuning, ACalibrationNeedsAsManySettingsAsPlansAndNone) {
-  Tuning tuning = calibrated_tuning();
-  tuning.calibration.pop_back();
-  EXPECT_THROW(calibrate(tuning), std::invalid_argument);
-}
-
 TEST(Tuning, RacesAtMostFourCapsAndTheWanted) {
-  Tuning tuning = calibrated_tuning();
-  choose_race(tuning);
+  Tuning tuning = twelve_tensors();
+  run({}, tuning);
   EXPECT_LE(tuning.raced.size(), 4u);
-  choose_race(tuning, {.smallest_cap_bytes = kMiB / 4, .wanted = {kMiB / 4, 3 * kMiB}});
+  tuning = twelve_tensors();
+  run({.caps = {kMiB / 4, 3 * kMiB}, .smallest_cap_bytes = kMiB / 4}, tuning);
   std::vector<int64_t> caps;
   for (const PredictedCap& cap : tuning.raced) caps.push_back(cap.cap_bytes);
   EXPECT_THAT(caps, Contains(kMiB / 4));
@@ -112,8 +126,9 @@ TEST(Tuning, RacesAtMostFourCapsAndTheWanted) {
 }
 
 TEST(Tuning, ARaceIsClearWhereOneCapIsFasterByMoreThanTheNoise) {
-  Tuning tuning = raced_tuning(0.25, 0.35);
-  EXPECT_TRUE(is_clear(tuning));
+  Tuning tuning = twelve_tensors();
+  const std::vector<Asked> asked = run({}, tuning, {}, {.first_raced_s = 0.25, .other_raced_s = 0.35});
+  EXPECT_TRUE(asked[1].is_enough);
   EXPECT_EQ(choice_of(tuning).cap_bytes, tuning.raced[0].cap_bytes);
 }
 
@@ -142,9 +157,8 @@ TEST(Tuning, TheChoiceItsGainTheSectionsAndTheWordsSayTheSame) {
 }
 
 TEST(Tuning, AGainIsNeverTakenFromTheBlocksThatChose) {
-  Tuning tuning = raced_tuning(0.2, 0.3);
-  tuning.gain = {blocks_of("none", 0.2), blocks_of(kTorchDefaultName, 0.3), blocks_of(kChosenCapName, 0.3)};
-  decide(tuning);
+  Tuning tuning = twelve_tensors();
+  run({}, tuning, {}, {.first_raced_s = 0.2, .other_raced_s = 0.3, .gain_s = {{"none", 0.2}, {"torch", 0.3}, {"bucketed", 0.3}}});
   EXPECT_EQ(tuning.decision.outcome, Outcome::kNothingToGain);
 }
 
@@ -155,66 +169,37 @@ TEST(Tuning, SaysThatTheMachineHasChanged) {
 }
 
 TEST(Tuning, OfCapsThatAreComparedTheCurveIsTheirs) {
-  Tuning tuning = raced_tuning(0.35, 0.30);
-  tuning.compared = predict_steps(model_of(tuning), tuning.rule, std::vector<int64_t>{choice_of(tuning).cap_bytes, 64 * kMiB});
-  tuning.gain = {blocks_of("none", 0.2), blocks_of("naive", 0.5), blocks_of(kTorchDefaultName, 0.4)};
-  for (const PredictedCap& cap : tuning.compared) tuning.gain.push_back(blocks_of(cap_setting_name(cap.cap_bytes), 0.31, cap.buckets));
-  decide(tuning);
+  Tuning tuning = twelve_tensors();
+  run({.caps = {64 * kMiB}, .compare = true}, tuning, {},
+      {.first_raced_s = 0.35, .other_raced_s = 0.30, .gain_s = {{"naive", 0.5}, {"torch", 0.4}, {"bucketed", 0.31}}});
   const Results results = sections_of(tuning);
   ASSERT_EQ(results.curve.size(), 2u);
   EXPECT_EQ(results.curve[1].cap_mib, 64);
   EXPECT_NEAR(results.decision->measured_s, 0.31, 0.01);
   std::vector<std::string> names;
   for (const StrategyRow& row : results.strategies) names.push_back(row.strategy);
-  EXPECT_THAT(names, ElementsAre("none", "naive", "torch default"));
-  EXPECT_EQ(results.samples["settings"].size(), 5u);
+  EXPECT_THAT(names, ElementsAre("none", "naive", "flat", "overlap", "torch default"));
+  EXPECT_EQ(results.samples["settings"].size(), 7u);
 }
 
 TEST(Tuning, WhatIsNotMeasuredYetHasNoSection) {
   Tuning tuning = twelve_tensors();
-  Results results = sections_of(tuning);
-  EXPECT_TRUE(results.profile && results.alpha_beta && !results.calibration && results.curve.empty() && !results.complete);
-  results = sections_of(calibrated_tuning());
-  EXPECT_TRUE(results.calibration && !results.dense_curve.empty() && results.curve.empty());
-  tuning = raced_tuning(0.35, 0.30);
-  results = sections_of(tuning);
-  EXPECT_EQ(results.curve.size(), tuning.raced.size());
-  EXPECT_TRUE(results.strategies.empty() && !results.decision);
-  tuning.gain = {blocks_of("none", 0.2), blocks_of(kTorchDefaultName, 0.4), blocks_of(kChosenCapName, 0.3)};
-  results = sections_of(tuning);
-  EXPECT_EQ(results.strategies.size(), 3u);
-  EXPECT_EQ(results.strategies[2].predicted_s, choice_of(tuning).time_s);
-  EXPECT_FALSE(results.decision);
+  const Results first = sections_of(tuning);
+  EXPECT_TRUE(first.profile && first.alpha_beta && !first.calibration && first.curve.empty() && !first.complete);
+  std::vector<Results> told;
+  StepMeter meter;
+  meter.tell = [&] { told.push_back(sections_of(tuning)); };
+  run({}, tuning, meter);
+  ASSERT_EQ(told.size(), 3u);
+  EXPECT_TRUE(told[0].calibration && !told[0].dense_curve.empty() && told[0].curve.empty());
+  EXPECT_EQ(told[1].curve.size(), tuning.raced.size());
+  EXPECT_TRUE(told[1].strategies.empty() && !told[1].decision);
+  EXPECT_EQ(told[2].strategies.size(), 3u);
+  EXPECT_EQ(told[2].strategies[2].predicted_s, choice_of(tuning).time_s);
+  EXPECT_FALSE(told[2].decision);
 }
 
-// ---- The phases, over steps that take as long as the model has it; ten seconds a phase.
-
-struct Asked {
-  std::string phase;
-  std::vector<std::string> settings;
-  double seconds = 0;
-};
-
-std::vector<Asked> run(const PhaseOptions& options, Tuning& tuning, StepMeter meter = {}) {
-  std::vector<Asked> asked;
-  meter.elapsed_s = [&] { return 10.0 * static_cast<double>(asked.size()); };
-  if (!meter.of_rank_0) meter.of_rank_0 = [](const std::vector<int64_t>& list) { return list; };
-  meter.measure = [&](const std::string& phase, const std::vector<TunedSetting>& settings, const StepBlocks& blocks,
-                      const auto& is_enough) {
-    asked.push_back({phase, {}, blocks.seconds});
-    std::vector<SettingSteps> steps;
-    for (const TunedSetting& setting : settings) {
-      asked.back().settings.push_back(setting.name);
-      const bool sends = !setting.plan.buckets.empty();
-      steps.push_back(
-          blocks_of(setting.name, sends ? step_s(setting.plan, tuning.profile.tensors) : 0.2, std::ssize(setting.plan.buckets)));
-    }
-    is_enough(steps);
-    return steps;
-  };
-  run_phases(options, meter, tuning);
-  return asked;
-}
+// ---- The phases.
 
 TEST(Phases, CalibrateRaceAndMeasureTheGainEachUntilItsShareOfTheTimeHasPassed) {
   Tuning tuning = twelve_tensors();
