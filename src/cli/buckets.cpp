@@ -9,7 +9,7 @@ namespace {
 
 struct BucketsFlags {
   ModelFlags model;
-  RuleFlags rule;
+  CapOptions rule;
   std::string tensors_file;
   std::vector<int64_t> caps = {kMiB, 10 * kMiB, 25 * kMiB, 100 * kMiB, 1000 * kMiB};
   bool json = false;
@@ -57,17 +57,14 @@ std::string list_buckets(const TensorProfile& gradients, const BucketPlan& plan,
 }
 
 int show_buckets(const BucketsFlags& flags) {
-  CapOptions options = cap_options(flags.rule);
+  const std::string rule = name_of(flags.rule.rule);
   const TensorProfile gradients = gradients_of(flags);
-  nlohmann::json result = {{"source", source_of(flags)},
-                           {"rule", flags.rule.rule},
-                           {"tensors", gradients.bytes.size()},
-                           {kGradientBytesKey, gradients.total_bytes()}};
+  nlohmann::json result = {
+      {"source", source_of(flags)}, {"rule", rule}, {"tensors", gradients.bytes.size()}, {kGradientBytesKey, gradients.total_bytes()}};
   Table table{"", {{"cap MiB"}, {"buckets"}, {"smallest"}, {"largest"}}, {}};
   std::string lists;
   for (const int64_t cap : flags.caps) {
-    options.cap_bytes = cap;
-    const BucketPlan plan = assign_buckets(gradients.bytes, options);
+    const BucketPlan plan = assign_buckets(gradients.bytes, with_cap(flags.rule, cap));
     const std::vector<int64_t> bytes = bucket_bytes(plan, gradients.bytes);
     const auto [least, most] = std::ranges::minmax(bytes);
     const double cap_mib = cap_in_mib(cap);
@@ -78,7 +75,7 @@ int show_buckets(const BucketsFlags& flags) {
   }
   return show(flags, result,
               fmt::format("{}: {} tensors, {} of gradients; rule {}\n\n{}{}", source_of(flags), gradients.bytes.size(),
-                          format_bytes(gradients.total_bytes()), flags.rule.rule, terminal_table(table), lists));
+                          format_bytes(gradients.total_bytes()), rule, terminal_table(table), lists));
 }
 
 int list_models(const BucketsFlags& flags) {

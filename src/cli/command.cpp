@@ -157,17 +157,14 @@ CLI::Option* add_time(CLI::App& app, const std::string& name, std::optional<doub
   return app.add_option_function<std::string>(name, read, help)->type_name("TIME");
 }
 
-void add_rule_flags(CLI::App& app, RuleFlags& flags) {
-  add_value(app, "--rule", flags.rule, "when a bucket closes; PyTorch: close-when-full", "Buckets")
-      ->check(CLI::IsMember({"at-most", "close-when-full"}));
-  add_size(app, "--first-cap", flags.first_cap_bytes, "cap of the first bucket (default: --cap)")->group("Buckets");
-}
-
-CapOptions cap_options(const RuleFlags& flags) {
-  CapOptions options;
-  options.rule = flags.rule == "at-most" ? CapRule::kAtMost : CapRule::kCloseWhenFull;
-  options.first_cap_bytes = flags.first_cap_bytes;
-  return options;
+void add_rule_flags(CLI::App& app, CapOptions& rule) {
+  const std::string at_most = name_of(CapRule::kAtMost);
+  const auto read = [&rule, at_most](const std::string& name) { rule.rule = name == at_most ? CapRule::kAtMost : CapRule::kCloseWhenFull; };
+  app.add_option_function<std::string>("--rule", read, "when a bucket closes; PyTorch: close-when-full")
+      ->check(CLI::IsMember({at_most, name_of(CapRule::kCloseWhenFull)}))
+      ->default_str(name_of(rule.rule))
+      ->group("Buckets");
+  add_size(app, "--first-cap", rule.first_cap_bytes, "cap of the first bucket (default: --cap)")->group("Buckets");
 }
 
 void add_model_flags(CLI::App& app, ModelFlags& flags) {

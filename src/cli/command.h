@@ -68,12 +68,7 @@ CLI::Option* add_time(CLI::App& app, const std::string& name, double& seconds, c
 CLI::Option* add_time(CLI::App& app, const std::string& name, std::optional<double>& seconds, const std::string& help);
 
 // How buckets are filled: --rule and --first-cap.
-struct RuleFlags {
-  std::string rule = "close-when-full";
-  std::optional<int64_t> first_cap_bytes;
-};
-void add_rule_flags(CLI::App& app, RuleFlags& flags);
-CapOptions cap_options(const RuleFlags& flags);  // with the default cap
+void add_rule_flags(CLI::App& app, CapOptions& rule);
 
 // A model: --model, --dtype and its sizes.
 struct ModelFlags {

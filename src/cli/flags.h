@@ -75,7 +75,7 @@ struct LayersFlags : RunFlags {
 
 struct StepFlags : RunFlags {
   JobFlags job;  // common to all configurations
-  RuleFlags rule;
+  CapOptions rule;
   std::vector<std::string> models = {"demo"};
   std::vector<int64_t> batch_sizes = {2, 4};
   std::vector<int64_t> sequence_lengths = {128, 256, 512};
@@ -90,7 +90,7 @@ std::vector<JobFlags> jobs_of(const StepFlags& flags);
 
 struct TraceFlags : RunFlags {
   JobFlags job;
-  RuleFlags rule;
+  CapOptions rule;
   std::vector<std::string> strategies = {"naive", "flat", "overlap", "bucketed", "torch"};
   std::vector<int64_t> caps = {4 * kMiB};
   int warmup_steps = 3;
@@ -99,7 +99,7 @@ struct TraceFlags : RunFlags {
 
 struct TuneFlags : RunFlags {
   JobFlags job;
-  RuleFlags rule;
+  CapOptions rule;
   BlockFlags steps;
   std::optional<double> seconds;  // in all
   std::vector<int64_t> caps;

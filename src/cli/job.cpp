@@ -207,14 +207,14 @@ Workload make_job(const JobFlags& flags, const ProcessGroup& group, uint64_t see
 // ---- Strategies.
 
 std::vector<StepSetting> make_settings(const std::vector<std::string>& strategies, const std::vector<int64_t>& caps,
-                                       const RuleFlags& rule) {
+                                       const CapOptions& rule) {
   std::vector<StepSetting> settings;
   for (const std::string& name : strategies) {
     DataParallelOptions options;
     options.strategy = find_strategy(name);
     options.broadcast_parameters = false;
     if (options.strategy.grouping == Grouping::kPlan) throw InputError("--strategies planned: expected a strategy that needs no plan");
-    options.cap = cap_options(rule);
+    options.cap = rule;
     if (options.strategy.grouping != Grouping::kCap) {
       settings.push_back({name, options});
       continue;

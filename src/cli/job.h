@@ -55,7 +55,8 @@ Workload make_job(const JobFlags& flags, const ProcessGroup& group, uint64_t see
 // ---- the strategies
 
 // One setting per strategy, or per strategy and cap if the strategy takes caps. Throws InputError.
-std::vector<StepSetting> make_settings(const std::vector<std::string>& strategies, const std::vector<int64_t>& caps, const RuleFlags& rule);
+std::vector<StepSetting> make_settings(const std::vector<std::string>& strategies, const std::vector<int64_t>& caps,
+                                       const CapOptions& rule);
 
 // ---- the commands: each runs with its parsed flags and returns the exit code
 

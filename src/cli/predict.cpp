@@ -18,7 +18,6 @@ struct PredictFlags {
   std::string model, gpu, cluster;
   LocalBatch local = {.batch = 8};  // for the model; sequence 0: its longest
   std::optional<double> utilization;
-  RuleFlags rule;
   std::optional<int64_t> largest_bucket_bytes;
   double forward_s = 0;   // 0: not given
   ImportOptions reading;  // for --allreduce
@@ -87,7 +86,6 @@ AllReduceTable read_allreduce(const PredictFlags& flags, std::vector<std::string
 
 PredictionInputs read_inputs(const PredictFlags& flags, std::vector<std::string>& notes) {
   PredictionInputs inputs = flags.given;
-  inputs.rule = cap_options(flags.rule);
   check_options(inputs.search.simulation);
   if (flags.largest_bucket_bytes) inputs.search.largest_bucket_bytes = *flags.largest_bucket_bytes;
   PublishedTimes published;
@@ -170,7 +168,7 @@ Run declare_predict(CLI::App& app) {
   app.add_option("--world", inputs.world_size, "number of ranks; extrapolates if not measured")
       ->check(CLI::Range(int64_t{2}, kLargestWorld));
   add_sizes(app, "--cap", inputs.caps, "the curve's caps: 1MiB,25MiB (default: powers of 2)");
-  add_rule_flags(app, flags->rule);
+  add_rule_flags(app, inputs.rule);
   add_import_flags(app, flags->reading, "Others' all-reduce times");
   for (const char* name : {"--in-place", "--dtype", "--unit", "--where"}) app.get_option(name)->excludes(app.get_option("--cluster"));
   const char* const group = "Performance model";

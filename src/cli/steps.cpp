@@ -228,7 +228,7 @@ TuneOptions checked_options(const TuneFlags& flags) {
   const double seconds = flags.seconds.value_or(flags.compare ? PhaseOptions().seconds : 120);
   TuneOptions options{.phases = phases_of(seconds, flags.steps.blocks, flags.caps),
                       .sharded = flags.sharded,
-                      .rule = cap_options(flags.rule),
+                      .rule = flags.rule,
                       .profile_steps = flags.profile_steps,
                       .allreduce_seconds = flags.allreduce_seconds,
                       .steps = flags.steps,
