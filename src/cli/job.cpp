@@ -57,15 +57,10 @@ int local_ranks(const RankFlags& flags) {
   return launched ? launched->local_world_size : ranks_to_start(flags);
 }
 
-bool writes_results() {
-  const auto info = rank_info_unless_alone();
-  return info && info->rank == 0;
-}
-
 int run_on_ranks(RunFlags& run, const std::function<void(const ProcessGroup&)>& body) {
-  claim_output_folder(run.common, writes_results());
-  const RankFlags& flags = run.ranks;
   const auto info = rank_info_unless_alone();
+  claim_output_folder(run.common, info && info->rank == 0);
+  const RankFlags& flags = run.ranks;
   const int ranks = world_size(flags);
   const std::optional<ModelledLink> link = link_of(flags, ranks);
   const GroupOptions options{.backend = flags.backend,

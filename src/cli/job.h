@@ -21,9 +21,6 @@ namespace firkin::cli {
 int world_size(const RankFlags& flags);
 int local_ranks(const RankFlags& flags);
 
-// Whether this process writes the result: it is rank 0.
-bool writes_results();
-
 // Claims --out and runs `body` in every rank: in this process if a launcher (torchrun, mpirun, srun, or --ranks itself)
 // started it as a rank, else in --ranks new processes of this program. Returns the exit code. Check all input first, so
 // that bad input is reported once.
