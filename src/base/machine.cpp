@@ -6,7 +6,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <charconv>
 #include <cstdint>
 #include <cstdlib>
 #include <filesystem>
@@ -32,14 +31,6 @@ struct ControlGroupFolder {
   fs::path path;
 };
 
-bool lists(const std::string& comma_separated, const std::string& word) {
-  std::istringstream in(comma_separated);
-  for (std::string part; std::getline(in, part, ',');) {
-    if (part == word) return true;
-  }
-  return false;
-}
-
 // The folders of the control groups that limit this process's `controller` ("cpu", "memory"), innermost first, under
 // /sys/fs/cgroup. Some may be missing: a container sees no more than its own group. root: where proc/ and sys/ lie. A
 // line of proc/self/cgroup is "0::GROUP" (version 2) or "NUMBER:CONTROLLERS:GROUP" (version 1; cgroups(7)).
@@ -51,7 +42,8 @@ std::vector<ControlGroupFolder> control_group_folders(const std::string& control
     const size_t second = first == std::string::npos ? first : line.find(':', first + 1);
     if (second == std::string::npos) continue;
     const std::string controllers = line.substr(first + 1, second - first - 1);
-    if (!controllers.empty() && !lists(controllers, controller)) continue;
+    const bool lists_it = ("," + controllers + ",").find("," + controller + ",") != std::string::npos;
+    if (!controllers.empty() && !lists_it) continue;
     const int version = controllers.empty() ? 2 : 1;
     const fs::path mounted = root / "sys/fs/cgroup" / (version == 1 ? controller : "");
     fs::path group = fs::path(line.substr(second + 1)).relative_path();
@@ -93,17 +85,6 @@ std::optional<double> quota_of(const ControlGroupFolder& group) {
   }
   if (quota > 0 && period > 0) return quota / period;
   return std::nullopt;
-}
-
-int positive_number(const char* text) {
-  if (text == nullptr) return 0;
-  std::string_view digits(text);
-  digits.remove_prefix(std::min(digits.find_first_not_of(' '), digits.size()));
-  int number = 0;
-  const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), number);
-  const std::string_view rest(end, static_cast<size_t>(digits.data() + digits.size() - end));
-  const bool is_number = error == std::errc() && (rest.empty() || rest[0] == ',' || rest[0] == ' ');
-  return is_number ? number : 0;
 }
 
 // The text after the colon in the first line that begins with `key` ("model name : Intel(R) ..."); empty without one.
@@ -178,8 +159,10 @@ int threads_per_rank(int local_world_size) {
 }
 
 int threads_per_rank(int local_world_size, const char* omp_num_threads, int cpus) {
-  if (const int wanted = positive_number(omp_num_threads); wanted > 0) return wanted;
-  return std::max(1, cpus / std::max(1, local_world_size));
+  std::string_view list = omp_num_threads == nullptr ? "" : omp_num_threads;
+  list.remove_prefix(std::min(list.find_first_not_of(' '), list.size()));
+  const int wanted = parse_number<int>(list.substr(0, list.find_first_of(", "))).value_or(0);
+  return wanted > 0 ? wanted : std::max(1, cpus / std::max(1, local_world_size));
 }
 
 GpuState gpu_state(const fs::path& root) {
