@@ -244,19 +244,12 @@ PredictedOrdered predict_ordered(const TensorProfile& profile, const CommCosts& 
   best.plan = with_robust_order(profile, std::move(best.plan), draws);
   const Pipeline step = simulate_pipeline(profile, best.plan, costs, options.simulation);
   const double bucketed_period_s = profile.forward_s + bucketed_backward_s + profile.updates_s();
-  PredictedOrdered result{predicted_period(step, bucketed_period_s, best.bound_s, options.simulation.agreement_s)};
-  for (const BucketSpan& span : step.buckets) {
+  PredictedOrdered result{{step, bucketed_period_s, best.bound_s, options.simulation.agreement_s}};
+  for (BucketSpan span : step.buckets) {
+    for (double* seconds : {&span.ready_s, &span.start_s, &span.end_s}) *seconds -= step.forward_end_s;  // from there on
     const Bucket& bucket = best.plan.buckets[static_cast<size_t>(span.bucket)];
     const auto names = profile.names.begin() + bucket.first;
-    const auto from_backward = [&](double seconds) { return seconds - step.forward_end_s; };
-    result.buckets.push_back({{.bytes = span.bytes,
-                               .tensors = {names, names + bucket.count},
-                               .ready_s = from_backward(span.ready_s),
-                               .start_s = from_backward(span.start_s),
-                               .end_s = from_backward(span.end_s)},
-                              span.bucket,
-                              bucket.first,
-                              first_need_s(profile, bucket)});
+    result.buckets.push_back({{span, {names, names + bucket.count}}, bucket.first, first_need_s(profile, bucket)});
   }
   result.plan = std::move(best.plan);
   return result;

@@ -130,7 +130,7 @@ PredictedPlan predicted_plan(const PredictionModel& model, const BestPlan& best,
   for (const BucketSpan& span : best.timeline.buckets) {
     const Bucket& bucket = best.plan.buckets[static_cast<size_t>(span.bucket)];
     const auto first = model.profile.names.begin() + bucket.first;
-    plan.buckets.push_back({span.bytes, {first, first + bucket.count}, span.ready_s, span.start_s, span.end_s});
+    plan.buckets.push_back({span, {first, first + bucket.count}});
   }
   plan.backward_s = best_s;
   plan.exposed_s = best.timeline.exposed_s;

@@ -84,7 +84,7 @@ PredictedSharded predict_sharded(const TensorProfile& profile, const ShardedCost
   const ShardedCap best = find_sharded_cap(profile, costs, options);
   const double bucketed_period_s = profile.forward_s + bucketed_backward_s + profile.updates_s();
   const double bound_s = sharded_bound_s(profile, costs, options.ranks, of_half_calls(options.search.simulation));
-  PredictedSharded result{predicted_period(best.pipeline, bucketed_period_s, bound_s, options.search.simulation.agreement_s)};
+  PredictedSharded result{{best.pipeline, bucketed_period_s, bound_s, options.search.simulation.agreement_s}};
   result.cap_bytes = best.cap_bytes;
   result.lowest_cap_bytes = best.caps.lowest_cap_bytes;
   result.highest_cap_bytes = best.caps.highest_cap_bytes;

@@ -322,16 +322,6 @@ Pipeline simulate_sharded(const TensorProfile& profile, const BucketPlan& plan, 
   return Simulator(profile, costs, ranks, options, /*many_plans=*/false).pipeline(plan);
 }
 
-PredictedPeriod predicted_period(const Pipeline& step, double bucketed_period_s, double bound_s, double agreement_s) {
-  return {.bucketed_period_s = bucketed_period_s,
-          .period_s = step.period_s,
-          .bound_s = bound_s,
-          .waited_s = step.waited_s,
-          .computation_s = step.computation_s,
-          .communication_s = step.communication_s,
-          .agreement_s = agreement_s};
-}
-
 double pipeline_bound_s(const TensorProfile& profile, const CommCosts& costs, const SimulationOptions& options) {
   check_options(options);
   const double computation = computation_s(profile, options, profile.bytes.empty() ? 0 : 1) + options.agreement_s;

@@ -37,7 +37,6 @@ OrderedPlan find_ordered_plan(const TensorProfile& profile, const CommCosts& cos
 
 // Seconds from the start of backward; what ends after the end of backward runs under the next forward pass.
 struct PredictedOrderedBucket : PredictedBucket {
-  int64_t bucket = 0;        // its place among the buckets in gradient-ready order, from 0
   int64_t first_tensor = 0;  // the place of its first tensor in gradient-ready order, from 0
   double needed_s = 0;       // first use, seconds from the start of the next forward pass if that never waits
 };

@@ -51,14 +51,18 @@ struct Timeline {
 // Profile and plan must have passed check_profile and check_plan. Throws InputError if options fail check_options.
 Timeline simulate(const TensorProfile& profile, const BucketPlan& plan, const CommCosts& costs, const SimulationOptions& options = {});
 
-// One steady step. Seconds from the start of its forward pass.
-struct Pipeline {
-  double period_s = 0;         // when the next step begins
-  double forward_end_s = 0;    // including its waits and updates; then backward begins
-  double backward_end_s = 0;   // including its launches
+// How long a steady step takes, and what of it. Seconds.
+struct SteadyStep {
+  double period_s = 0;         // from its start to the next one's
   double computation_s = 0;    // forward, backward, updates and launches, without waits and slowdowns
   double communication_s = 0;  // g(x) of all buckets
   double waited_s = 0;         // length of all waits; for `sharded` including the one after backward
+};
+
+// One steady step. Seconds from the start of its forward pass.
+struct Pipeline : SteadyStep {
+  double forward_end_s = 0;   // including its waits and updates; then backward begins
+  double backward_end_s = 0;  // including its launches
 
   // This step's, in launch order. One that ends after period_s ends in the next step's forward.
   std::vector<BucketSpan> buckets;
@@ -84,26 +88,18 @@ Pipeline simulate_pipeline(const TensorProfile& profile, const BucketPlan& plan,
 Pipeline simulate_sharded(const TensorProfile& profile, const BucketPlan& plan, const ShardedCosts& costs, int64_t ranks,
                           const SimulationOptions& options = {});
 
-// The predicted period of a strategy that also overlaps the next forward pass. Seconds.
-struct PredictedPeriod {
+// The predicted step of a strategy that also overlaps the next forward pass. Seconds.
+struct PredictedPeriod : SteadyStep {
   double bucketed_period_s = 0;  // forward, backward with the best uniform cap, and the optimiser
-  double period_s = 0;
-  double bound_s = 0;  // no plan has a shorter period
-  double waited_s = 0;
-  double computation_s = 0;
-  double communication_s = 0;
-  double agreement_s = 0;  // after backward
+  double bound_s = 0;            // no plan has a shorter period
+  double agreement_s = 0;        // after backward, as in SimulationOptions
 
   double gain() const { return bucketed_period_s > 0 ? 1 - period_s / bucketed_period_s : 0; }  // below 0: slower
 };
-// From a simulated step. agreement_s: as in SimulationOptions.
-PredictedPeriod predicted_period(const Pipeline& step, double bucketed_period_s, double bound_s, double agreement_s);
 
 // One bucket of it, or of a plan for backward alone.
-struct PredictedBucket {
-  int64_t bytes = 0;
-  std::vector<std::string> tensors;
-  double ready_s = 0, start_s = 0, end_s = 0;
+struct PredictedBucket : BucketSpan {
+  std::vector<std::string> tensors;  // their names
 };
 
 // A lower bound for the period of any plan: the larger of one step's computation and the time of all its bytes at the
