@@ -110,18 +110,17 @@ std::vector<PredictedCap> predict_steps(const StepModel& model, const CapOptions
                            .high_s = step_s * range,
                            .expected_regret = 0});
   }
-  const std::vector<ModelError> errors = model_errors(model.residual);
-  for (const ModelError& wrong : errors) {
-    const TensorProfile profile = slowed(model.profile, wrong.compute);
-    const CommCosts costs = scaled(model.costs, wrong.latency, wrong.bytes);
-    Simulator evaluator(profile, costs, model.simulation);
+  const std::vector<InputDraw> draws = with_model_errors({}, {.costs = model.costs}, model.residual);
+  for (const InputDraw& draw : draws) {
+    const TensorProfile profile = slowed(model.profile, draw.compute_factor);
+    Simulator evaluator(profile, draw.costs, model.simulation);
     std::vector<double> step_s;
     for (const BucketPlan& plan : plans) {
-      step_s.push_back(rest_of_step_s(model, wrong.compute) + evaluator.end_s(plan.buckets));
+      step_s.push_back(rest_of_step_s(model, draw.compute_factor) + evaluator.end_s(plan.buckets));
     }
     const double best_s = step_s.empty() ? 0 : std::ranges::min(step_s);
     for (size_t i = 0; i < step_s.size(); ++i) {
-      *predictions[i].expected_regret += (step_s[i] / best_s - 1) / static_cast<double>(errors.size());
+      *predictions[i].expected_regret += (step_s[i] / best_s - 1) / static_cast<double>(draws.size());
     }
   }
   return predictions;

@@ -49,27 +49,22 @@ std::vector<InputDraw> input_draws(const PredictionInputs& inputs, const std::op
   return draws_of(std::move(costs), inputs.search.simulation);
 }
 
-// Combines the model's error with the inputs': `drawn` is the range over draws of the inputs alone.
-void set_interval(const PredictionModel& model, double predicted_s, const Interval& drawn, auto& row) {
+// Combines the model's error with the inputs': of `drawn_s`, times over draws of the inputs alone, the middle 95 %.
+void set_interval(const PredictionModel& model, double predicted_s, std::vector<double> drawn_s, auto& row) {
+  constexpr double kOutside = 0.025;  // on either side
+  if (drawn_s.empty()) drawn_s = {predicted_s};
   const double of_model = std::log(model_range(model.residual));
-  const double below = std::max(0.0, std::log(predicted_s / drawn.low)), above = std::max(0.0, std::log(drawn.high / predicted_s));
+  const double below = std::max(0.0, std::log(predicted_s / quantile(drawn_s, kOutside)));
+  const double above = std::max(0.0, std::log(quantile(drawn_s, 1 - kOutside) / predicted_s));
   row.low_s = predicted_s * std::exp(-std::hypot(below, of_model));
   row.high_s = predicted_s * std::exp(std::hypot(above, of_model));
 }
 
-void set_interval(const PredictionModel& model, const BucketPlan& plan, double backward_s, auto& row) {
-  const Interval exact = {backward_s, backward_s};
-  set_interval(model, backward_s, model.draws.empty() ? exact : drawn_times(model.profile, model.draws, plan), row);
-}
-
-PredictedCap bucketing(const BucketPlan& plan, const Timeline& timeline) {
-  return {.buckets = std::ssize(plan.buckets), .time_s = timeline.end_s, .exposed_s = timeline.exposed_s};
-}
-
 // The prediction for any plan, whether or not a cap makes it.
 PredictedCap predicted(const PredictionModel& model, const BucketPlan& plan) {
-  PredictedCap row = bucketing(plan, simulate(model.profile, plan, model.costs, model.search.simulation));
-  set_interval(model, plan, row.time_s, row);
+  const Timeline timeline = simulate(model.profile, plan, model.costs, model.search.simulation);
+  PredictedCap row = {.buckets = std::ssize(plan.buckets), .time_s = timeline.end_s, .exposed_s = timeline.exposed_s};
+  set_interval(model, row.time_s, drawn_times(model.profile, plan, model.draws), row);
   return row;
 }
 
@@ -81,18 +76,14 @@ PredictedCap predicted_cap(const PredictionModel& model, const BucketPlan& plan)
   return row;
 }
 
-void set_caps(const CapInterval& caps, bool exhaustive, PredictedCap& row) {
-  row.cap_bytes = roundest_cap(caps);
-  row.lowest_cap_bytes = caps.lowest_cap_bytes;
-  row.highest_cap_bytes = caps.highest_cap_bytes;
-  row.exhaustive = exhaustive;
-}
-
 // The cap to use.
 PredictedCap least_regret(const PredictionModel& model) {
   const auto& [caps, plan] = model.odds->least_regret();
   PredictedCap row = predicted_cap(model, plan);
-  set_caps(caps, model.odds->exhaustive(), row);
+  row.cap_bytes = roundest_cap(caps);
+  row.lowest_cap_bytes = caps.lowest_cap_bytes;
+  row.highest_cap_bytes = caps.highest_cap_bytes;
+  row.exhaustive = model.odds->exhaustive();
   return row;
 }
 
@@ -137,7 +128,7 @@ PredictedPlan predicted_plan(const PredictionModel& model, const BestPlan& best,
   plan.gain = std::max(0.0, 1 - best_s / uniform_s);
   plan.exact = best.exact;
   plan.pytorch = pytorch_caps(best.plan, model.profile.bytes);
-  set_interval(model, best.plan, best_s, plan);
+  set_interval(model, best_s, drawn_times(model.profile, best.plan, model.draws), plan);
   return plan;
 }
 
@@ -145,10 +136,7 @@ PredictedOrdered predicted_ordered(const PredictionModel& model, const BestPlan&
   const bool contended = model.search.simulation.compute_slowdown != 1;  // then another plan may be better to start from
   PredictedOrdered ordered = predict_ordered(model.profile, model.costs, bucketed_backward_s, model.search, model.all_draws(),
                                              contended ? std::nullopt : std::optional(best.plan));
-  std::vector<double> periods = drawn_periods(model.profile, ordered.plan, model.draws);
-  constexpr double kOutside = 0.025;
-  if (periods.empty()) periods = {ordered.period_s};
-  set_interval(model, ordered.period_s, {quantile(periods, kOutside), quantile(periods, 1 - kOutside)}, ordered);
+  set_interval(model, ordered.period_s, drawn_periods(model.profile, ordered.plan, model.draws), ordered);
   return ordered;
 }
 

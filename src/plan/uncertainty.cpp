@@ -129,18 +129,6 @@ std::vector<InputDraw> draws_of(std::vector<CommCosts> costs, const SimulationOp
   return draws;
 }
 
-std::vector<ModelError> model_errors(const std::optional<double>& residual) {
-  const double spread = residual ? 0.5 : 1;
-  const double latency = std::exp2(spread), bytes = std::exp(0.15 * spread), compute = std::exp(0.1 * spread);
-  return {{},
-          {.latency = latency},
-          {.latency = 1 / latency},
-          {.bytes = bytes},
-          {.bytes = 1 / bytes},
-          {.compute = compute},
-          {.compute = 1 / compute}};
-}
-
 double model_range(const std::optional<double>& residual) {
   // Fitted to 36 configurations of two studies, each judged by a fit to the others.
   constexpr double kQuantile = 2.74, kFloor = 0.02, kUncalibrated = 0.06;
@@ -148,25 +136,35 @@ double model_range(const std::optional<double>& residual) {
 }
 
 std::vector<InputDraw> with_model_errors(std::vector<InputDraw> draws, const InputDraw& nominal, const std::optional<double>& residual) {
-  const std::vector<ModelError> errors = model_errors(residual);
+  struct Error {
+    double latency = 1, bytes = 1, compute = 1;
+  };
+  const double spread = residual ? 0.5 : 1;
+  const double latency = std::exp2(spread), bytes = std::exp(0.15 * spread), compute = std::exp(0.1 * spread);
+  const std::array<Error, 7> errors = {{{},
+                                        {.latency = latency},
+                                        {.latency = 1 / latency},
+                                        {.bytes = bytes},
+                                        {.bytes = 1 / bytes},
+                                        {.compute = compute},
+                                        {.compute = 1 / compute}}};
   if (draws.empty()) draws.assign(errors.size(), nominal);
   for (size_t draw = 0; draw < draws.size(); ++draw) {
-    const ModelError& wrong = errors[draw % errors.size()];
+    const Error& wrong = errors[draw % errors.size()];
     draws[draw].compute_factor *= wrong.compute;
     draws[draw].costs = scaled(draws[draw].costs, wrong.latency, wrong.bytes);
   }
   return draws;
 }
 
-Interval drawn_times(const TensorProfile& profile, const std::vector<InputDraw>& draws, const BucketPlan& plan) {
-  constexpr double kOutside = 0.025;  // on either side
+std::vector<double> drawn_times(const TensorProfile& profile, const BucketPlan& plan, const std::vector<InputDraw>& draws) {
   std::vector<double> end_s;
   TensorProfile nameless = profile;
   nameless.names.clear();
   for (const InputDraw& draw : draws) {
     end_s.push_back(simulate(slowed(nameless, draw.compute_factor), plan, draw.costs, draw.simulation).end_s);
   }
-  return {quantile(end_s, kOutside), quantile(end_s, 1 - kOutside)};
+  return end_s;
 }
 
 CapOdds::CapOdds(const TensorProfile& profile, std::vector<InputDraw> draws, const CapOptions& options, const SearchOptions& search)

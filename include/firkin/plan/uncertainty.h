@@ -54,13 +54,6 @@ GrownCosts grown_costs(const AllReduceTable& table, int64_t world_size);
 // A draw for each of `costs`, which differ in these alone.
 std::vector<InputDraw> draws_of(std::vector<CommCosts> costs, const SimulationOptions& simulation = {});
 
-// Errors that the model may have, one at a time, as factors on the latency of a call, the time of its bytes, and
-// backward. The first entry has no error. Half as large for a calibrated model.
-struct ModelError {
-  double latency = 1, bytes = 1, compute = 1;
-};
-std::vector<ModelError> model_errors(const std::optional<double>& residual);
-
 // A prediction's interval is step_s divided by this factor to step_s times it: exp(2.74 sqrt(0.02^2 + residual^2)),
 // with a residual of 6 % for an uncalibrated model. Chosen to hold 95 % of measured caps in two studies; kRangeHeld
 // says what it has held since.
@@ -71,12 +64,14 @@ inline constexpr std::string_view kRangeHeld =
     "Such intervals held 95 % of caps in two earlier studies, 78 % in the next, whose machine changed its speed meanwhile, and 96 % in the "
     "newest (96 % where the machine kept its speed).";
 
-// Draws with the model's own errors added; those of `nominal` alone if there are no draws.
+// Draws with the errors that the model may have, one at a time, as factors on the latency of a call, the time of its
+// bytes, and backward; those of `nominal` alone if there are no draws. The first has no error. Half as large for a
+// calibrated model.
 std::vector<InputDraw> with_model_errors(std::vector<InputDraw> draws, const InputDraw& nominal,
                                          const std::optional<double>& residual = {});
 
-// The range of 95 % of the draws' times under `plan`. There must be draws.
-Interval drawn_times(const TensorProfile& profile, const std::vector<InputDraw>& draws, const BucketPlan& plan);
+// Backward with its communication under `plan`, one time per draw.
+std::vector<double> drawn_times(const TensorProfile& profile, const BucketPlan& plan, const std::vector<InputDraw>& draws);
 
 struct PlanOdds {
   double near_best = 0;        // share of the draws in which the plan is within 1 % of the best uniform cap; 0 to 1
