@@ -121,7 +121,7 @@ class Phases {
       runs.push_back({.plan = tuning_.calibration_plans[i], .end_s = std::max(end_s, 1e-9)});
     }
     tuning_.fit = calibrate(tensors(), alone, runs);
-    tuning_.costs = calibrated(alone, tuning_.fit);
+    tuning_.costs = scaled(alone, tuning_.fit.latency_factor);
     const int64_t smallest = default_caps(tensors().bytes, tuning_.rule).front();
     tuning_.dense_curve = predict_steps(model_of(tuning_), tuning_.rule, dense_caps(smallest, tensors().total_bytes()));
   }

@@ -48,7 +48,7 @@ struct Fit {
   Vector residuals(const Vector& x) const {
     Vector result;
     const Calibration calibration = at(x);
-    const CommCosts during_backward = calibrated(costs, calibration);
+    const CommCosts during_backward = scaled(costs, calibration.latency_factor);
     for (const MeasuredRun& run : runs) {
       const Timeline timeline = simulate(profile, run.plan, during_backward, calibration.options);
       result.push_back(std::log(timeline.end_s / run.end_s));
@@ -238,10 +238,6 @@ std::optional<BucketPlan> nearest_plan(const BucketPlan& wanted, const std::func
 }
 
 }  // namespace
-
-CommCosts calibrated(const CommCosts& costs, const Calibration& calibration) {
-  return scaled(costs, calibration.latency_factor);
-}
 
 Calibration calibrate(const TensorProfile& profile, const CommCosts& costs, const std::vector<MeasuredRun>& runs) {
   check_profile(profile);

@@ -22,8 +22,20 @@ void require_finite_sample(std::span<const double> values) {
 }
 
 constexpr double kConfidence = 0.95;
-constexpr size_t kMostStretches = 32;
+constexpr size_t kMostStretches = 32;  // of a series
+constexpr size_t kMostBlocks = 100;    // that are paired
 constexpr double kLargestCorrelation = 0.9;
+
+// Divides the series into at most `most` stretches, equally long except the last, and returns the median of each. A
+// series of at most `most` values is returned unchanged.
+std::vector<double> medians_of_stretches(std::span<const double> series, size_t most) {
+  const size_t length = (series.size() + most - 1) / most;
+  std::vector<double> medians;
+  for (size_t first = 0; first < series.size(); first += length) {
+    medians.push_back(median(series.subspan(first, std::min(length, series.size() - first))));
+  }
+  return medians;
+}
 
 // How deep in n sorted samples, from either side, the interval's ends lie: 1 is the outermost sample, 2.5 half way
 // between the second and the third. 0 if even the whole range is too narrow.
@@ -117,15 +129,6 @@ double quantile(std::span<const double> values, double q) {
   const auto at = reordered.begin() + static_cast<std::ptrdiff_t>(rank);
   std::ranges::nth_element(reordered, at);
   return fraction == 0 ? *at : std::lerp(*at, *std::min_element(at + 1, reordered.end()), fraction);
-}
-
-std::vector<double> medians_of_stretches(std::span<const double> series, size_t most) {
-  const size_t length = (series.size() + most - 1) / most;
-  std::vector<double> medians;
-  for (size_t first = 0; first < series.size(); first += length) {
-    medians.push_back(median(series.subspan(first, std::min(length, series.size() - first))));
-  }
-  return medians;
 }
 
 std::vector<double> column_medians(const std::vector<std::vector<double>>& rows) {

@@ -53,7 +53,7 @@ TEST(Calibrate, FindsTheLatencyBesideABackwardWhichMayBeLessThanAlone) {
     EXPECT_NEAR(calibration.latency_factor, latency, 0.1 * latency);
     EXPECT_LT(calibration.median_relative_error, 2e-3);
     const double unseen_s = run_of(4000000, truth, scaled(alone, latency)).end_s;
-    const double predicted_s = simulate(kProfile, plan_for(4000000), calibrated(alone, calibration), calibration.options).end_s;
+    const double predicted_s = simulate(kProfile, plan_for(4000000), scaled(alone, calibration.latency_factor), calibration.options).end_s;
     EXPECT_NEAR(predicted_s / unseen_s, 1, 0.01);
   }
 }
@@ -63,7 +63,7 @@ TEST(Calibrate, PredictsPlansThatItHasNotSeen) {
   const Calibration calibration = calibrate(kProfile, kCosts, runs_of({1000000, 20000000, 3000000, 5000000}, truth));
   for (const int64_t cap : {2000000, 4000000, 10000000}) {
     const double measured = run_of(cap, truth).end_s;
-    const double predicted = simulate(kProfile, plan_for(cap), calibrated(kCosts, calibration), calibration.options).end_s;
+    const double predicted = simulate(kProfile, plan_for(cap), scaled(kCosts, calibration.latency_factor), calibration.options).end_s;
     EXPECT_NEAR(predicted, measured, 0.005 * measured) << cap;
   }
 }

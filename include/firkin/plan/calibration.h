@@ -1,7 +1,7 @@
 // Fits contention, the latency of calls during backward, and launch overhead to a few measured runs of the workload.
 //
 //   const Calibration calibration = calibrate(profile, costs, {{plan_a, 0.212}, {plan_b, 0.198}});
-//   simulate(profile, plan, calibrated(costs, calibration), calibration.options);
+//   simulate(profile, plan, scaled(costs, calibration.latency_factor), calibration.options);
 //
 // Calibrate on a few plans and predict others: a cap used for calibration does not test the model.
 #pragma once
@@ -47,8 +47,5 @@ int64_t most_calibrated_buckets(const std::vector<BucketPlan>& calibration);
 
 // Whether `plan` is one of `calibration`.
 bool calibrated_on(const std::vector<BucketPlan>& calibration, const BucketPlan& plan);
-
-// The costs as they are during backward, with the calibrated latency.
-CommCosts calibrated(const CommCosts& costs, const Calibration& calibration);
 
 }  // namespace firkin

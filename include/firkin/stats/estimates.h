@@ -38,10 +38,6 @@ double median(std::span<const double> values);
 // Throws std::invalid_argument unless 0 <= q <= 1.
 double quantile(std::span<const double> values, double q);
 
-// Divides the series into at most `most` stretches, equally long except the last, and returns the median of each. A
-// series of at most `most` values is returned unchanged.
-std::vector<double> medians_of_stretches(std::span<const double> series, size_t most);
-
 // The median of each column. All rows have the same length.
 std::vector<double> column_medians(const std::vector<std::vector<double>>& rows);
 
@@ -88,9 +84,6 @@ std::optional<double> series_error(std::span<const double> samples);
 
 // ---- Two settings compared by their ratio.
 
-// More blocks are condensed to medians of this many stretches: the estimate is quadratic in their number.
-inline constexpr size_t kMostBlocks = 100;
-
 struct PairedRatio {
   double ratio = 1;
   Interval interval;
@@ -101,8 +94,9 @@ struct PairedRatio {
 // equal settings excludes 1 in at most 5 % of cases, whatever the noise.
 //
 // a, reference: seconds (or any positive quantity) of block 0, 1, ... in the order measured; the same blocks in both.
-// At most kMostBlocks are paired. With fewer than kFewestSamples blocks the interval is {0, infinity}. Throws
-// std::invalid_argument if they are empty or of different length, or contain a value that is not positive and finite.
+// More than 100 are condensed to the medians of as many stretches, since the estimate is quadratic in their number.
+// With fewer than kFewestSamples blocks the interval is {0, infinity}. Throws std::invalid_argument if they are empty or
+// of different length, or contain a value that is not positive and finite.
 PairedRatio paired_ratio(std::span<const double> a, std::span<const double> reference);
 
 // ---- Settings measured in the same blocks: each setting's time with the machine's good and bad stretches removed.
@@ -146,7 +140,7 @@ struct IndifferenceSet {
 //
 // settings_by_block: [setting][block], seconds; block b was measured in the same stretch of time for every setting, in
 // random order. With fewer than kFewestSamples blocks every setting is a member. Deterministic. 8 settings take 0.07 s
-// with 30 blocks and 0.8 s with 1,000, of which at most kMostBlocks are paired. Throws std::invalid_argument as
+// with 30 blocks and 0.8 s with 1,000. Throws std::invalid_argument as
 // fit_blocks().
 IndifferenceSet indifference_set(const std::vector<std::vector<double>>& settings_by_block);
 
