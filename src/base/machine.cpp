@@ -11,6 +11,7 @@
 #include <filesystem>
 #include <fstream>
 #include <limits>
+#include <map>
 #include <optional>
 #include <sstream>
 #include <string>
@@ -165,28 +166,19 @@ int threads_per_rank(int local_world_size, const char* omp_num_threads, int cpus
   return wanted > 0 ? wanted : std::max(1, cpus / std::max(1, local_world_size));
 }
 
-GpuState gpu_state(const fs::path& root) {
+std::string gpus_in_words(const fs::path& root) {
   const fs::path driver = root / "proc/driver/nvidia";
   std::error_code ignored;
-  std::vector<fs::path> places;
-  for (const auto& entry : fs::directory_iterator(driver / "gpus", ignored)) places.push_back(entry.path());
-  std::ranges::sort(places);
-  GpuState state;
-  for (const fs::path& place : places) {
-    if (std::string model = value_of("Model:", place / "information"); !model.empty()) state.models.push_back(std::move(model));
+  std::map<std::string, int> counts;  // by model
+  for (const auto& entry : fs::directory_iterator(driver / "gpus", ignored)) {
+    if (const std::string model = value_of("Model:", entry.path() / "information"); !model.empty()) ++counts[model];
   }
-  state.driver = version_in(driver / "version");
-  return state;
-}
-
-std::string describe(const GpuState& gpus) {
   std::string text;
-  for (size_t i = 0; i < gpus.models.size(); ++i) {
-    const auto same = static_cast<size_t>(std::ranges::count(gpus.models, gpus.models[i]));
-    const bool is_first = std::ranges::find(gpus.models, gpus.models[i]) == gpus.models.begin() + static_cast<std::ptrdiff_t>(i);
-    if (is_first) text += (text.empty() ? "" : ", ") + (same > 1 ? std::to_string(same) + " x " : "") + gpus.models[i];
+  for (const auto& [model, count] : counts) {
+    text += (text.empty() ? "" : ", ") + (count > 1 ? std::to_string(count) + " x " : "") + model;
   }
-  if (!text.empty() && !gpus.driver.empty()) text += ", driver " + gpus.driver;
+  const std::string version = version_in(driver / "version");
+  if (!text.empty() && !version.empty()) text += ", driver " + version;
   return text;
 }
 

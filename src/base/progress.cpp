@@ -34,12 +34,8 @@ bool is_silent = false;
 
 }  // namespace
 
-size_t terminal_columns() {
-  return isatty(fileno(stdout)) == 1 ? columns_of(stdout) : kColumns;
-}
-
 size_t text_columns() {
-  return std::clamp<size_t>(terminal_columns(), 40, 120);
+  return std::clamp<size_t>(isatty(fileno(stdout)) == 1 ? columns_of(stdout) : kColumns, 40, 120);
 }
 
 void Progress::silence() {

@@ -26,7 +26,7 @@ std::vector<Host> hosts_of(const ProcessGroup& group) {
 }
 
 void add_gpus(Environment& environment) {
-  environment.gpu = describe(gpu_state());
+  environment.gpu = gpus_in_words();
   environment.nccl = nccl_version();
   // "highest": float32 is multiplied as float32; "high", "medium": as TF32, or less.
   environment.float32_matmul =

@@ -93,14 +93,12 @@ TEST(Gpus, AreNamedByTheirDriver) {
   }
   folder.write("proc/driver/nvidia/version",
                "NVRM version: NVIDIA UNIX x86_64 Kernel Module  570.86.15  Tue Jan 21 2025\nGCC version:  12.3\n");
-  const GpuState gpus = gpu_state(folder.path);
-  EXPECT_THAT(gpus.models, SizeIs(2));
-  EXPECT_EQ(describe(gpus), "2 x NVIDIA H100 80GB HBM3, driver 570.86.15");
+  EXPECT_EQ(gpus_in_words(folder.path), "2 x NVIDIA H100 80GB HBM3, driver 570.86.15");
 }
 
 TEST(Gpus, AreNoneWithoutADriver) {
   const TemporaryFolder folder;
-  EXPECT_EQ(describe(gpu_state(folder.path)), "");
+  EXPECT_EQ(gpus_in_words(folder.path), "");
 }
 
 TEST(Host, IsReadFromTheKernelsFiles) {

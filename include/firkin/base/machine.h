@@ -53,17 +53,9 @@ int threads_per_rank(int local_world_size);
 // The same for given values. omp_num_threads is null if the variable is not set.
 int threads_per_rank(int local_world_size, const char* omp_num_threads, int cpus);
 
-// The GPUs of this machine as NVIDIA's driver reports them, read without any CUDA header or library. Empty without a
-// driver.
-struct GpuState {
-  std::vector<std::string> models;  // one per GPU, in bus order, including those of other processes and containers
-  std::string driver;               // its version
-};
-
-// root: where proc/ lies, "/" except in tests.
-GpuState gpu_state(const std::filesystem::path& root = "/");
-
-// "2 x NVIDIA H100 80GB HBM3, driver 570.86.15"; empty without a GPU.
-std::string describe(const GpuState& gpus);
+// The GPUs of this machine, including those of other processes and containers, as NVIDIA's driver reports them, read
+// without any CUDA header or library: "2 x NVIDIA H100 80GB HBM3, driver 570.86.15". Empty without a GPU. root: where
+// proc/ lies, "/" except in tests.
+std::string gpus_in_words(const std::filesystem::path& root = "/");
 
 }  // namespace firkin

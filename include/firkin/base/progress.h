@@ -8,10 +8,8 @@
 
 namespace firkin {
 
-// Columns of the terminal on standard output; 80 if it is not a terminal.
-size_t terminal_columns();
-
-// The terminal's columns, but 40 to 120: longer lines are hard to read.
+// Columns of the terminal on standard output, but 40 to 120, since longer lines are hard to read; 80 if it is not a
+// terminal.
 size_t text_columns();
 
 // One line rewritten in place on a terminal; elsewhere (a log file) a line every ten seconds. The last unit or finish()
