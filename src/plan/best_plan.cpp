@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <tuple>
 #include <utility>
 
 #include "firkin/base/error.h"
@@ -213,11 +212,7 @@ DistinctPlans distinct_plans(const TensorProfile& profile, const CapOptions& opt
 
 const UniformCap& best_of(const std::vector<UniformCap>& caps, const std::vector<double>& seconds, double tolerance) {
   const double limit_s = std::ranges::min(seconds) * (1 + tolerance);
-  const auto rank = [&](const UniformCap& each) {
-    const double time_s = seconds[static_cast<size_t>(&each - caps.data())];
-    return std::tuple(time_s > limit_s, each.plan.buckets.size(), time_s);
-  };
-  return *std::ranges::min_element(caps, {}, rank);
+  return caps[with_fewest_buckets(seconds, limit_s, [&](size_t i) { return std::pair(caps[i].plan.buckets.size(), seconds[i]); })];
 }
 
 BestUniformCap find_best_uniform_cap(const TensorProfile& profile, const CommCosts& costs, const CapOptions& options,

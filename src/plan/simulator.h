@@ -87,7 +87,8 @@ class SimulatedClock {
   double idle_ = 0;  // how long the computation has stood still
 };
 
-// The first plan with the fewest buckets among those whose value is at most `limit`. buckets_of(i): those of plan i.
+// The first plan with the fewest buckets among those whose value is at most `limit`. buckets_of(i): those of plan i, or
+// what else plans are to be ranked by.
 template <typename BucketsOf>
 size_t with_fewest_buckets(const std::vector<double>& values, double limit, const BucketsOf& buckets_of) {
   const auto rank = [&](size_t i) { return std::pair(values[i] > limit, buckets_of(i)); };
