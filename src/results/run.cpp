@@ -101,10 +101,7 @@ Facts facts_of(const Environment& environment) {
 
 Facts facts_of(const ModelDescription& model) {
   Facts facts = facts_of_fields(model);
-  for (const auto& [name, size] : model.sizes) {
-    facts.emplace_back(name, display_count(size));
-    std::ranges::replace(facts.back().first, '_', ' ');
-  }
+  for (const auto& [name, size] : model.sizes) facts.emplace_back(words_of_key(name), display_count(size));
   return facts;
 }
 
