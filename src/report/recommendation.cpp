@@ -232,12 +232,11 @@ std::string prediction_inputs(const Prediction& prediction) {
 
 // What it is worth to hide communication behind the next forward pass as well; the plan is in a table.
 std::string ordered_text(const PredictedOrdered& ordered) {
-  const std::string spread =
-      ordered.low_s && ordered.high_s ? fmt::format(" ({} to {})", display_seconds(*ordered.low_s), display_seconds(*ordered.high_s)) : "";
   return fmt::format(
-      "With the strategy ordered, which also overlaps the next forward pass, a step takes {}{} instead of {} with the best cap, {}; "
-      "no plan takes less than {}.",
-      display_seconds(ordered.period_s), spread, display_seconds(ordered.bucketed_period_s),
+      "With the strategy ordered, which also overlaps the next forward pass, a step takes {} ({} to {}) instead of {} with the best "
+      "cap, {}; no plan takes less than {}.",
+      display_seconds(ordered.period_s), display_seconds(ordered.low_s), display_seconds(ordered.high_s),
+      display_seconds(ordered.bucketed_period_s),
       ordered.gain() < kLeastGainShown ? "which gains nothing" : display_percent(ordered.gain()) + " less",
       display_seconds(ordered.bound_s));
 }

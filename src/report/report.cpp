@@ -8,6 +8,7 @@
 #include <string_view>
 
 #include "firkin/base/file.h"
+#include "firkin/base/json_text.h"
 #include "report/charts.h"
 
 // charts.cpp
@@ -46,8 +47,7 @@ std::string heading_html(std::string_view text) {
 
 // JSON for a <script type="application/json"> element, which no content can end. Repairs invalid UTF-8 with U+FFFD.
 std::string json_for_script(const nlohmann::json& value) {
-  return with_replaced(value.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace),
-                       {{'<', "\\u003c"}});  // JSON has it only within strings, where an escape means the same
+  return with_replaced(dump_json(value), {{'<', "\\u003c"}});  // JSON has it only within strings, where an escape means the same
 }
 
 std::string element(std::string_view name, std::string_view text) {

@@ -23,11 +23,6 @@ size_t columns_of(std::string_view text) {
   return static_cast<size_t>(std::ranges::count_if(text, [](char c) { return (static_cast<unsigned char>(c) & 0xC0) != 0x80; }));
 }
 
-std::string padded(const std::string& text, size_t width, bool right) {
-  const std::string space(width - std::min(width, columns_of(text)), ' ');
-  return right ? space + text : text + space;
-}
-
 std::string with_real_minus(std::string text) {
   if (text.starts_with('-')) text.replace(0, 1, "−");
   return text;
@@ -54,10 +49,7 @@ std::string display_cap(double cap_mib) {
 }
 
 std::string display_count(int64_t value) {
-  std::string digits = fmt::format("{}", value);
-  const int first = value < 0 ? 1 : 0;
-  for (int at = static_cast<int>(digits.size()) - 3; at > first; at -= 3) digits.insert(static_cast<size_t>(at), 1, ',');
-  return with_real_minus(digits);
+  return fmt::format("{}", fmt::group_digits(value));
 }
 
 std::string terminal_table(const Table& table, const std::vector<std::string>& remarks) {
@@ -70,7 +62,9 @@ std::string terminal_table(const Table& table, const std::vector<std::string>& r
   std::string text;
   const auto add_line = [&](const auto& cell, const std::string& remark) {
     std::string line;
-    for (size_t i = 0; i < widths.size(); ++i) line += (i > 0 ? "  " : "") + padded(cell(i), widths[i], table.columns[i].numeric);
+    for (size_t i = 0; i < widths.size(); ++i) {
+      line += fmt::format(fmt::runtime(table.columns[i].numeric ? "{}{:>{}}" : "{}{:<{}}"), i > 0 ? "  " : "", cell(i), widths[i]);
+    }
     line += remark;
     line.erase(line.find_last_not_of(' ') + 1);
     text += line + "\n";

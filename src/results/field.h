@@ -43,7 +43,7 @@ std::string display_percent(double ratio, bool sign = false);
 // A cap without its unit, three significant digits: "25", "0.5", "1024".
 std::string display_cap(double cap_mib);
 
-// Digits in groups of three: "4,951,296".
+// Digits of a number, at least 0, in groups of three: "4,951,296".
 std::string display_count(int64_t value);
 
 // Name and value as a person reads them.

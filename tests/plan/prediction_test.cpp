@@ -38,7 +38,7 @@ TEST(Prediction, HasTheIntervalThatTheModelsErrorMakes) {
     EXPECT_DOUBLE_EQ(point.low_s, point.time_s / std::exp(2.74 * std::hypot(0.02, 0.06)));
     EXPECT_DOUBLE_EQ(point.high_s, point.time_s * std::exp(2.74 * std::hypot(0.02, 0.06)));
   }
-  EXPECT_DOUBLE_EQ(*calibrated.best_plan.high_s, calibrated.best_plan.backward_s * std::exp(2.74 * std::hypot(0.02, 0.01)));
+  EXPECT_DOUBLE_EQ(calibrated.best_plan.high_s, calibrated.best_plan.backward_s * std::exp(2.74 * std::hypot(0.02, 0.01)));
 }
 
 // 60 gradients of 1 MiB within 100 ms, and one of 40 MiB at 120 ms: with caps of 25 MiB the link is free for that one just in time, as with
@@ -65,10 +65,10 @@ TEST(Prediction, TheCapIsNotTheLastBeforeTheCliff) {
 
 TEST(Prediction, AWorldThatWasNotMeasuredHasRangesAroundItsTimes) {
   const Prediction prediction = predict({.profile = kEven, .table = measured_on({4, 8, 16}), .world_size = 256});
-  ASSERT_TRUE(prediction.best_plan.low_s && prediction.curve[0].low_s > 0);
+  ASSERT_TRUE(prediction.best_plan.low_s > 0 && prediction.curve[0].low_s > 0);
   EXPECT_EQ(prediction.workload.extrapolated_from, 16);
-  EXPECT_LE(*prediction.best_plan.low_s, prediction.best_plan.backward_s);
-  EXPECT_GE(*prediction.best_plan.high_s, prediction.best_plan.backward_s);
+  EXPECT_LE(prediction.best_plan.low_s, prediction.best_plan.backward_s);
+  EXPECT_GE(prediction.best_plan.high_s, prediction.best_plan.backward_s);
 }
 
 // The same, needed in reverse by a forward pass of 60 ms.
@@ -101,9 +101,9 @@ TEST(Prediction, OfAProfileWithoutForwardSaysNothingOfOrdered) {
 
 TEST(Prediction, AnExtrapolatedOrderedPeriodHasARange) {
   const Prediction prediction = predict({.profile = even_profile_with_forward(), .table = measured_on({4, 8, 16}), .world_size = 256});
-  ASSERT_TRUE(prediction.ordered && prediction.ordered->low_s && prediction.ordered->high_s);
-  EXPECT_LE(*prediction.ordered->low_s, prediction.ordered->period_s);
-  EXPECT_GE(*prediction.ordered->high_s, prediction.ordered->period_s);
+  ASSERT_TRUE(prediction.ordered && prediction.ordered->low_s > 0);
+  EXPECT_LE(prediction.ordered->low_s, prediction.ordered->period_s);
+  EXPECT_GE(prediction.ordered->high_s, prediction.ordered->period_s);
 }
 
 TEST(Prediction, SamplesOfAllReducesWidenTheInterval) {

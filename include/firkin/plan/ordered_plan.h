@@ -42,8 +42,7 @@ struct PredictedOrderedBucket : PredictedBucket {
 };
 
 struct PredictedOrdered : PredictedPeriod {
-  // Holds 95 % of the draws of uncertain inputs; none if no errors are known.
-  std::optional<double> low_s = {}, high_s = {};
+  double low_s = 0, high_s = 0;                      // set by predict(), as for a cap
   std::vector<PredictedOrderedBucket> buckets = {};  // in launch order
   BucketPlan plan = {};                              // the same as a plan to simulate or run
 };
