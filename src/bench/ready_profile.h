@@ -10,7 +10,6 @@
 #include <cstdint>
 #include <functional>
 #include <string>
-#include <vector>
 
 #include "firkin/comm/process_group.h"
 #include "firkin/plan/measurements.h"

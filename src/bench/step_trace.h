@@ -8,7 +8,6 @@
 
 #include "bench/step_bench.h"
 #include "firkin/comm/process_group.h"
-#include "firkin/ddp/data_parallel.h"
 #include "results/results.h"
 #include "trace/trace.h"
 #include "workload/workload.h"

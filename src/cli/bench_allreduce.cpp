@@ -2,7 +2,6 @@
 // `sharded`.
 #include "bench/allreduce_bench.h"
 #include "firkin/base/progress.h"
-#include "firkin/comm/device.h"
 #include "job.h"
 
 namespace firkin::cli {

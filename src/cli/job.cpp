@@ -3,10 +3,7 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
 
-#include <cstdlib>
 #include <random>
-#include <system_error>
-#include <utility>
 
 #include "bench/environment.h"
 #include "comm/backends.h"

@@ -4,7 +4,6 @@
 
 #include <tuple>
 
-#include "bench/environment.h"
 #include "bench/ready_profile.h"
 #include "bench/step_trace.h"
 #include "comm/across_ranks.h"

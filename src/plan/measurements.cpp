@@ -6,7 +6,6 @@
 #include <cmath>
 #include <iterator>
 #include <numeric>
-#include <optional>
 #include <ranges>
 #include <set>
 #include <string_view>

@@ -1,7 +1,6 @@
 #include "firkin/plan/prediction.h"
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cmath>

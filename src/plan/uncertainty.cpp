@@ -10,7 +10,6 @@
 #include <utility>
 
 #include "firkin/base/error.h"
-#include "firkin/stats/estimates.h"
 #include "simulator.h"
 
 namespace firkin {

@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <limits>
-#include <ranges>
 
 #include "firkin/base/progress.h"
 #include "firkin/base/units.h"

@@ -3,7 +3,6 @@
 
 #include <algorithm>
 
-#include "firkin/base/error.h"
 #include "firkin/base/units.h"
 #include "results/field.h"
 #include "results/results.h"
