@@ -1,16 +1,15 @@
 #include "firkin/plan/bucket_plan.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cmath>
 #include <limits>
 #include <numeric>
-#include <optional>
-#include <string>
+#include <ranges>
 
 #include "firkin/base/error.h"
-#include "firkin/base/units.h"
 
 namespace firkin {
 namespace {
@@ -219,6 +218,13 @@ PyTorchCaps pytorch_caps(const BucketPlan& plan, std::span<const int64_t> sizes)
   }
   caps.reproduces_plan = !caps_bytes.empty() && assign_buckets_by_cap_list(sizes, caps_bytes).buckets == plan.buckets;
   return caps;
+}
+
+const Strategy& find_strategy(std::string_view name) {
+  const auto found = std::ranges::find(kStrategies, name, &Strategy::name);
+  if (found != kStrategies.end()) return *found;
+  throw InputError(
+      fmt::format("strategy {}: expected one of {}", name, fmt::join(kStrategies | std::views::transform(&Strategy::name), ", ")));
 }
 
 }  // namespace firkin

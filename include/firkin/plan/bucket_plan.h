@@ -13,7 +13,6 @@
 #include <string_view>
 #include <vector>
 
-#include "firkin/base/error.h"
 #include "firkin/base/units.h"
 
 namespace firkin {
@@ -150,13 +149,6 @@ inline constexpr std::array kStrategies = {
 };
 
 // The strategy of this name. Throws InputError, which lists the names, for any other.
-inline const Strategy& find_strategy(std::string_view name) {
-  std::string names;
-  for (const Strategy& strategy : kStrategies) {
-    if (strategy.name == name) return strategy;
-    names += (names.empty() ? "" : ", ") + std::string(strategy.name);
-  }
-  throw InputError("strategy " + std::string(name) + ": expected one of " + names);
-}
+const Strategy& find_strategy(std::string_view name);
 
 }  // namespace firkin
