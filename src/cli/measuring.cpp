@@ -97,27 +97,23 @@ void add_strategy_flags(CLI::App& app, std::vector<std::string>& strategies, std
   add_sizes(app, "--cap", caps, "bucket caps for bucketed and torch: 1MiB,25MiB");
 }
 
-void add_matrix_flags(CLI::App& app, StepFlags& flags) {
-  add_value(app, "--model", flags.models, "named models (firkin buckets lists them) or .json\nfiles")->delimiter(',')->type_name("MODEL");
-  add_value(app, "--batch", flags.batch_sizes, "sequences per rank and step")->delimiter(',')->check(shape_range());
-  add_value(app, "--sequence", flags.sequence_lengths, "tokens per sequence")->delimiter(',')->check(shape_range());
-  add_strategy_flags(app, flags.strategies, flags.caps);
-}
-
-void add_size_flags(CLI::App& app, SizeFlags& flags) {
-  add_bytes(app, "-b,--begin", flags.begin, "smallest size, bytes; 1K, 1M, 1G: powers of 1024");
-  add_bytes(app, "-e,--end", flags.end, "largest size");
-  add_value(app, "-f,--factor", flags.factor, "ratio of successive sizes")->check(CLI::Range(2, 1 << 20));
-  add_budget(app, "--time", flags.seconds, "budget for the whole measurement");
-}
-
-// These check flags as soon as they are parsed, before anything is loaded or read.
-
-void check_sizes(const SizeFlags& flags) {
-  if (flags.begin % kFloatBytes != 0)
-    throw InputError(fmt::format("--begin {}: expected a multiple of {} bytes", flags.begin, kFloatBytes));
-  if (flags.begin > flags.end)
-    throw InputError(fmt::format("--begin {}: expected at most --end {}", format_bytes(flags.begin), format_bytes(flags.end)));
+// A command that measures over sizes. Like those below, it checks flags as soon as they are parsed, before anything is
+// loaded or read.
+template <class Flags>
+Run declare_over_sizes(CLI::App& app, const std::shared_ptr<Flags>& flags, const std::string& command) {
+  add_run_flags(app, *flags, command);
+  SizeFlags& sizes = flags->sizes;
+  add_bytes(app, "-b,--begin", sizes.begin, "smallest size, bytes; 1K, 1M, 1G: powers of 1024");
+  add_bytes(app, "-e,--end", sizes.end, "largest size");
+  add_value(app, "-f,--factor", sizes.factor, "ratio of successive sizes")->check(CLI::Range(2, 1 << 20));
+  add_budget(app, "--time", sizes.seconds, "budget for the whole measurement");
+  return [flags, &sizes] {
+    if (sizes.begin % kFloatBytes != 0)
+      throw InputError(fmt::format("--begin {}: expected a multiple of {} bytes", sizes.begin, kFloatBytes));
+    if (sizes.begin > sizes.end)
+      throw InputError(fmt::format("--begin {}: expected at most --end {}", format_bytes(sizes.begin), format_bytes(sizes.end)));
+    return measure(flags.get());
+  };
 }
 
 // Throws InputError for a value that is given twice: it would run twice, under one name.
@@ -212,7 +208,10 @@ Run declare_bench_step(CLI::App& app) {
              "  firkin bench step --ranks 2 --model small,medium --resume\n"
              "  firkin bench step --config matrix.toml   with [bench.step] and batch = [2, 4]\n");
   add_run_flags(app, *flags, "bench-step");
-  add_matrix_flags(app, *flags);
+  add_value(app, "--model", flags->models, "named models (firkin buckets lists them) or .json\nfiles")->delimiter(',')->type_name("MODEL");
+  add_value(app, "--batch", flags->batch_sizes, "sequences per rank and step")->delimiter(',')->check(shape_range());
+  add_value(app, "--sequence", flags->sequence_lengths, "tokens per sequence")->delimiter(',')->check(shape_range());
+  add_strategy_flags(app, flags->strategies, flags->caps);
   add_model_detail_flags(app, flags->job.model);
   add_training_flags(app, flags->job);
   add_replay_flags(app, flags->job);
@@ -240,12 +239,7 @@ Run declare_bench_allreduce(CLI::App& app) {
       "exact sum; exit code 1 if there are any.\n\n"
       "  firkin bench allreduce --ranks 2            4 B to 64 MiB\n"
       "  firkin bench allreduce --ranks 6 -b 1M -e 1G -f 10 --time 2m\n");
-  add_run_flags(app, *flags, "bench-allreduce");
-  add_size_flags(app, flags->sizes);
-  return [flags] {
-    check_sizes(flags->sizes);
-    return measure(flags.get());
-  };
+  return declare_over_sizes(app, flags, "bench-allreduce");
 }
 
 Run declare_bench_chunks(CLI::App& app) {
@@ -257,13 +251,9 @@ Run declare_bench_chunks(CLI::App& app) {
       "Repeats rounds over all sizes until the time is up.\n\n"
       "  firkin bench chunks --ranks 2                        60 M elements, 16 KiB up\n"
       "  firkin bench chunks --ranks 2 -b 4K -e 64M -f 2 --time 10m\n");
-  add_run_flags(app, *flags, "bench-chunks");
-  add_size_flags(app, flags->sizes);
+  const Run run = declare_over_sizes(app, flags, "bench-chunks");
   add_value(app, "--elements", flags->elements, "float32 elements of the data")->check(CLI::Range(int64_t{1}, int64_t{1} << 36));
-  return [flags] {
-    check_sizes(flags->sizes);
-    return measure(flags.get());
-  };
+  return run;
 }
 
 Run declare_bench_collectives(CLI::App& app) {
@@ -279,12 +269,7 @@ Run declare_bench_collectives(CLI::App& app) {
       "  firkin bench collectives --ranks 2                 4 KiB to 64 MiB\n"
       "  firkin bench collectives --ranks 2 -b 1M -e 16M -f 2 --time 1m\n"
       "  firkin bench collectives --ranks 4 --link 1gbit    over a modelled link\n");
-  add_run_flags(app, *flags, "bench-collectives");
-  add_size_flags(app, flags->sizes);
-  return [flags] {
-    check_sizes(flags->sizes);
-    return measure(flags.get());
-  };
+  return declare_over_sizes(app, flags, "bench-collectives");
 }
 
 Run declare_bench_layers(CLI::App& app) {
