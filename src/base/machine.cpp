@@ -6,17 +6,12 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <cstdint>
 #include <cstdlib>
-#include <filesystem>
 #include <fstream>
 #include <limits>
 #include <map>
-#include <optional>
 #include <sstream>
-#include <string>
 #include <string_view>
-#include <vector>
 
 #include "firkin/base/units.h"
 

@@ -19,7 +19,6 @@
 #include "firkin/comm/device.h"
 #include "firkin/ddp/module_parameters.h"
 #include "firkin/plan/bucket_plan.h"
-#include "firkin/stats/estimates.h"
 
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/graph_task.h>

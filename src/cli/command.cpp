@@ -7,11 +7,9 @@
 #include <cstdlib>
 #include <exception>
 #include <limits>
-#include <map>
 #include <system_error>
 #include <utility>
 
-#include "firkin/base/file.h"
 #include "firkin/base/json_text.h"
 #include "firkin/base/progress.h"
 

@@ -4,12 +4,8 @@
 #include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
 
-#include <algorithm>
-#include <array>
 #include <cmath>
 #include <ranges>
-#include <string>
-#include <vector>
 
 #include "firkin/base/error.h"
 #include "firkin/base/file.h"

@@ -16,7 +16,6 @@
 #include "firkin/base/units.h"
 #include "firkin/plan/best_plan.h"
 #include "firkin/plan/ordered_plan.h"
-#include "firkin/stats/estimates.h"
 #include "simulator.h"
 
 namespace firkin {

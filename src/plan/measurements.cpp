@@ -8,7 +8,6 @@
 #include <numeric>
 #include <ranges>
 #include <set>
-#include <string_view>
 #include <unordered_set>
 
 #include "firkin/base/csv.h"
@@ -16,7 +15,6 @@
 #include "firkin/base/file.h"
 #include "firkin/base/units.h"
 #include "firkin/plan/measurements.h"
-#include "firkin/stats/estimates.h"
 
 namespace firkin {
 namespace {

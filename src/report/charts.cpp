@@ -9,7 +9,6 @@
 #include <utility>
 
 #include "firkin/base/units.h"
-#include "firkin/stats/estimates.h"
 
 // Files embedded as they are, from CMake: FIRKIN_REPORT_PAGE, page.html as completed by assemble_report_page.py;
 // FIRKIN_NOTICES, THIRD_PARTY_NOTICES; FIRKIN_CHARTS, charts.json, ended by a zero here. Not in unity builds, so that a

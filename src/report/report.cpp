@@ -4,7 +4,6 @@
 
 #include <map>
 #include <stdexcept>
-#include <string_view>
 
 #include "firkin/base/file.h"
 #include "firkin/base/json_text.h"

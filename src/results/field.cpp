@@ -3,11 +3,9 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include <algorithm>
 #include <limits>
 
 #include "firkin/base/progress.h"
-#include "firkin/base/units.h"
 
 namespace firkin {
 

@@ -3,11 +3,9 @@
 #include <limits>
 #include <numbers>
 #include <numeric>
-#include <optional>
 #include <random>
 #include <stdexcept>
 #include <utility>
-#include <vector>
 
 #include "firkin/stats/estimates.h"
 
