@@ -9,8 +9,8 @@
 //   table_of(rows, kFirstTable, "By cap");  // for the terminal
 //
 // A member is a number, a text, an enumeration with names, an interval, another struct with a table, or a list or an
-// optional of these; or JSON that is passed on as it is. An optional may be absent from JSON; so may a list, which is
-// empty then, and JSON that is passed on. All others must be there.
+// optional of these; or JSON that is passed on as it is. An optional may be absent from JSON, and so may JSON that is
+// passed on. All others must be there.
 #pragma once
 
 #include <algorithm>
@@ -96,9 +96,8 @@ enum Shown : unsigned {
   kSecondTable = 2,  // in the terminal, for rows with more columns than 80 characters hold
   kPage = 4,
   kTables = kFirstTable | kPage,
-  kIfAny = 8,      // a list or a number: not written when it is empty or 0, and may be absent
-  kRequired = 16,  // a list: must be there when it is read
-  kDefault = 32,   // may be absent, and is then what the struct has
+  kIfAny = 8,     // a list or a number: not written when it is empty or 0, and may be absent
+  kDefault = 16,  // may be absent, and is then what the struct has
 };
 
 // "cpu quota" for "cpu_quota", "step" for "step_s".
@@ -317,8 +316,8 @@ void read_object(const JsonFields& fields, Row& row) {
     } else if (const nlohmann::json* value = fields.find(field.key)) {
       member = value_from_json<T>(*value, fields.path_of(field.key), field.unit);
     } else {
-      const bool may_be_absent = is_optional<T> || is_list<T> || is_raw<T> || (field.shown & (kIfAny | kDefault)) != 0;
-      if (!may_be_absent || (field.shown & kRequired) != 0) fields.fail(field.key, "missing", expected_of<T>(field.unit));
+      const bool may_be_absent = is_optional<T> || is_raw<T> || (field.shown & (kIfAny | kDefault)) != 0;
+      if (!may_be_absent) fields.fail(field.key, "missing", expected_of<T>(field.unit));
     }
   });
 }

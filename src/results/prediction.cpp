@@ -67,8 +67,7 @@ constexpr auto kFields<PredictedPlan> = std::tuple(Field(kBackwardKey, &Predicte
                                                    Field("low_s", &PredictedPlan::low_s, Unit::kSeconds),
                                                    Field("high_s", &PredictedPlan::high_s, Unit::kSeconds),
                                                    Field("gain", &PredictedPlan::gain), Field("exact", &PredictedPlan::exact),
-                                                   Field("", &PredictedPlan::pytorch),
-                                                   Field("buckets", &PredictedPlan::buckets, kRequired));
+                                                   Field("", &PredictedPlan::pytorch), Field("buckets", &PredictedPlan::buckets));
 
 // ---- Sensitivity.
 
@@ -116,14 +115,13 @@ template <>
 constexpr auto kFields<PredictedOrdered> = std::tuple_cat(kFields<PredictedPeriod>,
                                                           std::tuple(Field("low_s", &PredictedOrdered::low_s, Unit::kSeconds),
                                                                      Field("high_s", &PredictedOrdered::high_s, Unit::kSeconds),
-                                                                     Field("buckets", &PredictedOrdered::buckets, kRequired)));
+                                                                     Field("buckets", &PredictedOrdered::buckets)));
 
 // ---- All of it.
 
 template <>
 constexpr auto kFields<Prediction> = std::tuple(Field("model", &Prediction::workload), Field("alpha_beta", &Prediction::alpha_beta),
-                                                Field("curve", &Prediction::curve, kRequired),
-                                                Field("best_uniform", &Prediction::best_uniform),
+                                                Field("curve", &Prediction::curve), Field("best_uniform", &Prediction::best_uniform),
                                                 Field("best_plan", &Prediction::best_plan), Field("baselines", &Prediction::baselines),
                                                 Field("sensitivity.points", &Prediction::sensitivity, kIfAny),
                                                 Field("ordered", &Prediction::ordered), Field("sharded", &Prediction::sharded));

@@ -207,7 +207,7 @@ constexpr auto kFields<LayerRow> = std::tuple(Field("name", &LayerRow::name, "la
                                               Field("backward_s", median_of<LayerRow, &LayerRow::backward_s>, Unit::kDifference));
 
 template <>
-constexpr auto kFields<LayersSection> = std::tuple(Field("layers", &LayersSection::layers, kRequired),
+constexpr auto kFields<LayersSection> = std::tuple(Field("layers", &LayersSection::layers),
                                                    Field("samples.forward_s", &LayersSection::forward_s),
                                                    Field("samples.backward_s", &LayersSection::backward_s),
                                                    Field("samples.optimizer_s", &LayersSection::optimizer_s),
@@ -263,7 +263,7 @@ constexpr auto kFields<TraceFigures> = std::tuple(Field("step_s", median_of<Trac
                                                   Field("compute_s", median_of<TraceFigures, &TraceFigures::compute_s>),
                                                   Field("communication_s", median_of<TraceFigures, &TraceFigures::communication_s>),
                                                   Field("overlapped_s", median_of<TraceFigures, &TraceFigures::overlapped_s>),
-                                                  Field("samples.step_s", &TraceFigures::step_s, kRequired),
+                                                  Field("samples.step_s", &TraceFigures::step_s),
                                                   Field("samples.compute_s", &TraceFigures::compute_s),
                                                   Field("samples.communication_s", &TraceFigures::communication_s),
                                                   Field("samples.overlapped_s", &TraceFigures::overlapped_s));
@@ -286,7 +286,7 @@ constexpr auto kFields<TraceRow> = std::tuple(
     Field("", first_rank<&TraceFigures::compute_s>, Unit::kDifference, "compute", kTables),
     Field("", first_rank<&TraceFigures::communication_s>, Unit::kDifference, "communication", kTables),
     Field("", overlapped_share, Unit::kShare, "overlapped", kTables), Field("", exposed_of_first, Unit::kDifference, "exposed", kTables),
-    Field("ranks", &TraceRow::ranks, kIfAny), Field("timeline", &TraceRow::timeline, kRequired));
+    Field("ranks", &TraceRow::ranks, kIfAny), Field("timeline", &TraceRow::timeline));
 
 // ---- All of it.
 

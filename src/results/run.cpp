@@ -20,7 +20,7 @@ constexpr auto kFields<Environment> = std::tuple(Field("link", &Environment::lin
                                                  Field("libtorch", &Environment::libtorch), Field("hosts", &Environment::hosts, kIfAny));
 
 template <>
-constexpr auto kFields<RunHead> = std::tuple(Field("command", &RunHead::command), Field("command_line", &RunHead::command_line),
+constexpr auto kFields<RunHead> = std::tuple(Field("command", &RunHead::command), Field("command_line", &RunHead::command_line, kDefault),
                                              Field("started", &RunHead::started, kDefault), Field("seed", &RunHead::seed),
                                              Field("files", &RunHead::files, kIfAny),
                                              Field("environment", &RunHead::environment, kDefault));
