@@ -85,15 +85,6 @@ std::vector<StepConfiguration> resumable_configurations(const StepFlags& flags) 
   return std::move(found.configurations);
 }
 
-// What one rank needs to measure configuration after configuration.
-struct MatrixRun {
-  const StepFlags& flags;
-  const ProcessGroup& group;
-  const std::vector<StepSetting>& settings;
-  int64_t memory_limit;  // bytes for this rank
-  Progress progress;
-};
-
 int64_t memory_limit_of(const StepFlags& flags, c10::Device device) {
   if (device.is_cpu() || flags.job.memory_limit_bytes)
     return available_memory(flags.job.memory_limit_bytes, flags.ranks) / local_ranks(flags.ranks);
@@ -101,23 +92,24 @@ int64_t memory_limit_of(const StepFlags& flags, c10::Device device) {
   return static_cast<int64_t>(c10::getDeviceAllocator(device.type())->getMemoryInfo(device.index()).second);
 }
 
-StepConfiguration measure_configuration(MatrixRun& run, const Configuration& configuration) {
-  const StepFlags& flags = run.flags;
-  const auto make = [&] { return make_job(configuration.job, run.group, flags.common.seed); };
+// memory_limit: bytes for this rank.
+StepConfiguration measure_configuration(const StepFlags& flags, const ProcessGroup& group, const std::vector<StepSetting>& settings,
+                                        const Configuration& configuration, int64_t memory_limit, Progress& progress) {
+  const auto make = [&] { return make_job(configuration.job, group, flags.common.seed); };
   const int64_t estimated_bytes = process_bytes(estimate_job_memory(configuration.job));
   std::string why_not;
-  std::optional<Workload> workload = make_within_memory(run.group, make, estimated_bytes, run.memory_limit, why_not);
+  std::optional<Workload> workload = make_within_memory(group, make, estimated_bytes, memory_limit, why_not);
   if (!workload) {
-    for (size_t i = 0; i < run.settings.size() * static_cast<size_t>(flags.steps.blocks); ++i) run.progress.advance("out of memory");
+    for (size_t i = 0; i < settings.size() * static_cast<size_t>(flags.steps.blocks); ++i) progress.advance("out of memory");
     return {.model = configuration.description, .status = "out of memory", .reason = why_not};
   }
   std::vector<StepMemory> memory;
-  for (const StepSetting& setting : run.settings) memory.push_back(measure_step_memory(run.group, *workload, setting.options));
+  for (const StepSetting& setting : settings) memory.push_back(measure_step_memory(group, *workload, setting.options));
   StepBenchOptions options{
       .blocks = {.most = flags.steps.blocks, .seed = flags.common.seed}, .steps = flags.steps, .communication_alone = true};
-  options.on_progress = [&run](const std::string& done) { run.progress.advance(done); };
-  const std::vector<SettingSteps> steps = measure_steps(run.group, *workload, run.settings, options);
-  return measured_configuration(configuration.description, run.settings, steps, memory, run.group.size);
+  options.on_progress = [&progress](const std::string& done) { progress.advance(done); };
+  const std::vector<SettingSteps> steps = measure_steps(group, *workload, settings, options);
+  return measured_configuration(configuration.description, settings, steps, memory, group.size);
 }
 
 // What an earlier run measured of each configuration; none if it is yet to be measured. Rank 0 alone reads the file,
@@ -143,16 +135,14 @@ void run_rank(const StepFlags& flags, const ProcessGroup& group) {
   const std::vector<std::optional<StepConfiguration>> before = measured_before(flags, group, configurations);
   const std::vector<StepSetting> settings = settings_of(flags);
   const int to_measure = static_cast<int>(std::ranges::count_if(before, [](const auto& one) { return !one; }) * std::ssize(settings));
-  MatrixRun run{.flags = flags,
-                .group = group,
-                .settings = settings,
-                .memory_limit = memory_limit_of(flags, group.device),
-                .progress = {"measuring steps", to_measure * flags.steps.blocks, group.rank == 0}};
+  const int64_t memory_limit = memory_limit_of(flags, group.device);
+  Progress progress("measuring steps", to_measure * flags.steps.blocks, group.rank == 0);
   for (size_t i = 0; i < configurations.size(); ++i) {
-    StepConfiguration configuration = before[i] ? *before[i] : measure_configuration(run, configurations[i]);
+    StepConfiguration configuration =
+        before[i] ? *before[i] : measure_configuration(flags, group, settings, configurations[i], memory_limit, progress);
     if (group.rank != 0) continue;
     if (!flags.common.json && !flags.common.quiet) {
-      run.progress.finish();
+      progress.finish();
       fmt::print("{}{}{}", i > 0 ? "\n" : "", before[i] ? "measured before: " : "", configuration_in_text(configuration));
       std::fflush(stdout);
     }
