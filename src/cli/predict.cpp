@@ -74,16 +74,7 @@ TensorProfile assume_profile(const PredictFlags& flags, const std::string& clust
   return profile;
 }
 
-// Reads an all-reduce table of any known format. Times that do not state their ranks get --world; `notes` says what was
-// left out.
-AllReduceTable read_allreduce(const PredictFlags& flags, std::vector<std::string>& notes) {
-  ImportOptions options = flags.reading;
-  options.world_size = flags.given.world_size;
-  Imported imported = import_files({flags.allreduce}, options);
-  notes = std::move(imported.notes);
-  return std::move(imported.table);
-}
-
+// `notes` says what was assumed, and what was left out.
 PredictionInputs read_inputs(const PredictFlags& flags, std::vector<std::string>& notes) {
   PredictionInputs inputs = flags.given;
   check_options(inputs.search.simulation);
@@ -93,7 +84,11 @@ PredictionInputs read_inputs(const PredictFlags& flags, std::vector<std::string>
   inputs.profile = flags.model.empty() ? read_tensors_csv(flags.tensors) : assume_profile(flags, published.gpu, notes);
   set_forward(flags, inputs.profile);
   if (flags.cluster.empty()) {
-    inputs.table = read_allreduce(flags, notes);
+    ImportOptions options = flags.reading;
+    options.world_size = flags.given.world_size;  // for times that do not state their ranks
+    Imported imported = import_files({flags.allreduce}, options);
+    notes.insert(notes.end(), imported.notes.begin(), imported.notes.end());
+    inputs.table = std::move(imported.table);
     inputs.world_size = world_size(flags, inputs.table);
   } else {
     notes.push_back(fmt::format("all-reduce times of {}, as others published them (data/README.md)", published.title));

@@ -54,7 +54,9 @@ class NamedModelOnAPublishedCluster(InFolder):
 
     def test_a_log_may_stand_beside_a_named_model(self):
         log = DATA.parents[1] / "data/cmsc828g/allreduce-times.csv"
-        self.assertEqual(self.predicted("--model", "gpt2", "--gpu", "a100", "--allreduce", log)["model"]["tensors"], 148)
+        result = self.predicted("--model", "gpt2", "--gpu", "a100", "--allreduce", log)
+        self.assertEqual(result["model"]["tensors"], 148)
+        self.assertIn("nothing was measured of gpt2", " ".join(result["notes"]))
 
     def test_what_is_missing_or_unknown_is_one_line(self):
         table = DATA / "allreduce-times.csv"
