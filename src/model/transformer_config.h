@@ -107,10 +107,6 @@ struct MemoryEstimate {
   int64_t gradients = 0;    // once
   int64_t activations = 0;  // the most that is kept for backward, including the loss
 
-  // In a step that sends gradients as they become ready (overlap, bucketed, planned, torch with its bucket views):
-  // autograd hands over one gradient at a time; the others are in their buckets.
-  int64_t step() const { return parameters + gradients + activations; }
-
   // The peak under any strategy. In the first step, before the gradients' order is known, and when they are sent after
   // backward (naive, flat), autograd makes a second copy beside the buckets while the activations are freed. The copy
   // that `firkin bench step` sends without a backward pass needs no more than that.

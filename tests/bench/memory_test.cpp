@@ -161,7 +161,8 @@ TEST_P(MemoryEstimates, AreWithin15PercentOfWhatIsMeasured) {
     const auto measured = static_cast<double>(measure_step_memory(group, workload, with_cap("bucketed", 1 << 20)).peak_bytes);
     const MemoryEstimate estimate =
         estimate_training_memory(shape.config, shape.batch, shape.sequence, static_cast<int64_t>(c10::elementSize(shape.dtype)));
-    EXPECT_NEAR(static_cast<double>(estimate.step()) / measured, 1, 0.15)
+    // Autograd hands over one gradient at a time; the others are in their buckets.
+    EXPECT_NEAR(static_cast<double>(estimate.parameters + estimate.gradients + estimate.activations) / measured, 1, 0.15)
         << estimate.activations << " of activations; measured " << measured;
     const auto after_backward = static_cast<double>(measure_step_memory(group, workload, with_cap("flat", 1 << 20)).peak_bytes);
     EXPECT_NEAR(static_cast<double>(estimate.total()) / after_backward, 1, 0.15) << "measured " << after_backward;
