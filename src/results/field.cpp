@@ -110,31 +110,13 @@ bool accepts(Unit unit, double value) {
 
 // `value` is as in JSON: in MiB where the struct has bytes.
 std::string text_of_number(double value, Unit unit) {
-  switch (unit) {
-    case Unit::kSeconds:
-    case Unit::kDifference:
-      return display_seconds(value);
-    case Unit::kBytes:
-    case Unit::kSize:
-      return format_bytes(static_cast<int64_t>(value));
-    case Unit::kBytesAsMib:
-    case Unit::kMib:
-      return display_cap(value);
-    case Unit::kShare:
-      return display_percent(value);
-    case Unit::kChange:
-      return display_percent(value, true);
-    case Unit::kRatio:
-      return fmt::format("{:.3f}", value);
-    case Unit::kCount:
-      return display_count(std::llround(value));
-    case Unit::kBandwidth:
-      return fmt::format("{:.4g}", value / 1e9);
-    case Unit::kText:
-    case Unit::kPlain:
-      break;
-  }
-  return fmt::format("{:.4g}", value);
+  if (unit == Unit::kSeconds || unit == Unit::kDifference) return display_seconds(value);
+  if (unit == Unit::kBytes || unit == Unit::kSize) return format_bytes(static_cast<int64_t>(value));
+  if (unit == Unit::kMib || unit == Unit::kBytesAsMib) return display_cap(value);
+  if (unit == Unit::kShare || unit == Unit::kChange) return display_percent(value, unit == Unit::kChange);
+  if (unit == Unit::kCount) return display_count(std::llround(value));
+  if (unit == Unit::kRatio) return fmt::format("{:.3f}", value);
+  return fmt::format("{:.4g}", unit == Unit::kBandwidth ? value / 1e9 : value);
 }
 
 std::string described(const json& value) {
