@@ -78,9 +78,9 @@ std::vector<BusyPeriod> timeline_of(const std::vector<Span>& spans, const Period
       timeline.push_back({name, since_start(period.start_ns), since_start(period.end_ns)});
     }
   };
-  add(spans, Activity::kOperator, kComputeActivity);
-  add(spans, Activity::kCollective, kCommunicationActivity);
-  for (const auto& [phase, name] : {std::pair{kForwardWaitPhase, kForwardWaitActivity}, {kOptimizerPhase, kOptimizerActivity}}) {
+  add(spans, Activity::kOperator, "compute");
+  add(spans, Activity::kCollective, "communication");
+  for (const auto& [phase, name] : {std::pair{kForwardWaitPhase, "forward waits"}, {kOptimizerPhase, "optimiser"}}) {
     std::vector<Span> of_phase;
     std::ranges::copy_if(spans, std::back_inserter(of_phase), [&](const Span& span) { return span.name == phase; });
     add(of_phase, Activity::kPhase, name);

@@ -212,7 +212,7 @@ std::optional<Chart> timeline_chart(const Results& results) {
   for (const TraceRow& row : rows) {
     for (const BusyPeriod& period : row.timeline) {
       periods.push_back({{"setting", row.name},
-                         {"kind", period.activity == kComputeActivity ? "computation" : period.activity},
+                         {"kind", period.activity == "compute" ? "computation" : period.activity},
                          {"from_s", period.start_s},
                          {"to_s", period.end_s},
                          {"start", display_seconds(period.start_s)},

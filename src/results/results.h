@@ -121,16 +121,9 @@ struct LayersSection {
 
 // ---- What ran when in a few steps.
 
-// What rank 0 was busy with or waited for.
-inline constexpr const char* kComputeActivity = "compute";
-inline constexpr const char* kCommunicationActivity = "communication";
-// Strategy ordered: a module awaited its parameters.
-inline constexpr const char* kForwardWaitActivity = "forward waits";
-inline constexpr const char* kOptimizerActivity = "optimiser";
-
-// A period of one activity, in seconds since the step began.
+// A period in which rank 0 was busy with or waited for something, in seconds since the step began.
 struct BusyPeriod {
-  std::string activity;
+  std::string activity;  // "compute", "communication", "forward waits" for parameters (strategy ordered), "optimiser"
   double start_s = 0;
   double end_s = 0;
 };
