@@ -20,16 +20,6 @@ size_t columns_of(std::FILE* terminal) {
   return kColumns;
 }
 
-// The first `count` characters of UTF-8 text.
-std::string first_characters(const std::string& text, size_t count) {
-  size_t characters = 0;
-  for (size_t i = 0; i < text.size(); ++i) {
-    const bool begins = (static_cast<unsigned char>(text[i]) & 0xc0) != 0x80;
-    if (begins && ++characters > count) return text.substr(0, i);
-  }
-  return text;
-}
-
 bool is_silent = false;
 
 }  // namespace
@@ -76,7 +66,7 @@ void Progress::print(const std::string& detail) {
   if (terminal_) {
     constexpr const char* kClearLine = "\r\x1b[K";
     // The last column stays free: a terminal that wraps there would begin a row that is never cleared.
-    fmt::print(out_, "{}{}", kClearLine, first_characters(line, columns_of(out_) - 1));
+    fmt::print(out_, "{}{:.{}}", kClearLine, line, columns_of(out_) - 1);
     line_is_open_ = true;
   } else {
     fmt::print(out_, "{}\n", line);
