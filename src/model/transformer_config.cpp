@@ -64,11 +64,6 @@ using Json = nlohmann::json;
 
 constexpr const char* kExpected = "an object such as {\"base\": \"demo\", \"num_layers\": 4}";
 
-// An unsigned value beyond int64_t would wrap around.
-bool is_integer(const Json& value) {
-  return value.is_number_integer() && !(value.is_number_unsigned() && value.get<uint64_t>() > INT64_MAX);
-}
-
 }  // namespace
 
 // With these limits no product of sizes, and no sum of bytes over a model, leaves int64_t.
@@ -175,7 +170,8 @@ TransformerConfig parse_model_json(std::string_view text, const std::string& pat
   }
   for (const auto& [key, value] : object.items()) {
     if (const auto size = std::ranges::find(kConfigSizes, key, &ConfigSize::name); size != kConfigSizes.end()) {
-      require(is_integer(value), key, "an integer");
+      const bool wraps_around = value.is_number_unsigned() && value.get<uint64_t>() > INT64_MAX;
+      require(value.is_number_integer() && !wraps_around, key, "an integer");
       config.*size->member = value.get<int64_t>();
     } else if (key == "family") {
       require(value.is_string(), key, "a string");
@@ -212,36 +208,22 @@ TransformerConfig resolve_model(const std::string& name_or_file) {
 
 namespace {
 
-// What one block keeps per token, in multiples of its widths.
-struct KeptPerToken {
-  int64_t d_model;
-  int64_t d_ff;
-};
-
-// CS336: two norms' inputs, scaled and weighted values; q, k, v; the attention's result in two layouts; the four of
-// SwiGLU. GPT-2: two norms' inputs and results; q, k, v; the attention's result in two layouts; GELU's input and
-// result.
-KeptPerToken kept_by_block(ModelFamily family) {
-  return family == ModelFamily::kCs336 ? KeptPerToken{.d_model = 11, .d_ff = 4} : KeptPerToken{.d_model = 9, .d_ff = 2};
+// Elements that one block keeps per token. CS336: two norms' inputs, scaled and weighted values; q, k, v; the
+// attention's result in two layouts; the four of SwiGLU. GPT-2: two norms' inputs and results; q, k, v; the attention's
+// result in two layouts; GELU's input and result.
+int64_t kept_by_block(const TransformerConfig& config) {
+  return config.family == ModelFamily::kCs336 ? 11 * config.d_model + 4 * config.d_ff : 9 * config.d_model + 2 * config.d_ff;
 }
 
 constexpr int64_t kLogitCopies = 3;  // logits, their log-softmax, their gradient; in float32 at least
 constexpr int64_t kLogitBytes = 4;
-
-// "parameters 19 MiB, gradients 19 MiB, activations 40 MiB"
-std::string parts_in_text(const MemoryEstimate& estimate) {
-  return fmt::format("parameters {}, gradients {}, activations {}", format_bytes(estimate.parameters), format_bytes(estimate.gradients),
-                     format_bytes(estimate.activations));
-}
 
 }  // namespace
 
 MemoryEstimate estimate_training_memory(const TransformerConfig& config, int64_t batch, int64_t sequence, int64_t element_bytes) {
   int64_t parameters = 0;
   for (const TensorSpec& tensor : tensor_specs(config)) parameters += tensor.numel;
-  const KeptPerToken kept = kept_by_block(config.family);
-  const int64_t per_token = config.num_layers * (kept.d_model * config.d_model + kept.d_ff * config.d_ff) * element_bytes +
-                            kLogitCopies * config.vocab_size * kLogitBytes;
+  const int64_t per_token = config.num_layers * kept_by_block(config) * element_bytes + kLogitCopies * config.vocab_size * kLogitBytes;
   return {.parameters = parameters * element_bytes, .gradients = parameters * element_bytes, .activations = batch * sequence * per_token};
 }
 
@@ -255,10 +237,11 @@ void check_training_memory(const MemoryEstimate& estimate, int local_ranks, int6
   const int64_t rank_bytes = process_bytes(estimate);
   if (rank_bytes <= available_bytes / ranks) return;
   throw InputError(fmt::format(
-      "training takes about {} of memory per rank ({}), {} for {} here; {} are available; expected a smaller model, batch or sequence, or "
-      "fewer ranks on this machine",
-      format_bytes(rank_bytes), parts_in_text(estimate), format_bytes(rank_bytes * ranks),
-      ranks == 1 ? "one rank" : fmt::format("{} ranks", ranks), format_bytes(available_bytes)));
+      "training takes about {} of memory per rank (parameters {}, gradients {}, activations {}), {} for {} here; {} are available; "
+      "expected "
+      "a smaller model, batch or sequence, or fewer ranks on this machine",
+      format_bytes(rank_bytes), format_bytes(estimate.parameters), format_bytes(estimate.gradients), format_bytes(estimate.activations),
+      format_bytes(rank_bytes * ranks), ranks == 1 ? "one rank" : fmt::format("{} ranks", ranks), format_bytes(available_bytes)));
 }
 
 namespace {
