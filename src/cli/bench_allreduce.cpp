@@ -74,13 +74,6 @@ void run_rank(const CollectivesFlags& flags, const std::vector<int64_t>& sizes, 
 
 // ---- firkin bench chunks: a fixed amount of data in chunks of varying size.
 
-// The chunks' sizes, checked before any rank starts.
-std::vector<int64_t> chunks_of(const ChunksFlags& flags) {
-  std::vector<int64_t> chunk_bytes = chunk_sizes(sizes_in(flags.sizes), flags.elements);
-  for (const int64_t bytes : chunk_bytes) chunk_count(flags.elements, bytes);
-  return chunk_bytes;
-}
-
 std::vector<ChunksPoint> measure(const ChunksFlags& flags, const std::vector<int64_t>& chunk_bytes, const ProcessGroup& group) {
   const int total = std::max(1, static_cast<int>(flags.sizes.seconds));  // progress counts seconds
   int shown = 0;
@@ -117,7 +110,8 @@ int run(CollectivesFlags& flags) {
 }
 
 int run(ChunksFlags& flags) {
-  const std::vector<int64_t> chunk_bytes = chunks_of(flags);
+  const std::vector<int64_t> chunk_bytes = chunk_sizes(sizes_in(flags.sizes), flags.elements);
+  for (const int64_t bytes : chunk_bytes) chunk_count(flags.elements, bytes);  // checks them before any rank starts
   return run_on_ranks(flags, [&](const ProcessGroup& group) { run_rank(flags, chunk_bytes, group); });
 }
 

@@ -68,10 +68,6 @@ int64_t multiple_of_largest_power_of_two(int64_t low, int64_t high) {
   return low;
 }
 
-bool is_short_in_mib(int64_t cap_bytes) {
-  return std::stod(fmt::format("{:.4g}", mib(cap_bytes))) == mib(cap_bytes);
-}
-
 // The cap from `low` to `high` with the fewest decimals in MiB, a multiple of 5 if possible. PyTorch rounds its bytes
 // down.
 std::optional<int64_t> shortest_in_mib(int64_t low, int64_t high) {
@@ -191,7 +187,8 @@ int64_t roundest_cap(const CapInterval& interval) {
   const int64_t low = all_alone ? (interval.highest_cap_bytes + 1) / 2 : interval.lowest_cap_bytes;
   const int64_t high = low > kNoLimit / 2 ? interval.highest_cap_bytes : std::min(interval.highest_cap_bytes, 2 * low);
   const int64_t cap = multiple_of_largest_power_of_two(low, high);
-  return low < kSmallestTyped || is_short_in_mib(cap) ? cap : shortest_in_mib(low, high).value_or(cap);
+  const bool is_short = std::stod(fmt::format("{:.4g}", mib(cap))) == mib(cap);
+  return low < kSmallestTyped || is_short ? cap : shortest_in_mib(low, high).value_or(cap);
 }
 
 BucketPlan assign_buckets_by_cap_list(std::span<const int64_t> sizes, std::span<const int64_t> caps_bytes) {
