@@ -8,8 +8,10 @@ target_compile_options(firkin_warnings INTERFACE -Wall -Wextra -Wshadow)
 
 find_program(FIRKIN_CCACHE ccache)
 if(FIRKIN_CCACHE AND PROJECT_IS_TOP_LEVEL AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
-  # ccache accepts a precompiled header only with these settings (its manual, "Precompiled headers").
-  set(CMAKE_CXX_COMPILER_LAUNCHER ${CMAKE_COMMAND} -E env CCACHE_SLOPPINESS=pch_defines,time_macros ${FIRKIN_CCACHE})
+  # ccache accepts a precompiled header only with this sloppiness (its manual, "Precompiled headers"). With the base folder, copies of the
+  # sources elsewhere share what was compiled.
+  set(ccache_settings CCACHE_SLOPPINESS=pch_defines,time_macros CCACHE_BASEDIR=${PROJECT_SOURCE_DIR})
+  set(CMAKE_CXX_COMPILER_LAUNCHER ${CMAKE_COMMAND} -E env ${ccache_settings} ${FIRKIN_CCACHE})
   add_compile_options($<$<CXX_COMPILER_ID:GNU>:-fpch-preprocess>)
 endif()
 
