@@ -158,8 +158,10 @@ std::vector<bool> BackwardWatch::may_reach(const std::vector<const torch::autogr
   std::vector<bool> reached(nodes.size(), true);
   const GraphTask* task = current_graph_task();
   if (task == nullptr || task->reentrant_depth_ > 0) return reached;
+  // is_traceable() says the same, but asks a function of Python's for an attribute that PyTorch 2.13 has no more.
   const auto is_autograds_own = [](torch::autograd::Node* node) {
-    return node->is_traceable() || dynamic_cast<torch::autograd::AccumulateGrad*>(node) != nullptr;
+    return dynamic_cast<torch::autograd::TraceableFunction*>(node) != nullptr ||
+           dynamic_cast<torch::autograd::AccumulateGrad*>(node) != nullptr;
   };
   if (!std::ranges::all_of(task->nodes_in_graph_, is_autograds_own)) return reached;
   for (size_t i = 0; i < nodes.size(); ++i) reached[i] = task->nodes_in_graph_.contains(const_cast<torch::autograd::Node*>(nodes[i]));

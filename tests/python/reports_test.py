@@ -85,6 +85,21 @@ class TwoHeads(nn.Module):
         return self.heads[0](torch.tanh(self.body(x))) + self.heads[1](x.new_ones(9))
 
 
+class StraightThrough(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return torch.round(8 * x) / 8
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient
+
+
+class Rounding(TwoHeads):
+    def forward(self, x):
+        return StraightThrough.apply(super().forward(x))
+
+
 def behind(make):
     """net() behind one more part."""
     torch.manual_seed(8)
@@ -334,6 +349,7 @@ PROGRAMS = {
     "hooks on modules": trains(net, hooking_modules),  # pytorch/pytorch#35191, #66229
     "swaps in an average": trains(net, swapping_in_an_average),  # lucidrains/ema-pytorch#9, Lightning-AI/pytorch-lightning#21724
     "pruned": trains(pruned),  # microsoft/nni#5205
+    "a function of its own, with heads by turns": trains(lambda: Rounding(lambda step, rank: (step % 2,)), **UNUSED),
     # lyuwenyu/RT-DETR#684, joanaapa/Distillation-DNABERT-Promoter#1
     "a head that one rank leaves out": trains(lambda: TwoHeads(lambda step, rank: (0, 1) if rank == step % 2 else (0,)), **UNUSED),
 }
