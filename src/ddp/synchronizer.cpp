@@ -9,6 +9,20 @@
 #include "firkin/comm/device.h"
 
 namespace firkin {
+namespace {
+
+constexpr const char* kAllReplaced =
+    "DataParallel: every trained parameter of the module was replaced, and the optimiser has stepped by this rank's own gradients; "
+    "expected parameters_changed() on every rank after such a change";
+
+bool holds_any(const torch::nn::Module& module, const std::vector<NamedTensor>& known) {
+  const std::vector<NamedTensor> held = parameters_in(module);
+  return std::ranges::any_of(known, [&](const NamedTensor& parameter) {
+    return std::ranges::any_of(held, [&](const NamedTensor& each) { return each.tensor.is_same(parameter.tensor); });
+  });
+}
+
+}  // namespace
 
 Synchronizer::Synchronizer(StepSetup setup)
     : setup_(std::move(setup)),
@@ -273,13 +287,17 @@ void Synchronizer::audit() {
 }
 
 // A program that steps with gradients of its own (an inner loop whose steps it takes back) may do so any number of
-// times. Of several optimisers, one may call another.
+// times. Of several optimisers, one may call another. No hook is on parameters that replaced all others, so their
+// backward begins no step.
 void Synchronizer::note_optimizer_step(const void* optimizer) {
   const auto held = lock();
   if (is_lost() || is_capturing(setup_.parameters[0].tensor.device())) return;  // a graph's step comes when it is replayed
   if (!is_begun_) {
     const bool is_first = step_ > 0 && !optimizer_steps_.contains(optimizer);
-    if (is_first || !are_gradients_placeholders()) ++optimizer_steps_[optimizer];
+    if (is_first || !are_gradients_placeholders()) {
+      const uint64_t steps = ++optimizer_steps_[optimizer];
+      if (steps > 1 && !holds_any(*setup_.module, setup_.parameters)) throw RuntimeError(kAllReplaced);
+    }
   }
   if (open_ || !audit_.is_due(step_)) return;
   or_lose_group([&] {

@@ -1,4 +1,5 @@
 // Parameters that are thawed, frozen, added or replaced while the training runs: with parameters_changed(), and without.
+#include "firkin/ddp/overlapped_optimizer.h"
 #include "real_programs.h"
 
 #include "../test.h"
@@ -206,6 +207,30 @@ TEST_P(ChangingParameters, RanksWithoutDataInAJoinSectionFollow) {
           optimizer.step();
         });
       }));
+}
+
+// No hook is on what the module holds then, so that only a step of the optimiser tells.
+TEST(ReplacedParameters, AllAtOnceAreAnErrorAtTheOptimizersNextStep) {
+  run_ranks(2, [](const ProcessGroup& group) {
+    Net net(0);
+    DataParallel ddp(net, group);
+    torch::optim::SGD plain(net.parameters(), 0.1);
+    OverlappedOptimizer optimizer(ddp, plain);
+    const auto train = [&](int step) {
+      plain.zero_grad();
+      net.loss(seeded_randn({4, 5}, static_cast<uint64_t>(2 * step + group.rank))).backward();
+      optimizer.step();
+    };
+    train(0);
+    net.first = net.replace_module("first", seeded_linear(5, 7, 1));
+    net.middle = net.replace_module("middle", seeded_linear(7, 7, 2));
+    net.last = net.replace_module("last", seeded_linear(7, 2, 3));
+    plain.param_groups()[0].params() = net.parameters();
+    EXPECT_THAT(message_of<RuntimeError>([&] { train(1); }), HasSubstr("parameters_changed() on every rank"));
+    ddp.parameters_changed();
+    train(2);
+    EXPECT_NO_THROW(ddp.audit());
+  });
 }
 
 INSTANTIATE_TEST_SUITE_P(Ranks, ChangingParameters, kFewRuns, name_of_runs);
