@@ -263,8 +263,7 @@ double queued_gap_s(double total_s, double isolated_s, double calls) {
 }
 
 std::vector<int64_t> sizes_between(int64_t begin, int64_t end, int64_t factor) {
-  if (begin < kFloatBytes || begin % kFloatBytes != 0)
-    throw InputError(fmt::format("all-reduce size {}: expected a positive multiple of {} bytes", begin, kFloatBytes));
+  check_allreduce_size(begin);
   if (end < begin)
     throw InputError(fmt::format("all-reduce sizes from {} to {} bytes: expected an end that is not below the begin", begin, end));
   if (factor < 2) throw InputError(fmt::format("all-reduce sizes by factors of {}: expected at least 2", factor));
@@ -309,6 +308,11 @@ std::vector<std::string> problems_of_table(const AllReduceTable& table) {
     }
   }
   return problems;
+}
+
+void check_allreduce_size(int64_t bytes) {
+  if (bytes >= kFloatBytes && bytes % kFloatBytes == 0) return;
+  throw InputError(fmt::format("all-reduce size {}: expected a positive multiple of {} bytes", bytes, kFloatBytes));
 }
 
 std::vector<int64_t> world_sizes(const AllReduceTable& table) {

@@ -11,13 +11,6 @@
 namespace firkin {
 namespace {
 
-using ::AllOf;
-using ::EndsWith;
-using ::HasSubstr;
-using ::Not;
-using ::StartsWith;
-using ::ThrowsMessage;
-
 constexpr TransformerConfig kValid{.vocab_size = 11, .context_length = 8, .d_model = 12, .d_ff = 20, .num_layers = 2, .num_heads = 3};
 
 // `expected` must be part of the one-line message, which begins with the place given to check_config.

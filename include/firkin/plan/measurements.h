@@ -124,6 +124,9 @@ std::vector<int64_t> sizes_between(int64_t begin, int64_t end, int64_t factor);
 // 4 B, 16 B, ... by factors of 4, then `largest_bytes`; no other size is above half of it.
 std::vector<int64_t> allreduce_sizes(int64_t largest_bytes);
 
+// Throws InputError unless `bytes` is a positive multiple of 4.
+void check_allreduce_size(int64_t bytes);
+
 // What the table lacks, or seems to state in a unit other than seconds: one sentence each. Empty for most tables.
 std::vector<std::string> problems_of_table(const AllReduceTable& table);
 
