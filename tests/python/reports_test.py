@@ -295,6 +295,18 @@ def hooking_modules(trainee, step):
     trainee.plain(step)
 
 
+def hooking_and_setting_all(trainee, step):
+    """PyTorch's first hook on a tensor frees others' hooks on it, and set_() takes its place in the graph away."""
+    trainee.drain()
+    for p in trainee.leaves:
+        if step == 1:
+            p.register_hook(lambda gradient: gradient)
+        if step == 2:
+            with torch.no_grad():
+                p.set_(p.detach().clone())
+    trainee.plain(step)
+
+
 def swapping_in_an_average(trainee, step):
     """For an evaluation, by .data."""
     trainee.drain()
@@ -347,6 +359,7 @@ PROGRAMS = {
     "validates before the step": trains(lambda: net(nn.BatchNorm1d(WIDTH)), validating_before_the_step),  # pytorch/pytorch#53979, #54059
     "becomes channels-last": trains(images, becoming_channels_last),  # pytorch/pytorch#70222, vturrisi/solo-learn#306
     "hooks on modules": trains(net, hooking_modules),  # pytorch/pytorch#35191, #66229
+    "hooks and new memory for all": trains(net, hooking_and_setting_all),
     "swaps in an average": trains(net, swapping_in_an_average),  # lucidrains/ema-pytorch#9, Lightning-AI/pytorch-lightning#21724
     "pruned": trains(pruned),  # microsoft/nni#5205
     "a function of its own, with heads by turns": trains(lambda: Rounding(lambda step, rank: (step % 2,)), **UNUSED),
