@@ -81,6 +81,7 @@ class DistributedDataParallel(torch.nn.Module):
         **of_pytorch: Any,
     ) -> None:
         super().__init__()
+        self._assigned: dict[str, object] = {}  # what stands for each module that was assigned to `module`
         self.module = module
         tried = {"strategy": strategy, "link": link} | dict(experiment or {})
         self.strategy: str = tried.pop("strategy") or ("bucketed" if plan is None else "planned")
@@ -161,26 +162,24 @@ class DistributedDataParallel(torch.nn.Module):
         if self.strategy in _AWAITED:
             self._leave = weakref.finalize(self, running.install(self.module))
         self._running = running
-        self._parameters_then = parameters
+        self._parameters_then, self._owners_then = parameters, _ddp.owners(self.module)
         self._was_changed = False  # in the last forward
         self._watch(engine)
 
     def _watch(self, engine: Any) -> None:
         """Has the engine check the module before it ends a step, and call _look() after a change."""
         parts = list(self.module.modules())
-        structure = [held for part in parts for held in (part._parameters, part._modules) if isinstance(held, dict)]
+        structure = [self._assigned, *(held for part in parts for held in (part._parameters, part._modules) if isinstance(held, dict))]
         buffers = [part._buffers for part in parts if isinstance(part._buffers, dict)]
         engine.watch(weakly(self._look), structure, buffers, any(map(is_scripted, parts)))
 
     def _look(self, is_more_than_values: bool) -> None:
         """Handles a change of the module. is_more_than_values: modules, parameters or names have changed."""
         if is_more_than_values:
-            parameters = _ddp.named_parameters(self.module)
-            then = self._parameters_then
-            if [name for name, _ in then] != [name for name, _ in parameters] or any(a is not b for (_, a), (_, b) in zip(then, parameters)):
-                self._follow_module(parameters)
-            else:
+            if _ddp.owners(self.module) == self._owners_then:
                 self._watch(self._engine)
+            else:
+                self._follow_module(_ddp.named_parameters(self.module))
         self._engine.hold_buffers(_ddp.named_buffers(self.module))
 
     @property
@@ -195,11 +194,16 @@ class DistributedDataParallel(torch.nn.Module):
     def _engine(self) -> Any:
         return self._arrivals.engine
 
+    def __setattr__(self, name: str, value: Any) -> None:
+        super().__setattr__(name, value)
+        if name == "module":
+            self._assigned[name] = object()  # the engine sees it, without holding the module
+
     def __getstate__(self) -> dict[str, Any]:
         if self._group not in (None, dist.group.WORLD):
             raise InputError("DataParallel: cannot copy with another process group; expected the default one, as in PyTorch, or a copy of .module")
         self.drain()
-        ours = ("_group", "_leave", "_parameters_then", "_ranks", "_running", "_was_changed")
+        ours = ("_group", "_leave", "_owners_then", "_parameters_then", "_ranks", "_running", "_was_changed")
         kept = {name: value for name, value in self.__dict__.items() if name not in ours}
         return kept | {"_settings": self._settings | {"comm_hook": None}}  # PyTorch's copies have no hook either
 
@@ -226,9 +230,10 @@ class DistributedDataParallel(torch.nn.Module):
 
     def _follow_module(self, parameters: _ddp.NamedTensors) -> None:
         if self.strategy == "ordered":
+            differing = {(name, id(p)) for name, p in parameters} ^ {(name, id(p)) for name, p in self._parameters_then}
             raise InputError(
-                "DataParallel: the module holds other parameters than before, and strategy ordered cannot follow in Python; expected a new"
-                " DistributedDataParallel and optimiser after such a change"
+                f"DataParallel: the module holds other parameters than before{f' ({min(differing)[0]})' if differing else ''}, and strategy ordered"
+                " cannot follow in Python; expected a new DistributedDataParallel and optimiser after such a change"
             )
         engine = self._engine
         engine.follow(parameters)

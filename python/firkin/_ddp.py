@@ -87,6 +87,13 @@ def named_buffers(module: torch.nn.Module) -> NamedTensors:
     return _taken(module, torch.nn.Module.named_buffers(module, remove_duplicate=False))
 
 
+def owners(module: torch.nn.Module) -> set[tuple[int, str, int]]:
+    """Which module holds which of these parameters, and as what: the same for other paths to the same modules."""
+    named = named_parameters(module)
+    known = {id(p) for _, p in named}
+    return {(id(part), name, id(p)) for part in module.modules() for name, p in part._parameters.items() if id(p) in known}
+
+
 def _taken(module: torch.nn.Module, named: Iterable[tuple[str, torch.Tensor]]) -> NamedTensors:
     left_alone = ignored(module)
     tensors = [(name, tensor) for name, tensor in named if name not in left_alone]

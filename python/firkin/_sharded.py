@@ -42,7 +42,7 @@ class _Divided(torch.Tensor):
             return args[0]
         raise InputError(
             "DataParallel: a parameter's gradient is used, and under the strategy sharded it is divided among the ranks; expected"
-            " clip_grad_norm_() of the ShardedOptimizer, or the gradients of the parts in its param_groups"
+            " clip_grad_norm_() of the ShardedOptimizer, or the gradients of the parts in its param_groups, whose norm is this rank's alone"
         )
 
     def __repr__(self) -> str:  # type: ignore[override]
@@ -140,7 +140,7 @@ class ShardedOptimizer(torch.optim.Optimizer):
         self._make = lambda groups: optimizer_class(groups, **options)
 
         def make(runs: list[tuple[str, torch.Tensor]]) -> Any:
-            named = dict(_ddp.named_parameters(model.module))
+            named = dict(model._parameters_then)
             self._parts = self._parts_of([(named[name], run) for name, run in runs])
             self._groups = self._as_groups([part.parameter for part in self._parts] if params is None else params)
             self.optimizer = self._make(self._over_runs(self._groups))

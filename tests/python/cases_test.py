@@ -10,7 +10,7 @@ import warnings
 import firkin
 import torch
 import torch.distributed as dist
-from models import refusals
+from models import Layers, refusals, seeded
 from ranks import on_ranks
 from torch import nn
 from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict
@@ -179,6 +179,29 @@ def stepping_halves(strategy):
     return trainee
 
 
+class Aliased(nn.Module):
+    """Every forward calls its layers by another name."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(3)
+        self.layers = nn.ModuleList(nn.Linear(WIDTH, WIDTH) for _ in range(4)).double()
+        self.steps = 0
+
+    def forward(self, x):
+        self.steps += 1
+        for i in range(len(self.layers)):
+            self.active = self.layers[(i + self.steps) % len(self.layers)]
+            x = torch.tanh(self.active(x))
+        return x
+
+
+def reordering_parts(trainee, step):
+    if step == 3:
+        trainee.module.layers = nn.ModuleList(reversed(trainee.module.layers))
+    trainee.plain(step)
+
+
 class OfScript(nn.Module):
     """With a part that torch.jit.script has compiled, which has a batch norm and assigns a buffer of its own."""
 
@@ -295,6 +318,8 @@ PROGRAMS = {
         for how in (reassigns, registers_late, removes_and_registers_again, grows, changes_dtype)
     },
     "replaces a part without parameters": trains(lambda: net(nn.Identity()), replacing_a_part),
+    "parts under changing names": trains(Aliased),
+    "reorders its parts": trains(lambda: seeded(Layers, [WIDTH] * 5), reordering_parts),
     "drops a micro-batch": trains(net, dropping_a_micro_batch),
     "steps by itself and goes back": trains(net, stepping_by_itself_and_going_back, audit_every=0),
     "a scripted part": saves(OfScript),

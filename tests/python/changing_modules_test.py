@@ -54,6 +54,11 @@ def convert_and_back(model, optimizer):
     model.float().double()
 
 
+def replace_the_module(model, optimizer):
+    model.module = copy.deepcopy(model.module)
+    optimizer.param_groups[0]["params"] = list(model.parameters())
+
+
 def drop(model, optimizer):
     del model.module.layers[2]
 
@@ -65,6 +70,7 @@ CHANGES = {
     "replace": (replace, {}),
     "replace, find_unused_parameters": (replace, {"find_unused_parameters": True}),
     "drop": (drop, {}),
+    "replace the module": (replace_the_module, {}),
     "convert and back": (convert_and_back, {}),
 }
 
@@ -143,12 +149,14 @@ class ChangingModules(TestCase):
             train(model, optimizer, range(3))  # which includes the layer, with rank 0's values
             self.assertEqual(unlike(parameters_of(model)), 0)
 
-        ordered = wrapped(strategy="ordered")
-        optimizer = optimizer_of(ordered)
-        train(ordered, optimizer, range(2))
-        ordered.module.layers.append(nn.Linear(WIDTH, WIDTH).double())
-        expected = "strategy ordered cannot follow in Python; expected a new DistributedDataParallel and optimiser"
-        self.assert_refused(refusals({expected: lambda: train(ordered, optimizer, range(1))}))
+        for change, named in ((grow, "layers.3.bias"), (replace_the_module, "layers.0.bias")):
+            ordered = wrapped(strategy="ordered")
+            optimizer = optimizer_of(ordered)
+            train(ordered, optimizer, range(2))
+            ordered.drain()
+            change(ordered, optimizer.optimizer)
+            expected = f"other parameters than before ({named}), and strategy ordered cannot follow in Python; expected a new"
+            self.assert_refused(refusals({expected: lambda: train(ordered, optimizer, range(1))}))  # noqa: B023
 
 
 class ChangingModulesFull(ChangingModules):

@@ -173,6 +173,17 @@ class Sharded(TestCase):
             self.assertAlmostEqual(sum(held), 1)
 
     @on_ranks(2)
+    def test_a_module_that_is_compiled_after_wrapping_trains_as_one_that_is_not(self):
+        reached = []
+        for strategy in ("bucketed", "sharded"):
+            model = wrapped(strategy)
+            if strategy == "sharded":
+                model.module = torch.compile(model.module, backend="eager")
+            train(model, optimizer_of(model), range(STEPS))
+            reached.append(parameters_of(model))
+        self.assertTrue(same(*reached))
+
+    @on_ranks(2)
     def test_what_has_no_gradient_any_more_is_not_in_the_norm(self):
         norms = []
         for strategy in ("bucketed", "sharded"):
