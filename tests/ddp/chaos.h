@@ -3,7 +3,7 @@
 //
 //   if (auto wrong = run_chaos_sequence(17, std::chrono::seconds(60))) fmt::print("{}\n", *wrong);
 //
-// build/tests/ddp_chaos runs thousands of them.
+// chaos_test.cpp runs some, or thousands of them.
 #pragma once
 
 #include <chrono>

@@ -84,10 +84,6 @@ class Outcome:
     victims_output: str
     survivors: list[Ending]
 
-    @property
-    def seconds(self):
-        return max(ending.seconds for ending in self.survivors)
-
 
 def one_case_a_phase():
     """Each phase once; signals, worlds, victims and hosts of the store alternate."""

@@ -1,33 +1,13 @@
 """A rank is killed or stopped in every phase of a training, and at random moments: the others end by themselves, in time, with an error that names it.
 
-FAULT_RANKS names the program. `faults_test.py --table` prints the outcomes as Markdown instead.
+FAULT_RANKS names the program.
 """
 
 import random
 import signal
-import sys
 import unittest
 
 import faults
-
-
-def table(outcomes):
-    """Two tables: the seconds until the last survivor had ended, and what one of them said."""
-    outcomes = [o for o in outcomes if o.case.strategy == "bucketed"]
-    found = {(o.case.phase, o.case.signal, o.case.world): o for o in outcomes}
-    worlds = faults.WORLDS
-    lines = ["| phase | signal | " + " | ".join(f"{world} ranks" for world in worlds) + " |", "|---|---|" + "---:|" * len(worlds)]
-    for phase in faults.PHASES:
-        for number in faults.SIGNALS:
-            row = [found[phase, number, world] for world in worlds]
-            seconds = [f"{o.seconds:.1f} s" if all(e.code is not None for e in o.survivors) else "never" for o in row]
-            lines.append(f"| {phase} | {number.name} | " + " | ".join(seconds) + " |")
-    lines += ["", "| phase | lost | a survivor's message |", "|---|---|---|"]
-    for phase in faults.PHASES:
-        outcome = max((o for o in outcomes if o.case.phase == phase and not o.case.loses_store), key=lambda o: o.case.world)
-        said = outcome.survivors[0].message.removeprefix("fault_ranks: ").replace("|", "\\|")
-        lines.append(f"| {phase} | rank {outcome.case.victim} of {outcome.case.world} | `{said}` |")
-    return "\n".join(lines)
 
 
 class LostRank:
@@ -105,10 +85,3 @@ class NothingLost(unittest.TestCase):
                 outcome = faults.run(faults.Case(max(faults.WORLDS), None, signal.SIGKILL, victim=0, rank_0_hosts=hosts))
                 self.assertEqual(outcome.victims_end, "exit 0", outcome.victims_output)
                 self.assertEqual([ending.code for ending in outcome.survivors], [0] * len(outcome.survivors), outcome.survivors)
-
-
-if __name__ == "__main__":
-    if sys.argv[1:] == ["--table"]:
-        print(table(faults.run_all(faults.every_phase_signal_and_world())))
-    else:
-        unittest.main(verbosity=2)
