@@ -6,8 +6,6 @@
 // container-toolkit#77 (rccl_tests), openucx/ucc#981 (osu), openucx/ucx#2111 (osu_tagged_with_times), #3045
 // (osu_non_blocking), open-mpi/ompi#12318 (osu_other_benchmarks, osu_values_that_the_header_leaves_out), #9838
 // (imb_other_benchmarks), ofiwg/libfabric#9772 (imb_on_a_ci_server), openucx/ucc#73 (imb_with_defects).
-#include <fmt/format.h>
-#include <gmock/gmock.h>
 
 #include "../base/temporary_folder.h"
 #include "../plan/helpers.h"
@@ -16,9 +14,6 @@
 
 namespace firkin {
 namespace {
-
-using testing::Contains;
-using testing::HasSubstr;
 
 // Two sizes of 8 ranks: 1 MB in 100 us is 10 GB/s, on the bus 17.5; 4 MB in 200 us is 20 and 35.
 const std::string kHeader =
@@ -284,7 +279,7 @@ TEST(BenchmarkLogs, GiveTheirRows) {
       EXPECT_NEAR(imported.table[1].median_s, 200e-6, 1e-12);
       for (const AllReduceRow& row : imported.table) EXPECT_EQ(row.world_size, 8);
       if (log.note.empty()) {
-        EXPECT_THAT(imported.notes, testing::IsEmpty());
+        EXPECT_THAT(imported.notes, IsEmpty());
       } else {
         EXPECT_THAT(imported.notes, Contains(HasSubstr(log.note)));
       }
@@ -352,7 +347,7 @@ const Refusal kRefusals[] = {
 TEST(BenchmarkLogs, AreRefusedByName) {
   for (const Refusal& log : kRefusals) {
     SCOPED_TRACE(log.name);
-    EXPECT_THAT(error_of([&] { import_log(log.text, log.options); }), testing::EndsWith(log.error));
+    EXPECT_THAT(error_of([&] { import_log(log.text, log.options); }), EndsWith(log.error));
   }
 }
 
@@ -406,7 +401,7 @@ TEST(BenchmarkLogs, GiveTheRowsOfAnyElementTypeThatIsAskedFor) {
 TEST(BenchmarkLogs, OfSeveralRunsGiveTheRowsOfAll) {
   const std::string two_ranks = devices(2) + kHeader + "1000000 250000 float sum -1 100.00 10.00 10.00 0 100.00 10.00 10.00 0\n";
   const Imported imported = import_log(two_ranks + devices(8) + kTable + devices(8) + kTable, {});
-  EXPECT_THAT(world_sizes(imported.table), testing::ElementsAre(2, 8));
+  EXPECT_THAT(world_sizes(imported.table), ElementsAre(2, 8));
   EXPECT_EQ(imported.table.size(), 5u);
 }
 

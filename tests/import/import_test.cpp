@@ -1,20 +1,12 @@
 #include "import/import.h"
 
-#include <gmock/gmock.h>
-
-#include <algorithm>
 #include <filesystem>
 
 #include "../plan/helpers.h"
-#include "firkin/base/error.h"
 #include "firkin/base/file.h"
 
 namespace firkin {
 namespace {
-
-using testing::ElementsAre;
-using testing::EndsWith;
-using testing::HasSubstr;
 
 const std::filesystem::path kCourse = std::filesystem::path(FIRKIN_SOURCE_DIR) / "data" / "cmsc828g";
 const std::filesystem::path kSizes = kCourse / "layer-sizes-gpt2_large-bs4.csv";
@@ -117,7 +109,7 @@ TEST(Clusters, ANameMayEndWithTheNumberOfRanks) {
 
 TEST(Clusters, OtherNamesAreBadInputThatListsThem) {
   for (const char* name : {"", "aws", "aws-p4de-", "aws-p4de-x", "aws-p4de-1", "aws-p4de16", "aws-p4de-16-2"}) {
-    EXPECT_THAT([&] { read_cluster(name, kData); }, testing::ThrowsMessage<InputError>(testing::HasSubstr("zaratan"))) << name;
+    EXPECT_THAT([&] { read_cluster(name, kData); }, testing::ThrowsMessage<InputError>(HasSubstr("zaratan"))) << name;
   }
 }
 
