@@ -58,23 +58,12 @@ TEST(Progress, EndsItsLineWhenTheLastUnitIsDone) {
   EXPECT_THAT(terminal.read_all(), EndsWith("measuring 2/2  0 s  b\na table\n"));
 }
 
-TEST(Progress, EndsItsLineOnce) {
-  const Terminal terminal(80);
-  {
-    Progress progress("measuring", 1, true, terminal.out);
-    progress.advance("");
-    progress.finish();
-    terminal.read_all();
-  }
-  EXPECT_EQ(terminal.read_all(), "");
-}
-
-TEST(Progress, EndsItsLineWhenItIsAskedToAndWhenItGoes) {
+TEST(Progress, EndsItsLineOnceWhenItIsAskedToAndWhenItGoes) {
   const Terminal terminal(80);
   {
     Progress progress("measuring", 9, true, terminal.out);
     terminal.read_all();
-    progress.finish();
+    for (int i = 0; i < 2; ++i) progress.finish();
     EXPECT_EQ(terminal.read_all(), "\n");
     progress.advance("on a new line");
     EXPECT_THAT(terminal.read_all(), StartsWith(kClearLine));

@@ -55,22 +55,6 @@ Tensors lets_a_buffer_grow_and_gives_it_another_dtype(Trainee& trainee, Followed
   return buffers_of_training(trainee, net);
 }
 
-Tensors goes_forward_twice_through_a_batch_norm(Trainee& trainee, FollowedNet& net) {
-  torch::nn::BatchNorm1d norm = net.register_module("norm", torch::nn::BatchNorm1d(torch::nn::BatchNorm1dOptions(kWidth).affine(false)));
-  norm->to(at::kDouble);
-  net.before = [&norm](FollowedNet& /*self*/, const at::Tensor& x) { return norm->forward(x); };
-  for (int step = 0; step < kSteps; ++step) {
-    trainee.zero_grad();
-    const at::Tensor first = net.loss(trainee.batch(step));
-    const at::Tensor second = net.loss(trainee.batch(step, 1));
-    trainee.backward(first);
-    trainee.drain();
-    trainee.backward(second);
-    trainee.step();
-  }
-  return net.buffers();
-}
-
 Tensors goes_back_to_a_checkpoint(Trainee& trainee, FollowedNet& net) {
   std::stringstream saved;
   for (int step = 0; step < kSteps; ++step) {
@@ -105,7 +89,6 @@ constexpr ProgramByHand kPrograms[] = {
     {"registers a buffer in its first forward", registers_a_buffer_in_its_first_forward},
     {"replaces a module that has buffers only", replaces_a_module_that_has_buffers_only},
     {"lets a buffer grow, and gives another a new dtype", lets_a_buffer_grow_and_gives_it_another_dtype},
-    {"goes forward twice through a batch norm, then back twice", goes_forward_twice_through_a_batch_norm, true},
     {"goes back to a checkpoint", goes_back_to_a_checkpoint},
     {"averages parameters in forward", averages_in_forward},
 };

@@ -113,18 +113,6 @@ TEST_P(OverlappedPrograms, OptimizerIsDrainedForACheckpoint) {
   });
 }
 
-TEST_P(OverlappedPrograms, AnAverageOfParametersThatIsReadAfterADrainIsTheSameOnEveryRank) {
-  expect_ordered_as_bucketed([](Place& place) {
-    place.also = copies(place.net.parameters());
-    for (int step = 0; step < kTrainedSteps; ++step) {
-      place.train(step);
-      const at::NoGradGuard no_grad;
-      const Tensors parameters = place.training.ddp.module().parameters();
-      for (size_t i = 0; i < parameters.size(); ++i) place.also[i].mul_(0.9).add_(parameters[i], 0.1);
-    }
-  });
-}
-
 // Branches whose forwards run on threads of their own, each awaiting its parameters.
 struct BranchedNet : torch::nn::Module {
   BranchedNet() {

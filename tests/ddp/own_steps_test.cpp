@@ -17,22 +17,6 @@ void add(const Tensors& to, const std::function<at::Tensor(const at::Tensor&)>& 
   for (at::Tensor leaf : to) leaf.add_(value(leaf), 0.1);
 }
 
-// Sharpness-aware minimisation: climbs by its own gradient, takes the mean there, and goes back.
-Tensors climbs_and_goes_back(Trainee& trainee, FollowedNet& net) {
-  for (int step = 0; step < kSteps; ++step) {
-    const at::Tensor x = trainee.batch(step);
-    trainee.zero_grad();
-    trainee.backward_alone(net.loss(x));
-    const Tensors here = copies(trainee.leaves());
-    add(trainee.leaves(), [](const at::Tensor& leaf) { return leaf.grad(); });
-    trainee.zero_grad();
-    trainee.backward(net.loss(x));
-    write(trainee.leaves(), here);
-    trainee.step();
-  }
-  return {};
-}
-
 // Each rank by its own noise, in the first ones of two micro-batches.
 Tensors perturbs_weights(Trainee& trainee, FollowedNet& net, int micro_batches) {
   for (int step = 0; step < kSteps; ++step) {
@@ -101,32 +85,7 @@ Tensors keeps_copies_and_zeroes_gradients(Trainee& trainee, FollowedNet& net) {
   return keeps_gradients(trainee, net, /*to_none=*/false, [](const at::Tensor& gradient) { return gradient.clone(); });
 }
 
-// Steps with gradients that it has laid into one tensor.
-Tensors lays_gradients_into_one_tensor(Trainee& trainee, FollowedNet& net) {
-  int64_t elements = 0;
-  for (const at::Tensor& leaf : trainee.leaves()) elements += leaf.numel();
-  const at::Tensor whole = at::zeros({elements}, doubles());
-  Tensors parts;
-  for (at::Tensor leaf : trainee.leaves()) {
-    elements -= leaf.numel();
-    parts.push_back(whole.narrow(0, elements, leaf.numel()));
-    leaf.mutable_grad() = parts.back().view(leaf.sizes());
-  }
-  for (int step = 0; step < kSteps; ++step) {
-    whole.zero_();
-    trainee.backward(net.loss(trainee.batch(step)));
-    trainee.drain();
-    const at::NoGradGuard no_grad;
-    for (size_t i = 0; i < parts.size(); ++i) {
-      at::Tensor leaf = trainee.leaves()[i];
-      leaf.sub_(parts[i].view(leaf.sizes()), 0.1);
-    }
-  }
-  return {whole};
-}
-
 constexpr ProgramByHand kPrograms[] = {
-    {"climbs and goes back", climbs_and_goes_back},
     {"perturbs weights in a micro-batch", perturbs_weights_in_a_micro_batch, false, 0},
     {"perturbs weights in every backward", perturbs_weights_in_every_backward, false, 0},
     {"perturbs weights in every backward, audited", perturbs_weights_in_every_backward, false, 2},
@@ -134,7 +93,6 @@ constexpr ProgramByHand kPrograms[] = {
     {"keeps gradients themselves", keeps_gradients_themselves, true},
     {"keeps what lies in their memory", keeps_what_lies_in_their_memory, true},
     {"keeps copies and zeroes gradients", keeps_copies_and_zeroes_gradients, true},
-    {"lays gradients into one tensor", lays_gradients_into_one_tensor, true},
 };
 
 class OwnSteps : public testing::TestWithParam<int> {};

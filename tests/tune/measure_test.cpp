@@ -144,23 +144,6 @@ TEST(Tune, SaysThatNobodyAwaits) {
   });
 }
 
-TEST(Tune, MeasuresTheCapsThatItIsGivenAndThePredictedBest) {
-  run_ranks(2, [](const ProcessGroup& group) {
-    Workload workload = small_workload();
-    TuneOptions options = quick_tune();
-    options.phases.caps = {200, 100000, 200000};
-    const Tuning raced = tune(group, workload, options);
-    check_result(raced);
-    EXPECT_EQ(raced.raced.front().cap_bytes, 200);
-    options.phases.compare = true;
-    const Tuning result = tune(group, workload, options);
-    check_result(result);
-    EXPECT_GE(result.compared.size(), 2u);
-    EXPECT_LE(result.compared.size(), 3u);
-    EXPECT_THAT(result.notes, Contains(HasSubstr("makes the same buckets as")));
-  });
-}
-
 TEST(Tune, SaysWhereAModelHasTooFewTensorsToKeepCalibrationApart) {
   run_ranks(2, [](const ProcessGroup& group) {
     torch::nn::Linear net(torch::nn::LinearOptions(8, 1).bias(false));
