@@ -323,4 +323,4 @@ class Engine(TestCase):
 class EngineFull(unittest.TestCase):
     @on_ranks(2)
     def test_can_be_dropped_as_soon_as_a_step_has_ended_however_often(self):
-        come_and_go(300)
+        come_and_go(100)

@@ -282,7 +282,7 @@ CLUSTERS = (
 )
 CAPS = "1MiB,4MiB,8MiB,16MiB,25MiB,50MiB,100MiB,200MiB,400MiB,1000MiB"
 MODEL = ("--model", "gpt2-medium", "--dtype", "bf16", "--batch", 8, "--sequence", 1024)
-QUICK_CAPS, DRY_MODEL = "1MiB,25MiB", ("--num-layers", 2, "--batch", 1, "--sequence", 32)
+QUICK_CAPS, DRY_MODEL = "1MiB,25MiB", ("--d-model", 128, "--d-ff", 512, "--num-layers", 2, "--batch", 1, "--sequence", 32)
 
 
 def link_of(drill, cluster):
