@@ -31,8 +31,9 @@ constexpr std::array<std::string_view, 15> kRanks = {"worldsize", "world",    "r
                                                      "gpus",      "ngpus",    "numgpus", "processes", "numprocesses",
                                                      "procs",     "numprocs", "nprocs",  "nproc",     "np"};
 constexpr std::array<std::string_view, 3> kNodes = {"nodes", "nnodes", "numnodes"};
-constexpr std::array<std::string_view, 8> kTimes = {"median", "time", "latency", "lat", "average", "avg", "mean", "t"};  // the best first
-constexpr const char* kCourseDeviation = "stdev_time";                                                                   // seconds
+constexpr std::array<std::string_view, 9> kTimes = {"median",  "time", "latency", "lat", "duration",
+                                                    "average", "avg",  "mean",    "t"};  // the best first
+constexpr const char* kCourseDeviation = "stdev_time";                                   // seconds
 constexpr const char* kExpectedColumns = "columns such as bytes, time_us and ranks";
 
 const Unit* find_unit(const auto& units, const std::vector<std::string>& parts) {
@@ -75,9 +76,9 @@ std::optional<double> bytes_in(std::string_view column) {
   return unit ? unit->value : 1;
 }
 
-// How good a column of times is, the least being the best: by what it names, then by how little else (setup_time_us).
+// How good a column of times is, the least being the best: by how little else it names (setup_time_us), then by what.
 // None if it is another column.
-std::optional<std::pair<size_t, size_t>> time_rank(std::string_view column, bool in_place) {
+std::optional<std::pair<ptrdiff_t, ptrdiff_t>> time_rank(std::string_view column, bool in_place) {
   constexpr std::array<std::string_view, 17> kOthers = {"stdev", "std", "stddev", "stderr", "min",   "max", "gap",   "p50",      "p90",
                                                         "p95",   "p99", "step",   "total",  "busbw", "bw",  "algbw", "bandwidth"};
   const std::vector<std::string> parts = parts_of(column);
@@ -87,30 +88,32 @@ std::optional<std::pair<size_t, size_t>> time_rank(std::string_view column, bool
   if (std::ranges::any_of(kOthers, has) || find_unit(kByteUnits, parts) || (in_place ? is_out_of_place : is_in_place)) return std::nullopt;
   const auto named = std::ranges::find_if(kTimes, has);
   if (named == kTimes.end() && (parts.size() != 1 || !find_unit(kTimeUnits, parts))) return std::nullopt;
-  return std::pair(static_cast<size_t>(named - kTimes.begin()), parts.size());
+  const auto is_else = [](const std::string& part) {
+    return std::ranges::find(kTimes, part) == kTimes.end() && !find_unit(kTimeUnits, {part});
+  };
+  return std::pair(std::ranges::count_if(parts, is_else), named - kTimes.begin());
 }
 
 struct Source {
   std::string bytes, time, ranks, type;  // columns; empty: none
-  std::string ranks_again;               // another column of ranks, which must say the same
   std::string gpus_per_rank, in_place;   // rccl-tests'; the latter tells which side a row is of
   double byte_unit = 1, time_unit = 1;
 };
 
 Source find_columns(const CsvTable& table, const ImportOptions& options) {
   Source source;
-  std::pair<size_t, size_t> best = {kTimes.size() + 1, 0};
-  std::string as_good;  // another column of times
+  std::optional<std::pair<ptrdiff_t, ptrdiff_t>> best;
+  std::string as_good, ranks_again;  // another column of times, of ranks
   for (const std::string& column : table.columns()) {
     if (const auto unit = bytes_in(column); unit && source.bytes.empty()) {
       source.bytes = column;
       source.byte_unit = *unit;
-    } else if (const auto rank = time_rank(column, options.in_place); rank && *rank <= best) {
-      as_good = *rank == best ? source.time : "";
+    } else if (const auto rank = time_rank(column, options.in_place); rank && (!best || *rank <= *best)) {
+      as_good = rank == best ? source.time : "";
       source.time = column;
-      best = *rank;
+      best = rank;
     } else if (const std::string name = joined(column); std::ranges::find(kRanks, std::string_view(name)) != kRanks.end()) {
-      (source.ranks.empty() ? source.ranks : source.ranks_again) = column;
+      (source.ranks.empty() ? source.ranks : ranks_again) = column;
     } else if (column == "type" || column == "dtype") {
       source.type = column;
     } else if (name == "inplace") {
@@ -122,6 +125,7 @@ Source find_columns(const CsvTable& table, const ImportOptions& options) {
   if (source.bytes.empty()) table.fail_at_end(fmt::format("no column of sizes; expected {}", kExpectedColumns));
   if (source.time.empty()) table.fail_at_end(fmt::format("no column of times; expected {}", kExpectedColumns));
   if (!as_good.empty()) table.fail_at_end(fmt::format("columns of times '{}' and '{}'; expected one", as_good, source.time));
+  if (!ranks_again.empty()) table.fail_at_end(fmt::format("columns of ranks '{}' and '{}'; expected one", source.ranks, ranks_again));
   const bool of_course = source.time == "average_time";  // CMSC 828G's: in seconds, which its name does not say
   const Unit* named = find_unit(kTimeUnits, parts_of(source.time));
   const Unit* given = find_unit(kTimeUnits, {options.unit});
@@ -188,10 +192,6 @@ BenchmarkRow row_of(const CsvTable& table, size_t row, const Source& source, con
   if (!source.ranks.empty()) {
     result.world_size = table.integer(row, source.ranks);
     if (result.world_size < 1) table.fail(row, fmt::format("{} is {}; expected at least 1", source.ranks, result.world_size));
-    if (const std::string& again = source.ranks_again; !again.empty() && table.integer(row, again) != result.world_size) {
-      table.fail(row, fmt::format("{} is {}, {} is {}; expected one number of ranks", source.ranks, result.world_size, again,
-                                  table.text(row, again)));
-    }
     if (!source.gpus_per_rank.empty()) {
       const int64_t gpus = table.integer(row, source.gpus_per_rank);
       if (gpus < 1 || result.world_size > kLargestWorld / gpus) {
@@ -211,19 +211,18 @@ BenchmarkRow row_of(const CsvTable& table, size_t row, const Source& source, con
 // The text with commas between fields, where its header has semicolons, tabs or Markdown's bars.
 std::string with_commas(const std::string& text, const std::string& file) {
   std::string result;
-  bool in_header = true, has_commas = false;
+  std::optional<bool> has_commas;  // of the header
   for_each_line(text, [&](int64_t number, std::string_view line) {
     const auto words = words_of(line);
     const bool is_row = !words.empty() && !words[0].starts_with('#'), comma = line.find(',') != std::string_view::npos;
-    if (is_row && in_header) has_commas = comma;
-    if (is_row) in_header = false;
-    if (is_row && !has_commas) {
+    if (is_row && !has_commas) has_commas = comma;
+    if (is_row && !*has_commas) {
       if (comma) fail(at_line(file, number), "a comma between other separators; expected numbers such as 0.5");
       if (words_of(line, " \t|:-").empty()) line = "#";  // the rule below Markdown's header
       if (words[0].starts_with('|')) line.remove_prefix(std::min(line.find('|') + 1, line.size()));
       if (words.back().ends_with('|')) line = line.substr(0, line.rfind('|'));
     }
-    for (const char c : line) result += !has_commas && (c == ';' || c == '\t' || c == '|') ? ',' : c;
+    for (const char c : line) result += has_commas == false && (c == ';' || c == '\t' || c == '|') ? ',' : c;
     result += '\n';
   });
   return result;

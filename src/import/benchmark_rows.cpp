@@ -190,8 +190,7 @@ std::string collective_in(std::string_view word) {
 // ---- MPI's benchmarks: a title, a header that names the columns, a row for each size.
 //
 // OSU: "# OSU MPI Allreduce Latency Test v7.3", "# Datatype: MPI_FLOAT.", "# Size  Avg Latency(us)  Min Latency(us) ...".
-// Intel: "# MPI_Datatype for reductions : MPI_FLOAT", "# Benchmarking Allreduce", "# #processes = 8", "#bytes
-// #repetitions t_min[usec] t_max[usec] t_avg[usec]". oneCCL's prints as Intel's do, with "# Benchmarking: allreduce".
+// Intel, and oneCCL's: "# Benchmarking Allreduce", "# #processes = 8", "#bytes #repetitions t_min[usec] t_max[usec] ...".
 
 namespace {
 

@@ -64,8 +64,8 @@ std::string name_of(ImportFormat format) {
 ImportFormat recognize_import(std::string_view text, const std::string& file) {
   const std::string clean = undecorated(text);
   if (clean.find('\0') != std::string::npos) {
-    throw InputError(fmt::format(
-        "{}:1: holds bytes of 0; expected text in UTF-8, not compressed (iconv -f UTF-16LE -t UTF-8 {} converts UTF-16)", file, file));
+    fail(at_line(file, 1),
+         fmt::format("holds bytes of 0; expected text in UTF-8, not compressed (iconv -f UTF-16LE -t UTF-8 {} converts UTF-16)", file));
   }
   if (is_json(clean)) return ImportFormat::kNcclTests;
   bool nccl_header = false, nccl_row = false, mpi_benchmark = false, mpi_allreduce = false;
@@ -83,20 +83,18 @@ ImportFormat recognize_import(std::string_view text, const std::string& file) {
     first = line;
     first_number = number;
   });
-  const auto starts_with = [&](std::string_view words) { return first.find(words) != std::string_view::npos; };
   const auto holds = [&](std::string_view words) { return clean.find(words) != std::string::npos; };
-  if (nccl_header && mpi_allreduce)
-    throw InputError(fmt::format("{}:1: all-reduces of both nccl-tests and MPI; expected one file each", file));
+  if (nccl_header && mpi_allreduce) fail(at_line(file, 1), "all-reduces of both nccl-tests and MPI; expected one file each");
   if (nccl_header) return ImportFormat::kNcclTests;
   if (is_allreduce_csv_header(first)) return ImportFormat::kAllReduceCsv;
   if (mpi_benchmark) return ImportFormat::kMpiBenchmark;
-  if (starts_with("Params")) return ImportFormat::kCmsc828gSizes;
-  if (starts_with("Name,")) return ImportFormat::kCmsc828gTimes;
+  if (first.find("Params") != std::string_view::npos) return ImportFormat::kCmsc828gSizes;
+  if (first.find("Name,") != std::string_view::npos) return ImportFormat::kCmsc828gTimes;
   const auto other = std::ranges::find_if(kOtherBenchmarks, [&](const auto& known) { return holds(known.first); });
   const bool is_unknown = other == kOtherBenchmarks.end();
   if (is_unknown && (nccl_row || holds("NCCL INFO") || holds("NCCL WARN") || holds("nThread"))) return ImportFormat::kNcclTests;
   const std::string found = is_unknown ? "unknown format" : fmt::format("output of {}", other->second);
-  throw InputError(fmt::format("{}:{}: {}; expected {}", file, first_number, found, kExpectedFiles));
+  fail(at_line(file, first_number), fmt::format("{}; expected {}", found, kExpectedFiles));
 }
 
 Imported import_files(const std::vector<std::filesystem::path>& files, const ImportOptions& options) {

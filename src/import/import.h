@@ -79,8 +79,8 @@ Imported parse_allreduce_times(std::string_view text, const std::string& file, c
 // and for bandwidths that contradict size and time, or the number of ranks.
 Imported parse_nccl_tests(std::string_view text, const std::string& file, const ImportOptions& options);
 
-// osu_allreduce of the OSU micro-benchmarks, from version 3, and Allreduce of Intel's, which states the number of ranks;
-// oneCCL's. Leaves out other benchmarks and element types.
+// osu_allreduce (from version 3); Allreduce of IMB-MPI1, and oneCCL's, which state the number of ranks. Leaves out other
+// benchmarks and element types.
 Imported parse_mpi_benchmark(std::string_view text, const std::string& file, const ImportOptions& options);
 
 // ---- Clusters whose all-reduce times others have published (data/).

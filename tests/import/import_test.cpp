@@ -156,6 +156,7 @@ const Table kTables[] = {
     {"markdown", "| Message Size (MiB) | Time (us) | GPUs |\n|---:|:---|---|\n| 1 | 100 | 8 |\n| 4 | 200 | 8 |\n"},
     {"names_of_intels_columns", "nbytes,t_min[usec],t_max[usec],t_avg[usec],#processes\n1048576,90,110,100,8\n4194304,190,210,200,8\n"},
     {"time_of_something_else_first", "bytes,setup_time_us,time_us,ranks\n1048576,5000,100,8\n4194304,5000,200,8\n"},
+    {"time_of_the_whole_run", "bytes,wall_time_s,avg_latency_us,ranks\n1048576,9,100,8\n4194304,9,200,8\n"},
     {"times_of_day", "timestamp,bytes,time_us,ranks\n2025-03-14 12:00,1048576,100,8\n2025-03-14 12:01,4194304,200,8\n"},
     {"collectives", "op,bytes,time_us,ranks\nall_gather,1,9,8\nall_reduce,1048576,100,8\nall_gather,2,9,8\nall_reduce,4194304,200,8\n"},
     {"best_column", "bytes,ranks,min_us,mean_us,median_us,p99_us\n1048576,8,1,2,100,4\n4194304,8,1,2,200,4\n"},
@@ -207,7 +208,7 @@ TEST(AllReduceCsv, IsRefusedWithTheLineAndWhatWasExpected) {
   EXPECT_EQ(csv_error("bytes,nccl_time_us,rccl_time_us,ranks\n8,1,2,2\n"),
             "t.csv:2: columns of times 'nccl_time_us' and 'rccl_time_us'; expected one");
   EXPECT_EQ(csv_error("bytes,time (?s),ranks\n8,1,2\n"), "t.csv:2: column 'time (?s)' does not name its unit; expected --unit s, ms or us");
-  EXPECT_EQ(csv_error("bytes,time_us,ranks,n_gpus\n8,1,16,8\n"), "t.csv:2: ranks is 16, n_gpus is 8; expected one number of ranks");
+  EXPECT_EQ(csv_error("bytes,time_us,ranks,n_gpus\n8,1,16,8\n"), "t.csv:2: columns of ranks 'ranks' and 'n_gpus'; expected one");
   EXPECT_EQ(csv_error("bytes,mean rate (GB/s),ranks\n8,1,2\n"),
             "t.csv:2: no column of times; expected columns such as bytes, time_us and ranks");
   EXPECT_EQ(csv_error("bytes,total_time_us,ranks\n8,1,2\n"),
