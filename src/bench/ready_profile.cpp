@@ -26,11 +26,6 @@
 namespace firkin {
 namespace {
 
-std::unique_ptr<GradientBuckets> bucket_per_parameter(const std::vector<NamedTensor>& parameters) {
-  constexpr double kAnyScale = 0.5;  // not 1, which would save the multiplication
-  return std::make_unique<GradientBuckets>(tensors_of(parameters), one_tensor_per_bucket(parameters.size()), kAnyScale);
-}
-
 enum class ReadyWhen {
   kAccumulated,  // autograd has finished the gradient
   kInBucket,     // and it was written into its bucket, as DataParallel does, so that it could be sent
@@ -40,21 +35,23 @@ enum class ReadyWhen {
 class ReadyRecorder {
  public:
   ReadyRecorder(const std::vector<NamedTensor>& parameters, ReadyWhen when)
-      : buckets_(when == ReadyWhen::kInBucket ? bucket_per_parameter(parameters) : nullptr),
-        ready_(parameters.size()),
+      : ready_(parameters.size()),
         hooks_(parameters, [this, device = parameters.empty() ? c10::Device(c10::kCPU) : parameters[0].tensor.device()](size_t parameter) {
           if (buckets_) {
             buckets_->place(static_cast<int64_t>(parameter));
             buckets_->pack(static_cast<int64_t>(parameter));  // each in a bucket of its own
           }
           ready_[parameter] = device_now(device);
-        }) {}
+        }) {
+    constexpr double kAnyScale = 0.5;  // not 1, which would save the multiplication
+    if (when == ReadyWhen::kInBucket) buckets_.emplace(tensors_of(parameters), one_tensor_per_bucket(parameters.size()), kAnyScale);
+  }
 
   // Per parameter: when it was ready in the last backward that reached it.
   const std::vector<DeviceTime>& ready() const { return ready_; }
 
  private:
-  std::unique_ptr<GradientBuckets> buckets_;  // none for kAccumulated
+  std::optional<GradientBuckets> buckets_;  // none for kAccumulated
   std::vector<DeviceTime> ready_;
   ParameterHooks hooks_;  // last: hooks run until it is destroyed
 };
@@ -323,14 +320,7 @@ std::vector<double> backward_by_layer(const std::vector<double>& ready_s, const 
   return spent;
 }
 
-// A watched step's times by layer: backward of the layers with parameters, then the times between marks.
-std::vector<double> by_layer(const ProfiledStep& times, const std::vector<Mark>& marks, const LayerMap& map) {
-  std::vector<double> values = backward_by_layer(times.ready_s, map);
-  for (size_t i = 1; i < marks.size(); ++i) values.push_back(seconds_between(marks[i - 1].time, marks[i].time));
-  return values;
-}
-
-// The rows of watched steps, flattened() with by_layer(), as columns of a profile.
+// The rows of watched steps, flattened() with the times of layers, as columns of a profile.
 LayerProfile profile_of(const std::vector<std::vector<double>>& rows, const std::vector<std::string>& marks,
                         const std::vector<NamedTensor>& parameters, LayerMap map) {
   LayerProfile profile;
@@ -369,7 +359,7 @@ LayerProfile measure_layers(const ProcessGroup& group, Workload& workload, const
   const std::vector<NamedTensor> parameters = trainable_parameters(*workload.module);
   const LayerMap map(parameters);
   std::vector<std::string> marked;        // layers, in the order of forward
-  std::vector<std::vector<double>> rows;  // [step]: flattened(), with by_layer()
+  std::vector<std::vector<double>> rows;  // [step]: flattened(), with the times of layers
   std::vector<double> bare_s;
   int64_t step = 0;
   const auto run_bare = [&] { return max_over_ranks(group, {profiled_step(group, workload, step++).whole_s()})[0]; };
@@ -381,8 +371,12 @@ LayerProfile measure_layers(const ProcessGroup& group, Workload& workload, const
     const ProfiledStep times = profiled_step(group, workload, step++, &recorder);
     if (options.observe_forward) options.observe_forward({});
     marked.clear();
-    for (size_t i = 1; i < marks.size(); ++i) marked.push_back(marks[i].layer);
-    rows.push_back(max_over_ranks(group, flattened(times, by_layer(times, marks, map))));
+    std::vector<double> by_layer = backward_by_layer(times.ready_s, map);
+    for (size_t i = 1; i < marks.size(); ++i) {
+      marked.push_back(marks[i].layer);
+      by_layer.push_back(seconds_between(marks[i - 1].time, marks[i].time));
+    }
+    rows.push_back(max_over_ranks(group, flattened(times, by_layer)));
   };
   for (int i = 0; i < kWarmupSteps; ++i) run_bare();
   std::mt19937_64 random(options.seed);

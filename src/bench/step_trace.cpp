@@ -11,10 +11,8 @@ namespace firkin {
 
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Span, name, activity, thread, start_ns, end_ns, elements)
 
-namespace {
-
-std::vector<Span> record_steps(const ProcessGroup& group, Workload& workload, const DataParallelOptions& options,
-                               const StepTraceOptions& trace) {
+std::vector<std::vector<Span>> trace_steps(const ProcessGroup& group, Workload& workload, const DataParallelOptions& options,
+                                           const StepTraceOptions& trace) {
   StepRunner runner(group, workload, options);
   int64_t step = 0;
   for (int i = 0; i < trace.warmup_steps + steps_to_learn(options); ++i) runner.step(step++);
@@ -24,16 +22,9 @@ std::vector<Span> record_steps(const ProcessGroup& group, Workload& workload, co
     runner.step(step++);
   }
   runner.drain();  // no collective may be in flight when recording stops
-  return recorder.stop();
-}
-
-}  // namespace
-
-std::vector<std::vector<Span>> trace_steps(const ProcessGroup& group, Workload& workload, const DataParallelOptions& options,
-                                           const StepTraceOptions& trace) {
-  const std::vector<Span> recorded = record_steps(group, workload, options, trace);
+  const std::vector<Span> recorded = recorder.stop();
   const auto is_in_a_step = [steps = steps_in(recorded)](const Span& span) {  // and no barrier between steps
-    return std::ranges::any_of(steps, [&](const Period& step) { return span.start_ns >= step.start_ns && span.start_ns < step.end_ns; });
+    return std::ranges::any_of(steps, [&](const Period& each) { return span.start_ns >= each.start_ns && span.start_ns < each.end_ns; });
   };
   std::vector<Span> ours;
   std::ranges::copy_if(recorded, std::back_inserter(ours), is_in_a_step);

@@ -48,8 +48,8 @@ PairedRatio gain_over(const SettingSteps& setting, const SettingSteps& other) {
   return paired_ratio(setting.step_s, other.step_s);
 }
 
-// The best of the curve's caps, predicted and measured, and those that cannot be told apart from it.
-void add_best(const Tuning& tuning, Results& results) {
+// The best of the curve's caps, predicted and measured, and those that cannot be told apart from it; and the decision.
+void add_answer(const Tuning& tuning, const BlockFit& fit, Results& results) {
   const bool compares = !tuning.compared.empty();
   const IndifferenceSet measured = indifference_set(series_of(compares ? compared_settings(tuning) : tuning.race));
   const size_t predicted = weigh(compares ? tuning.compared : tuning.raced).choice;
@@ -58,10 +58,6 @@ void add_best(const Tuning& tuning, Results& results) {
   for (const size_t i : measured.members) results.indifference_set.push_back(results.curve[i].cap_mib);
   // Noise can make the paired ratio come out below 1; nothing is lost then.
   results.regret = std::max(0.0, measured.to_best[predicted].ratio - 1);
-}
-
-void add_answer(const Tuning& tuning, const BlockFit& fit, Results& results) {
-  add_best(tuning, results);
   const SettingSteps& chosen = chosen_setting(tuning);
   results.decision = tuning.decision;
   results.decision->measured_s = fit[static_cast<size_t>(&chosen - tuning.gain.data())].median;
