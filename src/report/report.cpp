@@ -125,23 +125,10 @@ std::string shell_words(const std::vector<std::string>& words) {
   return line;
 }
 
-nlohmann::json charts_island(const std::vector<Chart>& charts) {
-  nlohmann::json island = nlohmann::json::array();
-  for (const Chart& chart : charts) island.push_back({{"id", chart.id}, {"title", chart.title}, {"spec", chart.spec}});
-  return island;
-}
-
 std::string paragraphs(const std::vector<std::string>& texts) {
   std::string html;
   for (const std::string& text : texts) html += element("p", text);
   return html;
-}
-
-std::string command_html(const std::vector<std::string>& command_line, const std::string& started) {
-  if (command_line.empty()) return "";
-  std::string html = "<section class=\"wide\"><h2>Command</h2>\n<pre><code>" + escape_html(shell_words(command_line)) + "</code></pre>";
-  if (!started.empty()) html += element("p", "Started " + started);
-  return html + "</section>\n";
 }
 
 std::string folded(const std::string& summary, const std::string& content) {
@@ -219,8 +206,11 @@ std::string facts_html(const std::string& title, const Facts& facts) {
 std::string origin_html(const RunHead& run) {
   Facts environment = facts_of(run.environment);
   if (run.seed) environment.emplace_back("seed", fmt::format("{}", *run.seed));
-  const Facts model = run.model ? facts_of(*run.model) : Facts();
-  return facts_html("Environment", environment) + facts_html("Model", model) + command_html(run.command_line, run.started);
+  std::string html = facts_html("Environment", environment) + facts_html("Model", run.model ? facts_of(*run.model) : Facts());
+  if (run.command_line.empty()) return html;
+  html += "<section class=\"wide\"><h2>Command</h2>\n<pre><code>" + escape_html(shell_words(run.command_line)) + "</code></pre>";
+  if (!run.started.empty()) html += element("p", "Started " + run.started);
+  return html + "</section>\n";
 }
 
 // How sure the answer is, and the best of Firkin's own engine.
@@ -241,8 +231,10 @@ std::string_view third_party_notices() {
 std::string render_report(const Results& results) {
   const Wording answer = summarize(results);
   const std::vector<Chart> charts = charts_for(results);
+  nlohmann::json island = nlohmann::json::array();
+  for (const Chart& chart : charts) island.push_back({{"id", chart.id}, {"title", chart.title}, {"spec", chart.spec}});
   return fill_page({firkin_report_page_begin, firkin_report_page_end},
-                   {{"charts island", json_for_script(charts_island(charts))},
+                   {{"charts island", json_for_script(island)},
                     {"results island", json_for_script(results_json(results))},
                     {"title", escape_html(answer.kicker)},
                     {"kicker", escape_html(answer.kicker)},

@@ -154,18 +154,6 @@ std::string short_remark(const Results& results, double cap_mib) {
   return "< " + (remark.find(',') == std::string::npos ? remark.substr(0, remark.find(' ')) : "best");
 }
 
-std::string curve_in_text(const Results& results) {
-  std::vector<std::string> remarks;
-  for (const CurveRow& row : results.curve) remarks.push_back(short_remark(results, row.cap_mib));
-  return terminal_table(curve_table(results.curve, kFirstTable), remarks);
-}
-
-std::string captioned_in_text(const Table& table) {
-  std::vector<std::string> remarks;
-  for (const Table::Row& row : table.rows) remarks.push_back(row.highlighted ? "<" : "");
-  return wrapped("", table.caption) + terminal_table(table, remarks);
-}
-
 }  // namespace
 
 std::string answer_in_text(const Results& results) {
@@ -204,12 +192,18 @@ std::string results_in_text(const Results& results) {
   if (results.decision) {
     add(answer_in_text(results));
     const bool compared = std::ranges::find(results.strategies, "naive", &StrategyRow::strategy) != results.strategies.end();
-    if (compared || results.strategies.empty()) add(curve_in_text(results));
+    std::vector<std::string> remarks;
+    for (const CurveRow& row : results.curve) remarks.push_back(short_remark(results, row.cap_mib));
+    if (compared || results.strategies.empty()) add(terminal_table(curve_table(results.curve, kFirstTable), remarks));
     if (!results.strategies.empty()) add(terminal_table(strategy_table(results.strategies, kFirstTable)));
     return text;
   }
   if (results.prediction) {
-    for (const Table& table : prediction_tables(*results.prediction, kFirstTable)) add(captioned_in_text(table));
+    for (const Table& table : prediction_tables(*results.prediction, kFirstTable)) {
+      std::vector<std::string> remarks;
+      for (const Table::Row& row : table.rows) remarks.push_back(row.highlighted ? "<" : "");
+      add(wrapped("", table.caption) + terminal_table(table, remarks));
+    }
   }
   for (const StepConfiguration& configuration : results.configurations) add(configuration_in_text(configuration));
   for (const Table& table : section_tables(results, kFirstTable)) add(terminal_table(table));
