@@ -3,9 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <numeric>
-#include <span>
 #include <tuple>
 #include <utility>
 
@@ -259,9 +257,6 @@ PredictedOrdered predict_ordered(const TensorProfile& profile, const CommCosts& 
 
 namespace {
 
-// About a fifth apart where it matters.
-constexpr std::array kSlacks = {0.0, 0.25, 0.5, 0.7, 0.85, 1.0, 1.2, 1.4, 1.7, 2.0, 2.5, 3.0, 4.0, 8.0};
-
 void check_training(const ObservedTraining& training) {
   if (training.steps.empty()) throw InputError("launch order: no step was observed; expected at least one");
   const size_t buckets = training.transfer_s.size();
@@ -302,8 +297,12 @@ double observed_period_s(const ObservedStep& step, const ObservedTraining& train
   return step.backward_s + training.forward_s + waited;
 }
 
-std::vector<LaunchOrder> orders_of(const ObservedTraining& training, std::span<const double> slacks) {
+}  // namespace
+
+std::vector<LaunchOrder> launch_orders(const ObservedTraining& training, std::vector<double> slacks) {
   check_training(training);
+  // About a fifth apart where it matters.
+  if (slacks.empty()) slacks = {0.0, 0.25, 0.5, 0.7, 0.85, 1.0, 1.2, 1.4, 1.7, 2.0, 2.5, 3.0, 4.0, 8.0};
   std::vector<std::vector<double>> of_steps;
   for (const ObservedStep& step : training.steps) of_steps.push_back(step.ready_s);
   const std::vector<double> ready_s = column_medians(of_steps);
@@ -320,16 +319,6 @@ std::vector<LaunchOrder> orders_of(const ObservedTraining& training, std::span<c
     each.period_s /= static_cast<double>(training.steps.size());
   }
   return result;
-}
-
-}  // namespace
-
-LaunchOrder launch_order_with_slack(const ObservedTraining& training, double slack) {
-  return orders_of(training, {&slack, 1}).front();
-}
-
-std::vector<LaunchOrder> launch_orders(const ObservedTraining& training) {
-  return orders_of(training, kSlacks);
 }
 
 LaunchOrder robust_launch_order(const ObservedTraining& training) {

@@ -28,7 +28,7 @@ TEST(LaunchOrders, GoFromTheOrderOfNeedToTheOrderInWhichBucketsAreReady) {
   EXPECT_THAT(of_slack(orders, 0), ElementsAre(4, 3, 2, 1, 0));
   EXPECT_THAT(of_slack(orders, 1), ElementsAre(0, 2, 4, 3, 1));  // at 3 s buckets 1 and 2 are ready, and 2 is needed earlier
   EXPECT_THAT(of_slack(orders, 8), ElementsAre(0, 1, 2, 3, 4));
-  EXPECT_EQ(launch_order_with_slack(five_buckets(), 1).order, of_slack(orders, 1));
+  EXPECT_EQ(launch_orders(five_buckets(), {1}).front().order, of_slack(orders, 1));
 }
 
 TEST(LaunchOrders, TellThePeriodOfBackwardAndTheForwardBehindIt) {

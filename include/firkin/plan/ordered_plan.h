@@ -87,13 +87,11 @@ struct LaunchOrder {
   double period_s = 0;         // for a step in this order: the mean over the observed steps
 };
 
-// One order for each of a range of slacks, ascending: from "what forward needs first, whenever it is ready" to "as they
-// become ready". Whenever the link is free, it takes the bucket forward needs first among those whose median ready time
-// times the slack has passed (Jackson 1955). Throws InputError unless there is a step and sizes agree. O(n^2) each.
-std::vector<LaunchOrder> launch_orders(const ObservedTraining& training);
-
-// The order of one slack, at least 0. Throws like launch_orders().
-LaunchOrder launch_order_with_slack(const ObservedTraining& training, double slack);
+// One order for each slack, at least 0; by default for a range of them, ascending: from "what forward needs first,
+// whenever it is ready" to "as they become ready". Whenever the link is free, it takes the bucket forward needs first
+// among those whose median ready time times the slack has passed (Jackson 1955). Throws InputError unless there is a
+// step and sizes agree. O(n^2) each.
+std::vector<LaunchOrder> launch_orders(const ObservedTraining& training, std::vector<double> slacks = {});
 
 // The middle of the contiguous range of launch_orders() within half a percent of the best period: at an edge, a
 // slightly slower step would cost most.

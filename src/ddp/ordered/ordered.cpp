@@ -103,7 +103,7 @@ std::vector<int64_t> launch_order_of(const std::vector<TimedStep>& steps, const 
     training.steps.push_back({.ready_s = {row.begin(), row.begin() + static_cast<std::ptrdiff_t>(buckets)}, .backward_s = row[width - 3]});
   }
   const std::optional<double> slack = setup.options.launch_slack;
-  const LaunchOrder chosen = slack ? launch_order_with_slack(training, *slack) : robust_launch_order(training);
+  const LaunchOrder chosen = slack ? launch_orders(training, {*slack}).front() : robust_launch_order(training);
   return list_of_rank(setup.control, chosen.order, root);  // machines may round differently
 }
 
