@@ -76,10 +76,10 @@ constexpr const char* kGap = "queued back to back, g(x)";
 constexpr const char* kFit = "latency + size / bandwidth";
 constexpr const char* kChunks = "all chunks";
 
-json allreduce_point(const AllReduceRow& row, const char* kind, double seconds) {
-  return {{"bytes", row.bytes},
-          {"size", format_bytes(row.bytes)},
-          {"world", fmt::format("{} ranks", row.world_size)},
+json allreduce_point(int64_t bytes, const std::string& by, const char* kind, double seconds) {
+  return {{"bytes", bytes},
+          {"size", format_bytes(bytes)},
+          {"world", by},
           {"time_s", seconds},
           {"time", display_seconds(seconds)},
           {"kind", kind},
@@ -107,12 +107,13 @@ std::optional<Chart> allreduce_chart(const Results& results) {
   const bool several_worlds = table.front().world_size != table.back().world_size;
   json points = json::array(), fit = json::array(), worlds = json::array(), key = {kIsolated};
   for (const AllReduceRow& row : table) {
-    points.push_back(allreduce_point(row, kIsolated, row.median_s));
+    const std::string ranks = fmt::format("{} ranks", row.world_size);
+    points.push_back(allreduce_point(row.bytes, ranks, kIsolated, row.median_s));
     if (row.samples) points.back()["samples"] = *row.samples;
     if (row.min_s && row.max_s) add_interval(points.back(), Interval{*row.min_s, *row.max_s});
-    if (several_worlds) worlds.push_back({{"bytes", row.bytes}, {"time_s", row.median_s}, {"world", points.back()["world"]}});
+    if (several_worlds) worlds.push_back({{"bytes", row.bytes}, {"time_s", row.median_s}, {"world", ranks}});
     if (!row.gap_s) continue;
-    points.push_back(allreduce_point(row, kGap, *row.gap_s));
+    points.push_back(allreduce_point(row.bytes, ranks, kGap, *row.gap_s));
     if (key.size() == 1) key.push_back(kGap);
   }
   if (results.alpha_beta) {
@@ -133,13 +134,8 @@ std::optional<Chart> chunks_chart(const Results& results) {
   if (chunks.empty()) return std::nullopt;
   json points = json::array(), line = json::array();
   for (const ChunksRow& row : chunks) {
-    points.push_back({{"bytes", row.chunk_bytes},
-                      {"size", format_bytes(row.chunk_bytes)},
-                      {"world", fmt::format("{} calls", row.calls)},
-                      {"time_s", row.total_s},
-                      {"time", display_seconds(row.total_s)},
-                      {"kind", kChunks},
-                      {"samples", row.samples.value_or(0)}});
+    points.push_back(allreduce_point(row.chunk_bytes, fmt::format("{} calls", row.calls), kChunks, row.total_s));
+    points.back()["samples"] = row.samples.value_or(0);
     add_interval(points.back(), row.total_ci_s);
     line.push_back({{"bytes", row.chunk_bytes}, {"time_s", row.total_s}, {"world", ""}});
   }
