@@ -19,30 +19,32 @@ namespace {
 
 using Vector = std::vector<double>;
 
-// A fitted parameter in units of its typical size, searched from `least` to `limit`; 0 means no effect.
+// What may be fitted, searched from `least` to `limit`; 0 means no effect. Of factors the logarithm is searched, and
+// the overhead in units of launches that take as long as the longest run.
 struct Parameter {
   const char* name;
   double least, limit;
-  double unit;  // of its values; 0 if it is a factor, of which the logarithm is searched
-  std::function<void(Calibration&, double)> assign;
-
-  double value(double x) const { return unit > 0 ? x * unit : std::exp(x); }
 };
+constexpr std::array kParameters = {Parameter{"the slowdown of computation", 0, 2.5}, Parameter{"the overhead per call", 0, 1},
+                                    Parameter{"the latency factor", -3, 3}};
 
 struct Fit {
   const TensorProfile& profile;
   const CommCosts& costs;
   const std::vector<MeasuredRun>& runs;
-  std::vector<Parameter> parameters;
-  double error = 3e-3;  // relative, expected of each time
+  size_t parameters;       // the first so many
+  double overhead_unit_s;  // per call
+  double error = 3e-3;     // relative, expected of each time
 
   Calibration at(const Vector& x) const {
     Calibration result;
-    for (size_t i = 0; i < x.size(); ++i) parameters[i].assign(result, parameters[i].value(x[i]));
+    result.options.compute_slowdown = std::exp(x[0]);
+    if (x.size() > 1) result.options.overhead_s = x[1] * overhead_unit_s;
+    if (x.size() > 2) result.latency_factor = std::exp(x[2]);
     return result;
   }
 
-  double clamped(size_t i, double x) const { return std::clamp(x, parameters[i].least, parameters[i].limit); }
+  static double clamped(size_t i, double x) { return std::clamp(x, kParameters[i].least, kParameters[i].limit); }
 
   // log(predicted / measured) of every measured time.
   Vector residuals(const Vector& x) const {
@@ -108,7 +110,7 @@ Point descend(const Fit& fit, Point point) {
     std::vector<bool> held;      // whether it is at its end, beyond which the loss would fall
     for (size_t i = 0; i < n; ++i) {
       Vector moved = point.x;
-      const double difference = point.x[i] + kDifference > fit.parameters[i].limit ? -kDifference : kDifference;
+      const double difference = point.x[i] + kDifference > kParameters[i].limit ? -kDifference : kDifference;
       moved[i] += difference;
       Vector& slope = slopes.emplace_back(fit.terms(moved));
       for (size_t t = 0; t < slope.size(); ++t) slope[t] = (slope[t] - point.terms[t]) / difference;
@@ -149,13 +151,13 @@ Vector minimize(const Fit& fit) {
   constexpr size_t kStarts = 12;
   std::vector<Point> starts;
   size_t combinations = 1;
-  for (size_t i = 0; i < fit.parameters.size(); ++i) combinations *= kGrid.size();
+  for (size_t i = 0; i < fit.parameters; ++i) combinations *= kGrid.size();
   for (size_t c = 0; c < combinations; ++c) {
     Vector x;
     size_t rest = c;
-    for (size_t i = 0; i < fit.parameters.size(); ++i, rest /= kGrid.size()) {
+    for (size_t i = 0; i < fit.parameters; ++i, rest /= kGrid.size()) {
       const size_t at = rest % kGrid.size();
-      x.push_back(at == 2 && fit.parameters[i].least < 0 ? -kGrid[3] : kGrid[at]);
+      x.push_back(at == 2 && kParameters[i].least < 0 ? -kGrid[3] : kGrid[at]);
     }
     starts.push_back(point_at(fit, x));
   }
@@ -174,26 +176,6 @@ void check_runs(const TensorProfile& profile, const std::vector<MeasuredRun>& ru
       throw InputError(fmt::format("run {} of the calibration took {} s; expected more than 0", r, runs[r].end_s));
     }
   }
-}
-
-// One parameter fewer than there are runs, but at least one. Units: a slowdown of e, launches as long as the longest
-// run.
-std::vector<Parameter> parameters_for(const std::vector<MeasuredRun>& runs) {
-  constexpr double kLargestLogSlowdown = 2.5, kLargestLogLatency = 3;
-  double longest_s = 0;
-  size_t most_buckets = 1;
-  for (const MeasuredRun& run : runs) {
-    longest_s = std::max(longest_s, run.end_s);
-    most_buckets = std::max(most_buckets, run.plan.buckets.size());
-  }
-  std::vector<Parameter> parameters = {
-      {"the slowdown of computation", 0, kLargestLogSlowdown, 0, [](Calibration& c, double v) { c.options.compute_slowdown = v; }},
-      {"the overhead per call", 0, 1, longest_s / static_cast<double>(most_buckets),
-       [](Calibration& c, double v) { c.options.overhead_s = v; }},
-      {"the latency factor", -kLargestLogLatency, kLargestLogLatency, 0, [](Calibration& c, double v) { c.latency_factor = v; }}};
-  const size_t count = std::clamp<size_t>(runs.size() - 1, 1, parameters.size());
-  parameters.erase(parameters.begin() + static_cast<std::ptrdiff_t>(count), parameters.end());
-  return parameters;
 }
 
 // [i]: a bucket ends between tensor i and the next.
@@ -242,7 +224,15 @@ std::optional<BucketPlan> nearest_plan(const BucketPlan& wanted, const std::func
 Calibration calibrate(const TensorProfile& profile, const CommCosts& costs, const std::vector<MeasuredRun>& runs) {
   check_profile(profile);
   check_runs(profile, runs);
-  Fit fit{profile, costs, runs, parameters_for(runs)};
+  double longest_s = 0;
+  size_t most_buckets = 1;
+  for (const MeasuredRun& run : runs) {
+    longest_s = std::max(longest_s, run.end_s);
+    most_buckets = std::max(most_buckets, run.plan.buckets.size());
+  }
+  // One parameter fewer than there are runs, but at least one.
+  const size_t parameters = std::clamp<size_t>(runs.size() - 1, 1, kParameters.size());
+  Fit fit{profile, costs, runs, parameters, longest_s / static_cast<double>(most_buckets)};
   Vector x = minimize(fit);
   const auto residual = [&] {
     const Vector residuals = fit.residuals(x);
@@ -258,7 +248,7 @@ Calibration calibrate(const TensorProfile& profile, const CommCosts& costs, cons
   Vector errors = fit.residuals(x);
   for (double& error : errors) error = std::abs(std::expm1(error));
   result.median_relative_error = median(errors);
-  for (const Parameter& parameter : fit.parameters) result.fitted.emplace_back(parameter.name);
+  for (size_t i = 0; i < parameters; ++i) result.fitted.emplace_back(kParameters[i].name);
   if (has_residual) result.residual = residual();
   return result;
 }
