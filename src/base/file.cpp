@@ -14,60 +14,12 @@
 #include <memory>
 #include <random>
 #include <system_error>
+#include <utility>
 
 #include "firkin/base/error.h"
 
 namespace firkin {
 namespace {
-
-// A temporary file beside its target; removed unless it was renamed into place.
-class TemporaryFile {
- public:
-  explicit TemporaryFile(const std::filesystem::path& target) : target_(target) {
-    // Not mkstemp(): it makes private files, and the usual mode needs the umask, which can be read only by setting it
-    // for all threads.
-    std::random_device random;
-    do {
-      name_ = fmt::format("{}.{:08x}", target.string(), random());
-      descriptor_ = open(name_.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-    } while (descriptor_ < 0 && errno == EEXIST);
-    if (descriptor_ < 0) fail();
-  }
-  TemporaryFile(const TemporaryFile&) = delete;
-  TemporaryFile& operator=(const TemporaryFile&) = delete;
-  ~TemporaryFile() {
-    if (descriptor_ >= 0) close(descriptor_);
-    if (!renamed_) unlink(name_.c_str());
-  }
-
-  void write_all(std::string_view content) {
-    while (!content.empty()) {
-      const ssize_t written = write(descriptor_, content.data(), content.size());
-      if (written < 0 && errno == EINTR) continue;
-      if (written < 0) fail();
-      content.remove_prefix(static_cast<size_t>(written));
-    }
-  }
-
-  void rename_to_target() {
-    if (fsync(descriptor_) != 0 && errno != EINVAL) fail();  // EINVAL: this file system cannot sync
-    const int closed = close(descriptor_);
-    descriptor_ = -1;
-    if (closed != 0 || std::rename(name_.c_str(), target_.c_str()) != 0) fail();
-    renamed_ = true;
-  }
-
- private:
-  [[noreturn]] void fail() const {
-    const int reason = errno;
-    throw RuntimeError(fmt::format("{}: cannot be written: {}", target_.string(), std::strerror(reason)));
-  }
-
-  std::filesystem::path target_;
-  std::string name_;
-  int descriptor_ = -1;
-  bool renamed_ = false;
-};
 
 // Reads a file in pieces and calls `check`, which may throw, on each. `expected` ends messages.
 template <typename Check>
@@ -113,9 +65,30 @@ void write_file_atomically(const std::filesystem::path& path, std::string_view c
     std::filesystem::create_directories(path.parent_path(), error);
     if (error) throw RuntimeError(fmt::format("{}: cannot be created: {}", path.parent_path().string(), error.message()));
   }
-  TemporaryFile file(path);
-  file.write_all(content);
-  file.rename_to_target();
+  // A temporary file beside its target. Not mkstemp(): it makes private files, and the usual mode needs the umask,
+  // which can be read only by setting it for all threads.
+  std::random_device random;
+  std::string name;
+  int file = -1;
+  do {
+    name = fmt::format("{}.{:08x}", path.string(), random());
+    file = open(name.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+  } while (file < 0 && errno == EEXIST);
+  const auto fail = [&] {
+    const int reason = errno;
+    if (file >= 0) close(file);
+    unlink(name.c_str());
+    throw RuntimeError(fmt::format("{}: cannot be written: {}", path.string(), std::strerror(reason)));
+  };
+  if (file < 0) fail();
+  while (!content.empty()) {
+    const ssize_t written = write(file, content.data(), content.size());
+    if (written < 0 && errno == EINTR) continue;
+    if (written < 0) fail();
+    content.remove_prefix(static_cast<size_t>(written));
+  }
+  if (fsync(file) != 0 && errno != EINVAL) fail();  // EINVAL: this file system cannot sync
+  if (close(std::exchange(file, -1)) != 0 || std::rename(name.c_str(), path.c_str()) != 0) fail();
 }
 
 void occupy_standard_descriptors() {
