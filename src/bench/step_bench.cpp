@@ -102,11 +102,11 @@ std::vector<int64_t> TorchPeer::bucket_bytes() const {
 
 namespace {
 
-// [rank][value] -> [value][rank]
-std::vector<std::vector<double>> transposed(const std::vector<std::vector<double>>& by_rank, size_t first, size_t count) {
-  std::vector<std::vector<double>> result(count);
-  for (size_t i = 0; i < count; ++i) {
-    for (const auto& values : by_rank) result[i].push_back(values[first + i]);
+// [value][rank]. Collective.
+std::vector<std::vector<double>> of_all_ranks(const ProcessGroup& group, const std::vector<double>& values) {
+  std::vector<std::vector<double>> result(values.size());
+  for (const std::vector<double>& of_rank : all_gather(group, values)) {
+    for (size_t i = 0; i < values.size(); ++i) result[i].push_back(of_rank[i]);
   }
   return result;
 }
@@ -170,8 +170,7 @@ double median_of_slowest_rank(const std::vector<std::vector<double>>& by_step) {
 void measure_block(const ProcessGroup& group, Workload& workload, const StepSetting& setting, const StepCounts& steps,
                    const StepBenchOptions& options, int64_t& next_step, SettingSteps& times) {
   StepRunner runner(group, workload, setting.options);
-  std::vector<double> ours;  // step times, then comm times
-  std::vector<double> comm;
+  std::vector<double> ours, comm;
   for (int i = 0; i < steps.warmup_steps + steps.timed_steps; ++i) {
     // Not between steps that overlap: a barrier would hide their communication.
     if (i == 0 || !steps_overlap(setting)) barrier(group);
@@ -185,14 +184,13 @@ void measure_block(const ProcessGroup& group, Workload& workload, const StepSett
     replace_by_mean(ours, options.steps.timed_steps);
     replace_by_mean(comm, options.steps.timed_steps);
   }
-  ours.insert(ours.end(), comm.begin(), comm.end());
   const std::vector<BucketStats> buckets = runner.buckets();
-  ours.push_back(options.communication_alone ? time_communication(group, buckets, setting.options.strategy) : 0);
-  const auto by_rank = all_gather(group, ours);
-  std::vector<std::vector<double>> step_s = transposed(by_rank, 0, comm.size());
+  if (options.communication_alone) {
+    times.communication_s.push_back(max_over_ranks(group, {time_communication(group, buckets, setting.options.strategy)})[0]);
+  }
+  std::vector<std::vector<double>> step_s = of_all_ranks(group, ours);
   times.step_s.push_back(median_of_slowest_rank(step_s));
-  times.comm_s.push_back(median_of_slowest_rank(transposed(by_rank, comm.size(), comm.size())));
-  if (options.communication_alone) times.communication_s.push_back(std::ranges::max(transposed(by_rank, 2 * comm.size(), 1)[0]));
+  times.comm_s.push_back(median_of_slowest_rank(of_all_ranks(group, comm)));
   std::ranges::move(step_s, std::back_inserter(times.raw_step_s));
   times.buckets = std::ssize(buckets);
 }

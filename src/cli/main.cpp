@@ -154,8 +154,6 @@ int run_and_report(int argc, char** argv) {
     return cli::run(argc, argv);
   } catch (const InputError& error) {
     return cli::report_error(error.what(), cli::kUsageError);
-  } catch (const RuntimeError& error) {
-    return cli::report_error(error.what(), cli::kFailure);
   } catch (const std::exception& error) {
     const std::string message = error.what();
     return cli::report_error(message.substr(0, message.find('\n')), cli::kFailure);  // LibTorch's go on with a stack trace
