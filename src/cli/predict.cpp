@@ -114,7 +114,7 @@ void add_assumption_flags(CLI::App& app, PredictFlags& flags) {
   add_value(app, "--batch", flags.local.batch, "with --model: sequences per rank")->check(sizes)->needs(model);
   app.add_option("--sequence", flags.local.sequence, "with --model: tokens per sequence (default: longest)")->check(sizes)->needs(model);
   std::vector<std::string> gpus;
-  for (const Accelerator& gpu : accelerators()) gpus.emplace_back(gpu.name);
+  for (const Accelerator& gpu : kAccelerators) gpus.emplace_back(gpu.name);
   app.add_option("--gpu", flags.gpu, "with --model: what computes (default: the cluster's)")->check(CLI::IsMember(gpus))->needs(model);
   app.add_option("--utilization", flags.utilization, "with --model: share of the GPU's bf16 peak (default:\n0.5, H100s 0.4)")
       ->check(CLI::Range(0.001, 1.0))

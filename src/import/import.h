@@ -89,7 +89,7 @@ Imported parse_mpi_benchmark(std::string_view text, const std::string& file, con
 
 struct PublishedTimes {
   std::string title;       // "AWS p4de.24xlarge, 8 A100 each, EFA"
-  std::string gpu;         // one of accelerators()
+  std::string gpu;         // one of kAccelerators
   AllReduceTable table;    // if both were measured, times of in-place all-reduces, since DDP reduces buckets in place
   int64_t world_size = 0;  // the number at the end of the name; 0 if there is none
 };

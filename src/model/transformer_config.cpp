@@ -246,14 +246,6 @@ void check_training_memory(const MemoryEstimate& estimate, int local_ranks, int6
 
 namespace {
 
-// Peaks for dense bf16 from NVIDIA's data sheets. llm-foundry's tables (github.com/mosaicml/llm-foundry, commit
-// 061f2c7c, scripts/train/benchmarking) show a utilization of 43 to 64 % on A100s and 35 to 46 % on H100s; a GH200 and
-// an H200 have an H100's processor.
-constexpr std::array kAccelerators = {
-    Accelerator{"a100", 312e12, 0.5}, Accelerator{"a40", 149.7e12, 0.5}, Accelerator{"gh200", 989e12, 0.4},
-    Accelerator{"h100", 989e12, 0.4}, Accelerator{"h200", 989e12, 0.4},
-};
-
 // An operation of forward: what it computes for one token, and the parameters that it uses.
 struct Operation {
   std::string name;
@@ -288,10 +280,6 @@ std::vector<Operation> operations_of(const TransformerConfig& config, int64_t se
 }
 
 }  // namespace
-
-std::span<const Accelerator> accelerators() {
-  return kAccelerators;
-}
 
 const Accelerator& find_accelerator(std::string_view name) {
   const auto found = std::ranges::find(kAccelerators, name, &Accelerator::name);
