@@ -186,4 +186,8 @@ std::optional<Workload> make_within_memory(const ProcessGroup& group, const std:
 StepConfiguration measured_configuration(const ModelDescription& model, const std::vector<StepSetting>& settings,
                                          const std::vector<SettingSteps>& steps, const std::vector<StepMemory>& memory, int world_size);
 
+// Fills in everything of `environment` except Firkin's version: LibTorch, threads, the group's size, device, backend
+// and link, and the machines of all ranks. Collective.
+void add_ranks(const ProcessGroup& group, Environment& environment);
+
 }  // namespace firkin

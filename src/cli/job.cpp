@@ -5,7 +5,6 @@
 
 #include <random>
 
-#include "bench/environment.h"
 #include "comm/backends.h"
 #include "firkin/base/machine.h"
 #include "firkin/comm/device.h"

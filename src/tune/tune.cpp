@@ -8,7 +8,6 @@
 #include <optional>
 #include <utility>
 
-#include "bench/environment.h"
 #include "bench/ready_profile.h"
 #include "comm/across_ranks.h"
 #include "firkin/base/error.h"
