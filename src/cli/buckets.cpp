@@ -87,7 +87,7 @@ int list_models(const BucketsFlags& flags) {
     models.back()["description"] = named.description;
     table.rows.push_back(
         {{model.name, fmt::format("{}", *model.parameters), fmt::format("{}", *model.tensors), format_bytes(*model.gradient_bytes),
-          fmt::format("{} x {}, {}", model.sizes.at("num_layers"), model.sizes.at("d_model"), model.sizes.at("vocab_size"))}});
+          fmt::format("{} x {}, {}", *model.num_layers, *model.d_model, *model.vocab_size)}});
   }
   return show(flags, {{"models", models}},
               fmt::format("{}\nGradients in {}. Any size can be changed: firkin tune --model small --num-layers 4\n", terminal_table(table),

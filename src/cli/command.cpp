@@ -213,7 +213,12 @@ ModelDescription describe_model(const ModelFlags& flags) {
   model.family = family_name(config.family);
   model.dtype = flags.dtype;
   model.tied = config.tied;
-  for (const ConfigSize& size : kConfigSizes) model.sizes.emplace(size.name, config.*size.member);
+  model.vocab_size = config.vocab_size;
+  model.context_length = config.context_length;
+  model.d_model = config.d_model;
+  model.d_ff = config.d_ff;
+  model.num_layers = config.num_layers;
+  model.num_heads = config.num_heads;
   model.parameters = elements;
   model.tensors = static_cast<int64_t>(tensors.size());
   model.gradient_bytes = elements * element_bytes(flags);

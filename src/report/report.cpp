@@ -206,7 +206,7 @@ std::string facts_html(const std::string& title, const Facts& facts) {
 std::string origin_html(const RunHead& run) {
   Facts environment = facts_of(run.environment);
   if (run.seed) environment.emplace_back("seed", fmt::format("{}", *run.seed));
-  std::string html = facts_html("Environment", environment) + facts_html("Model", run.model ? facts_of(*run.model) : Facts());
+  std::string html = facts_html("Environment", environment) + facts_html("Model", run.model ? facts_of_fields(*run.model) : Facts());
   if (run.command_line.empty()) return html;
   html += "<section class=\"wide\"><h2>Command</h2>\n<pre><code>" + escape_html(shell_words(run.command_line)) + "</code></pre>";
   if (!run.started.empty()) html += element("p", "Started " + run.started);

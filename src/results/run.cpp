@@ -27,19 +27,6 @@ constexpr auto kFields<RunHead> = std::tuple(Field("command", &RunHead::command)
 
 static constexpr std::string_view kSchema = "firkin.results/1";
 
-void write_object(const ModelDescription& model, json& object) {
-  write_object<>(model, object);
-  for (const auto& [name, size] : model.sizes) object[name] = size;
-}
-
-void read_object(const JsonFields& fields, ModelDescription& model) {
-  read_object<>(fields, model);
-  const json known = json_of(model);
-  for (const auto& [name, value] : fields.whole().items()) {
-    if (!known.contains(name) && value.is_number_integer()) model.sizes[name] = value_from_json<int64_t>(value, fields.path_of(name));
-  }
-}
-
 void write_object(const RunHead& run, json& document) {
   document["schema"] = kSchema;
   write_object<>(run, document);
@@ -96,12 +83,6 @@ Facts facts_of(const Environment& environment) {
     facts.insert(facts.end(), of_host.begin(), of_host.end());
   }
   std::erase_if(facts, [](const auto& fact) { return fact.second.empty(); });
-  return facts;
-}
-
-Facts facts_of(const ModelDescription& model) {
-  Facts facts = facts_of_fields(model);
-  for (const auto& [name, size] : model.sizes) facts.emplace_back(words_of_key(name), display_count(size));
   return facts;
 }
 

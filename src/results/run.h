@@ -36,13 +36,13 @@ struct Environment {
   std::vector<Host> hosts = {};
 };
 
-// What was trained. `sizes` have their names in a model file ("d_model").
+// What was trained. The last have their names in a model file.
 struct ModelDescription {
   std::string name;
   std::optional<std::string> family = {}, dtype = {}, text = {};
   std::optional<bool> tied = {};
-  std::map<std::string, int64_t> sizes = {};
   std::optional<int64_t> parameters = {}, tensors = {}, gradient_bytes = {}, batch_size = {}, sequence_length = {};
+  std::optional<int64_t> vocab_size = {}, context_length = {}, d_model = {}, d_ff = {}, num_layers = {}, num_heads = {};
 
   friend bool operator==(const ModelDescription&, const ModelDescription&) = default;
 };
@@ -54,7 +54,10 @@ inline constexpr auto kFields<ModelDescription> =
                Field("parameters", &ModelDescription::parameters, kPage), Field("tensors", &ModelDescription::tensors, kPage),
                Field(kGradientBytesKey, &ModelDescription::gradient_bytes, Unit::kBytes, "gradient size"),
                Field("batch_size", &ModelDescription::batch_size), Field("sequence_length", &ModelDescription::sequence_length),
-               Field("text", &ModelDescription::text, kPage));
+               Field("text", &ModelDescription::text, kPage), Field("context_length", &ModelDescription::context_length, kPage),
+               Field("d_ff", &ModelDescription::d_ff, kPage), Field("d_model", &ModelDescription::d_model, kPage),
+               Field("num_heads", &ModelDescription::num_heads, kPage), Field("num_layers", &ModelDescription::num_layers, kPage),
+               Field("vocab_size", &ModelDescription::vocab_size, kPage));
 
 // The head of every results.json.
 struct RunHead {
@@ -77,8 +80,6 @@ std::vector<Host> by_host(const std::vector<Host>& of_ranks);
 // For field.h. A head reads and writes its fields among those of the document.
 void write_object(const RunHead& run, nlohmann::json& document);
 void read_object(const JsonFields& document, RunHead& run);
-void write_object(const ModelDescription& model, nlohmann::json& object);
-void read_object(const JsonFields& fields, ModelDescription& model);
 
 // The command whose "model" describes a predicted workload instead of a trained model.
 inline constexpr std::string_view kPredictCommand = "predict";
@@ -88,6 +89,5 @@ std::string name_of(const ModelDescription& model);
 
 // For a page.
 Facts facts_of(const Environment& environment);
-Facts facts_of(const ModelDescription& model);
 
 }  // namespace firkin
