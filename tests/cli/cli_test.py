@@ -33,7 +33,6 @@ class Start(InFolder):
             loads[" ".join(words)] = "libtorch_cpu.so" in result.stderr
         self.assertEqual({words for words, loaded in loads.items() if loaded}, {"tune --data none.txt"})
 
-
     def test_alone_it_says_what_is_missing(self):
         alone = shutil.copy(FIRKIN, self.folder)
         for measuring in (None, alone):  # none, then itself under that name, which it must not start for ever
@@ -179,7 +178,7 @@ class Tuning(InFolder):
 
 class Tune(Tuning):
     def test_json_is_one_object_on_stdout_and_the_same_in_results_json(self):
-        process = self.start(*TINY_RUN, "--json")
+        process = self.start(*TINY_RUN, "--json", "--seed", "7")
         stdout, stderr = process.communicate(timeout=DEADLINE_S)
         self.assertEqual(process.returncode, 0, stderr)
         answer = json.loads(stdout)
@@ -198,7 +197,7 @@ class Tune(Tuning):
         self.assertEqual(answer["samples"]["settings"], strategies)
         self.assertEqual(len(answer["samples"]["race_step_s"]), len(answer["curve"]))
         self.assertEqual(answer["environment"]["hosts"][0]["ranks"], [0, 1])
-        self.assertEqual(answer["settings"]["blocks"], "4")
+        self.assertEqual((answer["settings"]["blocks"], answer["seed"]), ("4", 7))
         caps = [point["cap_mib"] for point in answer["curve"]]
         self.assertIn(answer["best_predicted"]["cap_mib"], caps)
         self.assertIn(answer["best_measured"]["cap_mib"], answer["indifference_set"])
@@ -280,15 +279,6 @@ class Tune(Tuning):
 
 
 class TuneFull(Tuning):
-    def test_an_earlier_result_keeps_a_numbered_name_beside_the_new_one(self):
-        for run in range(2):
-            process = self.start(*TINY_RUN, "--seed", str(run))
-            _, stderr = process.communicate(timeout=DEADLINE_S)
-            self.assertEqual(process.returncode, 0, stderr)
-        self.assertIn(f"kept the earlier result in {self.out} as ", stderr)
-        self.assertEqual(json.loads((self.out / "results.json").read_text())["seed"], 1)
-        self.assertEqual(json.loads((self.out / "results.1.json").read_text())["seed"], 0)
-
     def test_two_at_once_do_not_meet(self):
         first, second = self.start(*TINY_RUN, "--json"), self.start(*TINY_RUN, "--json", out=self.out / "second")
         for process in (first, second):

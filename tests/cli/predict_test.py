@@ -73,11 +73,7 @@ class NamedModelOnAPublishedCluster(InFolder):
             (["--model", "gpt2", "--tensors", "t.csv", "--cluster", "zaratan"], "excludes"),
             (["--batch", "4", "--tensors", "t.csv", "--cluster", "zaratan"], "requires --model"),
         ]:
-            with self.subTest(arguments=arguments):
-                result = firkin("predict", *arguments)
-                self.assertEqual(result.returncode, 2, result.stdout)
-                self.assertIn(expected, result.stderr)
-                self.assertEqual(len(result.stderr.strip().splitlines()), 1, result.stderr)
+            self.assert_refused("predict", *arguments, mentions=expected)
 
 
 class SuspiciousTables(InFolder):
@@ -302,5 +298,4 @@ class Predict(OfGpt2Large):
             (["predict", *self.inputs(), "--seed", "1"], "--seed"),  # nothing is random
             (["import", "log.txt", "--world", "8", "--seed", "1"], "--seed"),
         ]:
-            with self.subTest(words=words):
-                self.assert_refused(*words, mentions=mentions)
+            self.assert_refused(*words, mentions=mentions)

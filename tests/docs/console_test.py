@@ -78,13 +78,11 @@ class Reading(unittest.TestCase):
     def test_a_mark_without_a_reason_is_none(self):
         self.assertIsNone(blocks_of("<!-- not run: -->\n```bash\nmake\n```\n", "page.md")[0].mark)
 
-    def test_what_is_shown_must_be_printed(self):
+    def test_what_is_shown_must_be_printed_and_dots_stand_for_any_lines(self):
         self.assertIsNone(difference(["a", "b"], ["a", "b"]))
         self.assertIn("shown:   c", difference(["a", "c"], ["a", "b"]))
         self.assertIn("nothing more", difference(["a", "b"], ["a"]))
         self.assertIn("not shown: b", difference(["a"], ["a", "b"]))
-
-    def test_dots_stand_for_any_lines(self):
         self.assertIsNone(difference(["...", "c"], ["a", "b", "c"]))
         self.assertIsNone(difference(["a", "..."], ["a", "b", "c"]))
         self.assertIsNone(difference(["..."], []))
