@@ -137,6 +137,13 @@ class LinkedCollectives : public c10d::Backend {
         [&](c10d::Backend& inner) { return inner._allgather_base(output, input, options); });
   }
 
+  Work allgather(std::vector<std::vector<at::Tensor>>& outputs, std::vector<at::Tensor>& inputs,
+                 const c10d::AllgatherOptions& options) override {
+    return start(
+        {c10d::OpType::ALLGATHER, "gloo:all_gather", outputs.at(0), share_time(link_, bytes_of(outputs[0])), options.timeout, inputs.at(0)},
+        [&](c10d::Backend& inner) { return inner.allgather(outputs, inputs, options); });
+  }
+
  protected:
   struct Collective {
     c10d::OpType type;
