@@ -228,17 +228,16 @@ size_t read_index(const json& value, const std::string& path, std::span<const st
   return static_cast<size_t>(found - names.begin());
 }
 
-// None for an interval without an end (from too few samples): there is nothing to show.
-std::optional<Interval> read_interval(const json& value, const std::string& path) {
+// An interval from too few samples has no end.
+Interval read_interval(const json& value, const std::string& path) {
   const JsonFields fields(value, path);
   const auto end = [&](const char* name) {
     if (!value.contains(name)) fields.fail(name, "missing", "a number");
     return fields.maybe<double>(name);
   };
-  const auto low = end("low"), high = end("high");
-  if (!low || !high) return std::nullopt;
-  if (*low > *high) fields.fail("low", fmt::format("{} is above high, {}", *low, *high), "low <= high");
-  return Interval{*low, *high};
+  const Interval interval{end("low").value_or(0), end("high").value_or(HUGE_VAL)};
+  if (interval.low > interval.high) fields.fail("low", fmt::format("{} is above high, {}", interval.low, interval.high), "low <= high");
+  return interval;
 }
 
 void require_array(const json& value, const std::string& path) {

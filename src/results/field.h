@@ -228,7 +228,7 @@ int64_t read_plain(const nlohmann::json& value, const std::string& path, Unit un
 bool read_plain(const nlohmann::json& value, const std::string& path, Unit unit, bool);
 std::string read_plain(const nlohmann::json& value, const std::string& path, Unit unit, const std::string&);
 size_t read_index(const nlohmann::json& value, const std::string& path, std::span<const std::string_view> names);
-std::optional<Interval> read_interval(const nlohmann::json& value, const std::string& path);
+Interval read_interval(const nlohmann::json& value, const std::string& path);
 void require_array(const nlohmann::json& value, const std::string& path);
 std::string element_path(const std::string& path, size_t i);
 
@@ -329,10 +329,8 @@ T value_from_json(const nlohmann::json& value, const std::string& path, Unit uni
     T row{};
     read_object(JsonFields(value, path), row);
     return row;
-  } else if constexpr (std::is_same_v<T, std::optional<Interval>>) {
-    return read_interval(value, path);
   } else if constexpr (std::is_same_v<T, Interval>) {
-    return read_interval(value, path).value_or(Interval{0, HUGE_VAL});
+    return read_interval(value, path);
   } else if constexpr (is_optional<T>) {
     return value_from_json<typename T::value_type>(value, path, unit);
   } else if constexpr (is_list<T>) {
