@@ -124,7 +124,7 @@ def torchrun(*words, modules=""):
 class CommandLine(unittest.TestCase):
     @on_ranks(2)
     def test_a_scripts_own_flags_and_process_group(self):
-        main = runpy.run_module("firkin.tune", run_name="command line")["main"]
+        main = runpy.run_path(firkin.__path__[0] + "/tune.py")["main"]
         with tempfile.TemporaryDirectory() as folder, reserved_port() as reserved:
             out, port = of_all((folder + "/out", str(reserved)))[0]
             dist.destroy_process_group()
@@ -152,7 +152,7 @@ class CommandLine(unittest.TestCase):
         joined.assert_called_once_with("nccl")
 
     def test_a_wrong_target_is_one_line_and_2(self):
-        main = runpy.run_module("firkin.tune", run_name="command line")["main"]
+        main = runpy.run_path(firkin.__path__[0] + "/tune.py")["main"]
         for function, said in {
             "nothing": r"firkin: .*/small_script\.py: no function 'nothing'",
             "build": "firkin: no ranks; expected a start by torchrun: .*",
@@ -163,7 +163,7 @@ class CommandLine(unittest.TestCase):
                 self.assertRegex(lines.getvalue(), f"^{said}\n$")
 
     def test_variables_that_are_half_set_are_one_line_and_2(self):
-        main = runpy.run_module("firkin.tune", run_name="command line")["main"]
+        main = runpy.run_path(firkin.__path__[0] + "/tune.py")["main"]
         half = {"RANK": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
         with mock.patch.dict(os.environ, half), mock.patch.object(sys, "argv", ["firkin.tune", f"{HERE}/small_script.py:build"]):
             with contextlib.redirect_stderr(io.StringIO()) as lines, self.assertRaises(SystemExit) as ended:
@@ -173,12 +173,12 @@ class CommandLine(unittest.TestCase):
 
     @on_ranks(2)
     def test_a_folder_that_cannot_be_written_is_refused_before_anything_is_tuned(self):
-        main = runpy.run_module("firkin.tune", run_name="command line")["main"]
+        main = runpy.run_path(firkin.__path__[0] + "/tune.py")["main"]
         words = ["firkin.tune", f"{HERE}/small_script.py:build", "--out", "/dev/null/out"]
         with mock.patch.object(sys, "argv", words), mock.patch("firkin.tune", side_effect=AssertionError("tuned")):
             with contextlib.redirect_stderr(io.StringIO()) as lines:
                 self.assertEqual(main(), 2)
-        said = "firkin: --out /dev/null/out: /dev/null is not a folder\n"
+        said = "firkin: rank 0: --out /dev/null/out: /dev/null is not a folder\n"
         self.assertEqual(lines.getvalue(), said if os.environ["RANK"] == "0" else "")
 
     def test_the_name_stays_the_function(self):
