@@ -144,7 +144,7 @@ class WordsOfTheProgram(unittest.TestCase):
         self.assertIn("{} in the newest ({} where the machine kept its speed)".format(*held), said)
 
     def test_outcomes_have_its_names(self):
-        source = (pathlib.Path(__file__).resolve().parents[2] / "src/plan/decision.cpp").read_text()
+        source = (pathlib.Path(__file__).resolve().parents[2] / "src/results/results.cpp").read_text()
         for name in TAKES_CAP:
             self.assertIn(f'"{name}"', source)
 
