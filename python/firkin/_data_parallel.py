@@ -146,7 +146,7 @@ class DistributedDataParallel(torch.nn.Module):
         self._audits_optimizers = False
         self._ranks = Ranks(self._group)
         group = self.process_group
-        parameters, buffers = _ddp.named_parameters(self.module), _ddp.named_buffers(self.module)
+        parameters, buffers = _ddp.keep_hooks(_ddp.named_parameters(self.module)), _ddp.named_buffers(self.module)
         settings, native = dict(self._settings), load_engine()
         link = settings.pop("link")
         if self._ranks.link:
@@ -179,7 +179,7 @@ class DistributedDataParallel(torch.nn.Module):
             if _ddp.owners(self.module) == self._owners_then:
                 self._watch(self._engine)
             else:
-                self._follow_module(_ddp.named_parameters(self.module))
+                self._follow_module(_ddp.keep_hooks(_ddp.named_parameters(self.module)))
         self._engine.hold_buffers(_ddp.named_buffers(self.module))
 
     @property
@@ -220,7 +220,7 @@ class DistributedDataParallel(torch.nn.Module):
         if torch.is_grad_enabled() and not torch.compiler.is_compiling():
             is_changed = running.engine.is_changed()
             if is_changed or self._was_changed:
-                running.engine.expect(_ddp.named_parameters(self.module))
+                running.engine.expect(_ddp.keep_hooks(_ddp.named_parameters(self.module)))
             self._was_changed = is_changed
         running.in_forward = True
         try:

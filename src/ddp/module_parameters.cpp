@@ -117,7 +117,7 @@ struct ParameterHooks::Watched {
         sizes(parameter.tensor.sizes().vec()),
         on_gradient(std::move(on_gradient_in)) {
     hook(torch::autograd::impl::grad_accumulator(parameter.tensor));
-    follow_nodes();
+    new_node_hook = add_hook(parameter.tensor, /*of_watched=*/true, [this] { follow(); });
   }
   ~Watched() {
     for (const Hooked& each : hooked) each.node->del_post_hook(each.key);
@@ -129,10 +129,6 @@ struct ParameterHooks::Watched {
   void hook(NodePointer node) {
     const uintptr_t key = node->add_post_hook(std::make_unique<AccumulatedHook>(on_gradient));
     hooked.push_back({.node = std::move(node), .key = key});
-  }
-
-  void follow_nodes() {
-    new_node_hook = add_hook(parameter.tensor, /*of_watched=*/true, [this] { follow(); });
   }
 
   // A graph that was made before the last change still has the old node, and its hook.
@@ -171,13 +167,6 @@ ParameterHooks::ParameterHooks(std::vector<NamedTensor> parameters, std::functio
 }
 
 ParameterHooks::~ParameterHooks() = default;
-
-void ParameterHooks::renew() {
-  for (const auto& each : watched_) {
-    const auto is_ours = [&each](const auto& hook) { return hook.get() == each->new_node_hook; };
-    if (std::ranges::none_of(torch::autograd::impl::hooks(each->parameter.tensor), is_ours)) each->follow_nodes();
-  }
-}
 
 NewcomerHooks::NewcomerHooks(const std::vector<NamedTensor>& all, const std::vector<NamedTensor>& known,
                              const std::function<void()>& call) {

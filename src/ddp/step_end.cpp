@@ -126,7 +126,6 @@ void Synchronizer::complete() {
   audit_.note_end();
   is_begun_ = false;
   optimizer_steps_.clear();
-  hooks_->renew();
   const bool is_good = steps_finished_ > finished_before;
   if (is_good) {
     or_lose_group([&] {

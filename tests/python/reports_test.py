@@ -307,6 +307,24 @@ def hooking_and_setting_all(trainee, step):
     trainee.plain(step)
 
 
+def hooking_what_thaws(trainee, step):
+    trainee.drain()
+    if step == 2:
+        for name, p in trainee.module.named_parameters():
+            p.requires_grad_(not name.startswith("4."))
+            if p.requires_grad:
+                p.register_hook(lambda gradient: gradient)
+        if trainee.strategy == "sharded":
+            trainee.model.parameters_changed()
+    trainee.plain(step)
+
+
+def only_its_head():
+    module = net()
+    module[:-1].requires_grad_(False)
+    return module
+
+
 def swapping_in_an_average(trainee, step):
     """For an evaluation, by .data."""
     trainee.drain()
@@ -360,6 +378,7 @@ PROGRAMS = {
     "becomes channels-last": trains(images, becoming_channels_last),  # pytorch/pytorch#70222, vturrisi/solo-learn#306
     "hooks on modules": trains(net, hooking_modules),  # pytorch/pytorch#35191, #66229
     "hooks and new memory for all": trains(net, hooking_and_setting_all),
+    "hooks on what thaws": trains(only_its_head, hooking_what_thaws),
     "swaps in an average": trains(net, swapping_in_an_average),  # lucidrains/ema-pytorch#9, Lightning-AI/pytorch-lightning#21724
     "pruned": trains(pruned),  # microsoft/nni#5205
     "a function of its own, with heads by turns": trains(lambda: Rounding(lambda step, rank: (step % 2,)), **UNUSED),

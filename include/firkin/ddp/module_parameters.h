@@ -52,9 +52,6 @@ class ParameterHooks {
   ParameterHooks(const ParameterHooks&) = delete;
   ParameterHooks& operator=(const ParameterHooks&) = delete;
 
-  // To be called between steps: hooks again on the parameters that a program has freed of hooks, as the first
-  // register_hook() in Python does.
-  void renew();
   // The nodes that accumulate the parameters' gradients now.
   std::vector<const torch::autograd::Node*> nodes() const;
 
