@@ -160,11 +160,6 @@ void replace_by_mean(std::vector<double>& times, int count) {
   times.assign(static_cast<size_t>(count), mean);
 }
 
-StepCounts steps_of(const StepSetting& setting, const StepBenchOptions& options) {
-  return {.warmup_steps = options.steps.warmup_steps + steps_to_learn(setting.options),
-          .timed_steps = steps_overlap(setting) ? std::max(options.steps.timed_steps, kStepsOfAPeriod) : options.steps.timed_steps};
-}
-
 double median_of_slowest_rank(const std::vector<std::vector<double>>& by_step) {
   std::vector<double> slowest;
   for (const auto& ranks : by_step) slowest.push_back(*std::ranges::max_element(ranks));
@@ -210,14 +205,6 @@ double rank_spread(const std::vector<std::vector<double>>& by_step) {
   return median(spreads);
 }
 
-// The share of the communication that backward hid, in percent (OSU's definition): max(0, 100 (1 - exposed /
-// communication)).
-void add_overlap(const StepSetting& setting, double communication_s, StrategyRow& row) {
-  if (setting.options.strategy.launch != Launch::kWhenReady || communication_s <= 0) return;
-  row.communication_s = communication_s;
-  row.overlap_percent = std::clamp(100 * (1 - *row.exposed_s / communication_s), 0.0, 100.0);
-}
-
 StrategyRow row_of(const StepSetting& setting, const std::vector<SettingSteps>& steps, const BlockFit& fit, size_t i,
                    const ModelDescription& model, int world_size) {
   constexpr double kMicro = 1e6;
@@ -231,7 +218,10 @@ StrategyRow row_of(const StepSetting& setting, const std::vector<SettingSteps>& 
   row.comm_share = *row.comm_s / row.measured_s;
   row.rank_spread = rank_spread(steps[i].raw_step_s);
   row.per_tensor_us = *row.exposed_s / static_cast<double>(model.tensors.value_or(1)) * kMicro;
-  add_overlap(setting, median(steps[i].communication_s), row);
+  if (const double all_s = median(steps[i].communication_s); setting.options.strategy.launch == Launch::kWhenReady && all_s > 0) {
+    row.communication_s = all_s;
+    row.overlap_percent = std::clamp(100 * (1 - *row.exposed_s / all_s), 0.0, 100.0);  // that backward hid, as OSU defines it
+  }
   if (model.batch_size) row.tokens_per_s = static_cast<double>(world_size * *model.batch_size * *model.sequence_length) / row.measured_s;
   return row;
 }
@@ -324,7 +314,8 @@ std::vector<SettingSteps> measure_steps(const ProcessGroup& group, Workload& wor
   std::vector<StepCounts> steps;
   for (const StepSetting& setting : settings) {
     result.push_back({.name = setting.name});
-    steps.push_back(steps_of(setting, options));
+    steps.push_back({.warmup_steps = options.steps.warmup_steps + steps_to_learn(setting.options),
+                     .timed_steps = std::max(options.steps.timed_steps, steps_overlap(setting) ? kStepsOfAPeriod : 0)});
   }
   StepSchedule schedule(steps, options.blocks);
   const auto started = std::chrono::steady_clock::now();

@@ -63,15 +63,12 @@ auto counted(c10::Device device) {
   return stats.allocated_bytes[static_cast<size_t>(c10::CachingAllocator::StatType::AGGREGATE)];
 }
 
-int64_t bytes_of(const std::vector<at::Tensor>& tensors) {
-  int64_t bytes = 0;
-  for (const at::Tensor& tensor : tensors) bytes += static_cast<int64_t>(tensor.nbytes());
-  return bytes;
-}
-
 // Bytes that live as long as the workload.
 int64_t lasting_bytes(const Workload& workload) {
-  return bytes_of(workload.parameters) + bytes_of(workload.module->buffers());
+  int64_t bytes = 0;
+  for (const at::Tensor& tensor : workload.parameters) bytes += static_cast<int64_t>(tensor.nbytes());
+  for (const at::Tensor& tensor : workload.module->buffers()) bytes += static_cast<int64_t>(tensor.nbytes());
+  return bytes;
 }
 
 bool is_out_of_memory(const std::exception& error) {

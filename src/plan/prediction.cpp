@@ -33,14 +33,6 @@ struct PredictionModel {
   void weigh_caps() { odds.emplace(profile, all_draws(), rule, search); }
 };
 
-// The caps asked for, or powers of two from 1/4 MiB until one holds everything.
-std::vector<int64_t> caps_of(const PredictionInputs& inputs, int64_t total_bytes) {
-  if (!inputs.caps.empty()) return inputs.caps;
-  std::vector<int64_t> caps = {kMiB / 4};
-  while (caps.back() < total_bytes) caps.push_back(2 * caps.back());
-  return caps;
-}
-
 // Draws of the inputs, or the laws of growth at an unmeasured world. None if nothing is uncertain.
 std::vector<InputDraw> input_draws(const PredictionInputs& inputs, const std::optional<GrownCosts>& grown) {
   std::vector<CommCosts> costs = grown ? grown->laws : redraw_costs(inputs.table, inputs.world_size);
@@ -181,7 +173,12 @@ Prediction predict(PredictionInputs inputs) {
                      .latency_factor = inputs.latency_factor != 1 ? std::optional(inputs.latency_factor) : std::nullopt};
   result.alpha_beta = fit_alpha_beta(model.costs.isolated.points());
   result.best_uniform = least_regret(model);
-  result.curve = predicted_curve(model, caps_of(inputs, result.workload.gradient_bytes));
+  std::vector<int64_t> caps = inputs.caps;
+  if (caps.empty()) {  // powers of two until one holds everything
+    caps = {kMiB / 4};
+    while (caps.back() < result.workload.gradient_bytes) caps.push_back(2 * caps.back());
+  }
+  result.curve = predicted_curve(model, caps);
   const BestPlan best = best_plan(model, result.best_uniform.time_s);
   result.best_plan = predicted_plan(model, best, result.best_uniform.time_s);
   result.baselines = predicted_baselines(model, result.best_plan.backward_s);

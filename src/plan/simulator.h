@@ -29,13 +29,13 @@ struct CallCost {
 // Both curves, cached if many plans are to be simulated: tensors have few distinct sizes, so bucket sizes often repeat.
 class CachedCosts {
  public:
-  CachedCosts(const CommCosts& costs, bool many_plans);
+  CachedCosts(const CommCosts& costs, bool many_plans) : costs_(costs), entries_(many_plans ? size_t{1} << kSlotBits : 0) {}
 
   CallCost operator()(double bytes) {
     if (entries_.empty()) return {costs_.isolated(bytes), costs_.gap(bytes)};
     Entry& entry = entries_[slot(bytes)];
-    if (entry.bytes != bytes) entry = {bytes, {costs_.isolated(bytes), same_ ? 0 : costs_.gap(bytes)}};
-    return same_ ? CallCost{entry.cost.isolated_s, entry.cost.isolated_s} : entry.cost;
+    if (entry.bytes != bytes) entry = {bytes, {costs_.isolated(bytes), costs_.gap(bytes)}};
+    return entry.cost;
   }
 
  private:
@@ -51,7 +51,6 @@ class CachedCosts {
   }
 
   const CommCosts& costs_;
-  bool same_;  // whether g(x) is a(x)
   std::vector<Entry> entries_;
 };
 

@@ -70,11 +70,6 @@ double first_need_s(const TensorProfile& profile, const Bucket& bucket) {
   return profile.knows_forward() ? *std::min_element(needed, needed + bucket.count) : 0;
 }
 
-CachedCosts::CachedCosts(const CommCosts& costs, bool many_plans)
-    : costs_(costs),
-      same_(many_plans && costs.isolated.points() == costs.gap.points()),
-      entries_(many_plans ? size_t{1} << kSlotBits : 0) {}
-
 Simulator::Simulator(const TensorProfile& profile, const CommCosts& costs, const SimulationOptions& options, bool many_plans)
     : profile_(profile),
       options_(options),

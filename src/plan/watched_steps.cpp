@@ -102,13 +102,6 @@ std::map<int64_t, StepOfRanks> common_steps(const std::vector<RankSteps>& ranks)
   return steps;
 }
 
-// A lower bound of exposed communication for any buckets: no latency, a link busy from the first gradient on, and the
-// last gradient's tensor sent after it is ready.
-double least_exposed(const RankSteps& facts, double window_s, double bytes_per_s) {
-  const auto all = static_cast<double>(std::reduce(facts.bucket_bytes.begin(), facts.bucket_bytes.end()));
-  return std::max({0.0, static_cast<double>(facts.last_bytes) / bytes_per_s, all / bytes_per_s - window_s});
-}
-
 }  // namespace
 
 WatchSummary summarize(const std::vector<RankSteps>& ranks) {
@@ -159,7 +152,11 @@ WatchSummary summarize(const std::vector<RankSteps>& ranks) {
   summary.last_in = facts.phases[static_cast<size_t>(std::max_element(lead_s.begin(), lead_s.end() - 1) - lead_s.begin())];
 
   summary.bytes_per_s = median(rates);
-  const double fast = quantile(rates, kFastShare), least_s = fast > 0 ? least_exposed(facts, window_s, fast) : 0;
+  // The least exposed communication of any buckets: no latency, a link busy from the first gradient on, and the last
+  // gradient's tensor sent after it is ready.
+  const auto all = static_cast<double>(std::reduce(facts.bucket_bytes.begin(), facts.bucket_bytes.end()));
+  const double fast = quantile(rates, kFastShare), last = static_cast<double>(facts.last_bytes);
+  const double least_s = fast > 0 ? std::max({0.0, last / fast, all / fast - window_s}) : 0;
   summary.gain_at_most_s = std::max(0.0, summary.exposed_s - least_s);
   const bool is_slow = ranks.size() > 1 && summary.last_by_s >= kNoticeable * summary.step_s && summary.last_share >= kOftenLast;
   if (summary.exposed_s >= kNoticeable * summary.step_s) summary.causes.emplace_back(kCommunicationCause);

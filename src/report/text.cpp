@@ -145,17 +145,6 @@ Wording summarize(const Results& results) {
 
 // ---- For a terminal.
 
-namespace {
-
-// Kept short: the widest rows leave a dozen columns.
-std::string short_remark(const Results& results, double cap_mib) {
-  const std::string remark = remark_on(results, cap_mib);
-  if (remark.empty() || remark == "as good") return "";
-  return "< " + (remark.find(',') == std::string::npos ? remark.substr(0, remark.find(' ')) : "best");
-}
-
-}  // namespace
-
 std::string answer_in_text(const Results& results) {
   const Wording answer = summarize(results);
   std::string text = wrapped("", answer.heading);
@@ -193,7 +182,11 @@ std::string results_in_text(const Results& results) {
     add(answer_in_text(results));
     const bool compared = std::ranges::find(results.strategies, "naive", &StrategyRow::strategy) != results.strategies.end();
     std::vector<std::string> remarks;
-    for (const CurveRow& row : results.curve) remarks.push_back(short_remark(results, row.cap_mib));
+    for (const CurveRow& row : results.curve) {
+      const std::string remark = remark_on(results, row.cap_mib);  // kept short: the widest rows leave a dozen columns
+      const std::string word = remark.find(',') == std::string::npos ? remark.substr(0, remark.find(' ')) : "best";
+      remarks.push_back(remark.empty() || remark == "as good" ? "" : "< " + word);
+    }
     if (compared || results.strategies.empty()) add(terminal_table(curve_table(results.curve, kFirstTable), remarks));
     if (!results.strategies.empty()) add(terminal_table(strategy_table(results.strategies, kFirstTable)));
     return text;
