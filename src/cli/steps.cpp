@@ -210,19 +210,6 @@ void run_rank(const TraceFlags& flags, const std::vector<StepSetting>& settings,
 
 // ---- firkin tune: profile, measure the all-reduce, predict, verify.
 
-TuneOptions checked_options(const TuneFlags& flags) {
-  const double seconds = flags.seconds.value_or(flags.compare ? PhaseOptions().seconds : 120);
-  TuneOptions options{.phases = phases_of(seconds, flags.steps.blocks, flags.caps),
-                      .sharded = flags.sharded,
-                      .rule = flags.rule,
-                      .profile_steps = flags.profile_steps,
-                      .allreduce_seconds = flags.allreduce_seconds,
-                      .steps = flags.steps,
-                      .seed = flags.common.seed};
-  options.phases.compare = flags.compare;
-  return options;
-}
-
 void run_rank(const TuneFlags& flags, TuneOptions options, const ProcessGroup& group) {
   const bool is_rank_0 = group.rank == 0;
   Results results = begin_run("tune", flags.common, group);
@@ -265,9 +252,17 @@ int run(TraceFlags& flags) {
 }
 
 int run(TuneFlags& flags) {
-  const TuneOptions checked = checked_options(flags);
+  const double seconds = flags.seconds.value_or(flags.compare ? PhaseOptions().seconds : 120);
+  TuneOptions options{.phases = phases_of(seconds, flags.steps.blocks, flags.caps),
+                      .sharded = flags.sharded,
+                      .rule = flags.rule,
+                      .profile_steps = flags.profile_steps,
+                      .allreduce_seconds = flags.allreduce_seconds,
+                      .steps = flags.steps,
+                      .seed = flags.common.seed};
+  options.phases.compare = flags.compare;
   check_job(flags.job, flags.ranks);
-  return run_on_ranks(flags, [&](const ProcessGroup& group) { run_rank(flags, checked, group); });
+  return run_on_ranks(flags, [&](const ProcessGroup& group) { run_rank(flags, options, group); });
 }
 
 }  // namespace firkin::cli

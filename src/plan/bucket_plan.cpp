@@ -51,13 +51,6 @@ BucketPlan filled_buckets(std::span<const int64_t> sizes, CapRule rule, const Ca
   return plan;
 }
 
-// A round cap, within a sixteenth of `bytes`, that a bucket of `bytes` reaches only with its last tensor.
-int64_t cap_that_closes(int64_t bytes, int64_t last_bytes) {
-  const int64_t lowest = std::max(bytes - last_bytes + 1, bytes - bytes / 16);
-  if (lowest > bytes || lowest < 1) return bytes;  // an empty tensor is last: nothing closes the bucket there
-  return roundest_cap({lowest, bytes});
-}
-
 int64_t multiple_of_largest_power_of_two(int64_t low, int64_t high) {
   constexpr int kLargestPower = 62;
   for (int power = kLargestPower; power > 0; --power) {
@@ -208,8 +201,12 @@ PyTorchCaps pytorch_caps(const BucketPlan& plan, std::span<const int64_t> sizes)
   std::vector<int64_t> caps_bytes;
   const std::vector<int64_t> bytes_of = bucket_bytes(plan, sizes);
   for (size_t k = 0; k < bytes_of.size(); ++k) {
-    const Bucket& bucket = plan.buckets[k];
-    caps_bytes.push_back(cap_that_closes(bytes_of[k], sizes[static_cast<size_t>(bucket.first + bucket.count - 1)]));
+    // A round cap, within a sixteenth of the bytes, that the bucket reaches only with its last tensor.
+    const int64_t bytes = bytes_of[k];
+    const int64_t last_bytes = sizes[static_cast<size_t>(plan.buckets[k].first + plan.buckets[k].count - 1)];
+    const int64_t lowest = std::max(bytes - last_bytes + 1, bytes - bytes / 16);
+    const bool none_closes = lowest > bytes || lowest < 1;  // an empty tensor is last
+    caps_bytes.push_back(none_closes ? bytes : roundest_cap({lowest, bytes}));
     // Exact, because a MiB is a power of two.
     caps.mib.push_back(static_cast<double>(caps_bytes.back()) / static_cast<double>(kMiB));
   }

@@ -33,13 +33,6 @@ struct PredictionModel {
   void weigh_caps() { odds.emplace(profile, all_draws(), rule, search); }
 };
 
-// Draws of the inputs, or the laws of growth at an unmeasured world. None if nothing is uncertain.
-std::vector<InputDraw> input_draws(const PredictionInputs& inputs, const std::optional<GrownCosts>& grown) {
-  std::vector<CommCosts> costs = grown ? grown->laws : redraw_costs(inputs.table, inputs.world_size);
-  for (CommCosts& drawn : costs) drawn = scaled(drawn, inputs.latency_factor);
-  return draws_of(std::move(costs), inputs.search.simulation);
-}
-
 // Combines the model's error with the inputs': of `drawn_s`, times over draws of the inputs alone, the middle 95 %.
 void set_interval(const PredictionModel& model, double predicted_s, std::vector<double> drawn_s, auto& row) {
   constexpr double kOutside = 0.025;  // on either side
@@ -157,7 +150,9 @@ Prediction predict(PredictionInputs inputs) {
   result.notes = problems_of_table(inputs.table);
   std::ranges::move(problems_of_profile(inputs.profile), std::back_inserter(result.notes));
   PredictionModel model{std::move(inputs.profile), scaled(alone, inputs.latency_factor), inputs.rule, inputs.search, inputs.residual};
-  model.draws = input_draws(inputs, grown);
+  std::vector<CommCosts> drawn_costs = grown ? grown->laws : redraw_costs(inputs.table, world);
+  for (CommCosts& drawn : drawn_costs) drawn = scaled(drawn, inputs.latency_factor);
+  model.draws = draws_of(std::move(drawn_costs), model.search.simulation);
   model.draws_growth = grown.has_value();
   model.weigh_caps();
   const auto has_gap = [&](const AllReduceRow& row) { return row.gap_s && (!measured || row.world_size == world); };

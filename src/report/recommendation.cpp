@@ -212,20 +212,17 @@ std::string prediction_certainty(const Prediction& prediction) {
   return fmt::format("{}", fmt::join(sentences, " "));
 }
 
-std::string allreduce_text(const AlphaBeta& fit) {
-  const std::string bandwidth = fit.beta_s_per_byte > 0 ? fmt::format("{:.3g} GB/s", 1e-9 / fit.beta_s_per_byte) : "no limit";
-  return fmt::format("a(x) fits {} + x / ({}), with a median error of {}.", display_seconds(fit.alpha_s), bandwidth,
-                     display_percent(fit.median_relative_error));
-}
-
 // What the prediction was made from.
 std::string prediction_inputs(const Prediction& prediction) {
   const PredictedWorkload& workload = prediction.workload;
+  const AlphaBeta& fit = prediction.alpha_beta;
+  const std::string bandwidth = fit.beta_s_per_byte > 0 ? fmt::format("{:.3g} GB/s", 1e-9 / fit.beta_s_per_byte) : "no limit";
   std::vector<std::string> sentences = {
       fmt::format("{} tensors, {} of gradients, backward {}; {} ranks; rule {}.", workload.tensors, format_bytes(workload.gradient_bytes),
                   display_seconds(workload.backward_s), workload.world_size, workload.rule),
-      allreduce_text(prediction.alpha_beta)};
-  sentences.push_back(place_on_the_map(workload.gradient_bytes, workload.backward_s, prediction.alpha_beta));
+      fmt::format("a(x) fits {} + x / ({}), with a median error of {}.", display_seconds(fit.alpha_s), bandwidth,
+                  display_percent(fit.median_relative_error)),
+      place_on_the_map(workload.gradient_bytes, workload.backward_s, fit)};
   std::erase(sentences, "");
   return fmt::format("{}", fmt::join(sentences, " "));
 }

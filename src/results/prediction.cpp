@@ -188,31 +188,24 @@ Table plan_table(const PredictedPlan& plan, unsigned shown) {
   return table;
 }
 
-Table ordered_table(const PredictedOrdered& ordered, unsigned shown) {
-  Table table =
-      table_of(ordered.buckets, kFirstTable,
-               "The ordered plan: buckets in the order in which they are launched, by their place in gradient-ready order; seconds "
-               "from the start of backward, and needed from the start of the next forward");
-  if (shown != kPage) keep_first_and_last(table);
-  return table;
-}
-
-Table influences_table(const std::vector<SensitivityPoint>& points, unsigned shown) {
-  Table table = table_of(points, shown,
-                         "The best cap when one input is multiplied (keep cap: what staying with the cap that is best at factor 1 costs)");
-  for (size_t i = 0; i < points.size(); ++i) table.rows[i].highlighted = shown == kPage && points[i].factor == 1;
-  return table;
-}
-
 }  // namespace
 
 std::vector<Table> prediction_tables(const Prediction& prediction, unsigned shown) {
   std::vector<Table> tables;
   if (!prediction.curve.empty()) tables.push_back(predicted_curve_table(prediction, shown));
   tables.push_back(plan_table(prediction.best_plan, shown));
-  if (prediction.ordered) tables.push_back(ordered_table(*prediction.ordered, shown));
+  if (prediction.ordered) {
+    tables.push_back(table_of(prediction.ordered->buckets, kFirstTable,
+                              "The ordered plan: buckets in the order in which they are launched, by their place in gradient-ready order; "
+                              "seconds from the start of backward, and needed from the start of the next forward"));
+    if (shown != kPage) keep_first_and_last(tables.back());
+  }
   if (!prediction.baselines.empty()) tables.push_back(table_of(prediction.baselines, shown, "Baselines (regret: over the best plan)"));
-  if (!prediction.sensitivity.empty()) tables.push_back(influences_table(prediction.sensitivity, shown));
+  const std::vector<SensitivityPoint>& points = prediction.sensitivity;
+  if (points.empty()) return tables;
+  Table& table = tables.emplace_back(table_of(
+      points, shown, "The best cap when one input is multiplied (keep cap: what staying with the cap that is best at factor 1 costs)"));
+  for (size_t i = 0; i < points.size(); ++i) table.rows[i].highlighted = shown == kPage && points[i].factor == 1;
   return tables;
 }
 
