@@ -32,14 +32,11 @@ constexpr TransformerConfig cs336(const Sizes& sizes) {
 
 // Radford et al. 2019, table 2; vocabulary, context and heads from the released checkpoints.
 constexpr TransformerConfig gpt2(const Sizes& sizes) {
-  return {.family = ModelFamily::kGpt2,
-          .vocab_size = 50257,
-          .context_length = 1024,
-          .d_model = sizes.d_model,
-          .d_ff = sizes.d_ff,
-          .num_layers = sizes.num_layers,
-          .num_heads = sizes.num_heads,
-          .tied = true};
+  TransformerConfig config = cs336(sizes);
+  config.family = ModelFamily::kGpt2;
+  config.vocab_size = 50257;
+  config.tied = true;
+  return config;
 }
 
 // Bytes as tokens. Small enough for one core, yet with 19 MiB of gradients in 57 tensors, so that the bucket size
@@ -144,12 +141,10 @@ std::span<const NamedModel> named_models() {
 }
 
 const NamedModel& find_model(std::string_view name) {
-  std::vector<std::string_view> names;
-  for (const NamedModel& model : kModels) {
-    if (model.name == name) return model;
-    names.push_back(model.name);
-  }
-  throw InputError(fmt::format("unknown model '{}'; expected {}, or a .json file", name, fmt::join(names, ", ")));
+  const auto found = std::ranges::find(kModels, name, &NamedModel::name);
+  if (found != kModels.end()) return *found;
+  throw InputError(fmt::format("unknown model '{}'; expected {}, or a .json file", name,
+                               fmt::join(kModels | std::views::transform(&NamedModel::name), ", ")));
 }
 
 TransformerConfig parse_model_json(std::string_view text, const std::string& path) {
