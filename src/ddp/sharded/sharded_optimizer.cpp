@@ -10,6 +10,7 @@
 
 #include <algorithm>
 #include <exception>
+#include <sstream>
 #include <type_traits>
 #include <typeinfo>
 #include <utility>
@@ -93,12 +94,9 @@ std::vector<NamedTensor> group_options_of(const torch::optim::Optimizer& optimiz
   for (size_t group = 0; group < optimizer.param_groups().size(); ++group) {
     torch::serialize::OutputArchive archive;
     optimizer.param_groups()[group].options().serialize(archive);
-    std::string bytes;
-    const auto write = [&bytes](const void* data, size_t size) {
-      bytes.append(static_cast<const char*>(data), size);
-      return size;
-    };
-    archive.save_to(write);
+    std::ostringstream written;
+    archive.save_to(written);
+    std::string bytes = std::move(written).str();
     const at::Tensor view = at::from_blob(bytes.data(), {static_cast<int64_t>(bytes.size())}, at::kByte);
     result.push_back({fmt::format("the set of options of the optimiser's group {}", group), view.clone()});
   }
