@@ -8,6 +8,7 @@
 
 #include <csignal>
 #include <cstdlib>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <set>
@@ -53,23 +54,20 @@ std::set<int> open_descriptors() {
   return result;
 }
 
-struct OwnSocket {
-  int descriptor;
-  ino_t inode;  // tells it from a later file with the same number
-};
-
 std::mutex own_sockets_mutex;
-std::vector<OwnSocket> own_sockets;  // the sockets of all groups, of which some may be closed by now
+// Of all groups, by descriptor, some of which may be closed by now: inodes, which tell them from later files.
+std::map<int, ino_t> own_sockets;
 int null_descriptor = -1;
 
-bool is_still_open(const OwnSocket& socket) {
+// 0 for a descriptor of anything else.
+ino_t inode_of_socket(int descriptor) {
   struct stat status {};
-  return fstat(socket.descriptor, &status) == 0 && S_ISSOCK(status.st_mode) && status.st_ino == socket.inode;
+  return fstat(descriptor, &status) == 0 && S_ISSOCK(status.st_mode) ? status.st_ino : 0;
 }
 
 void replace_sockets_in_child() {
-  for (const OwnSocket& socket : own_sockets) {
-    if (is_still_open(socket)) dup2(null_descriptor, socket.descriptor);
+  for (const auto& [descriptor, inode] : own_sockets) {
+    if (inode_of_socket(descriptor) == inode) dup2(null_descriptor, descriptor);
   }
   own_sockets_mutex.unlock();
 }
@@ -82,12 +80,11 @@ void keep_from_children(const std::set<int>& before) {
     null_descriptor = open("/dev/null", O_RDWR | O_CLOEXEC);
     pthread_atfork([] { own_sockets_mutex.lock(); }, [] { own_sockets_mutex.unlock(); }, replace_sockets_in_child);
   }
-  std::erase_if(own_sockets, [](const OwnSocket& socket) { return !is_still_open(socket); });
+  std::erase_if(own_sockets, [](const auto& socket) { return inode_of_socket(socket.first) != socket.second; });
   for (const int descriptor : open_descriptors()) {
     if (before.contains(descriptor)) continue;
     fcntl(descriptor, F_SETFD, FD_CLOEXEC);
-    struct stat status {};
-    if (fstat(descriptor, &status) == 0 && S_ISSOCK(status.st_mode)) own_sockets.push_back({descriptor, status.st_ino});
+    if (const ino_t inode = inode_of_socket(descriptor); inode != 0) own_sockets[descriptor] = inode;
   }
 }
 
