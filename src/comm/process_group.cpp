@@ -73,30 +73,24 @@ std::string describe_crossed(int rank, const WaitPlace& place, int other_rank, c
       rank, place.step, place.name, other_rank, other_place.step, other_place.name);
 }
 
-struct LookOptions {
-  int rank = 0;
-  int size = 1;
-  std::optional<WaitNote> note = std::nullopt;  // this rank's; without it only failures are looked for
-  int64_t turn = 0;                             // how many looks this wait has taken before
-};
-
-std::string find_crossed(c10d::Store& store, const LookOptions& options) {
-  const int64_t most = std::min<int64_t>(kRanksPerLook, options.size);
+std::string find_crossed(c10d::Store& store, int rank, int size, const WaitNote& ours, int64_t turn) {
+  const int64_t most = std::min<int64_t>(kRanksPerLook, size);
   for (int64_t i = 0; i <= most; ++i) {
-    const int other = i == most ? 0 : static_cast<int>((options.rank + 1 + options.turn * kRanksPerLook + i) % options.size);
-    if (other == options.rank || !store.check({note_key(other)})) continue;
+    const int other = i == most ? 0 : static_cast<int>((rank + 1 + turn * kRanksPerLook + i) % size);
+    if (other == rank || !store.check({note_key(other)})) continue;
     const auto note = parse_wait_note(store.get_to_str(note_key(other)));
-    if (note && are_crossed(*options.note, *note)) return describe_crossed(options.rank, options.note->place, other, note->place);
+    if (note && are_crossed(ours, *note)) return describe_crossed(rank, ours.place, other, note->place);
   }
   return "";
 }
 
-// Whether a rank has given up, or this one waits crosswise with another. Leaves this rank's note in the first turn. Each
-// turn looks at a few of many ranks.
-bool is_in_vain(c10d::Store& store, const LookOptions& options) {
-  if (options.note && options.turn == 0) store.set(note_key(options.rank), to_text(*options.note));
+// Whether a rank has given up, or this one waits crosswise with another. note: this rank's, which the first turn leaves;
+// without it only failures are looked for. turn: how many looks this wait has taken before; each looks at a few of many
+// ranks.
+bool is_in_vain(c10d::Store& store, int rank, int size, const std::optional<WaitNote>& note, int64_t turn) {
+  if (note && turn == 0) store.set(note_key(rank), to_text(*note));
   if (someone_failed(store)) return true;
-  const std::string crossed = options.note ? find_crossed(store, options) : "";
+  const std::string crossed = note ? find_crossed(store, rank, size, *note, turn) : "";
   if (!crossed.empty()) store.set(kCrossed, crossed);  // before the marks, so that whoever sees these finds it
   return !crossed.empty();
 }
@@ -172,14 +166,6 @@ Options with_timeout(const ProcessGroup& group) {
   Options options;
   if (group.timeout) options.timeout = *group.timeout;
   return options;
-}
-
-// What this rank tells the others when it has waited for long.
-std::optional<WaitNote> wait_note(const ProcessGroup& group) {
-  if (!group.place) return std::nullopt;
-  auto begun = group.state->steps_begun();
-  if (!begun) return std::nullopt;
-  return WaitNote{*group.place, std::move(*begun)};
 }
 
 }  // namespace
@@ -283,8 +269,12 @@ void wait(const ProcessGroup& group, const Work& work, c10::function_ref<std::st
     }
     waited += slice;
     throw_if_lost(group);
-    const LookOptions options{.rank = group.rank, .size = group.size, .note = wait_note(group), .turn = looks++};
-    const auto in_vain = group.state->store.ask(kStorePatience, [options](c10d::Store& asked) { return is_in_vain(asked, options); });
+    std::optional<WaitNote> note;
+    if (const auto begun = group.state->steps_begun(); begun && group.place) note = WaitNote{*group.place, *begun};
+    const auto look = [rank = group.rank, size = group.size, note, turn = looks++](c10d::Store& asked) {
+      return is_in_vain(asked, rank, size, note, turn);
+    };
+    const auto in_vain = group.state->store.ask(kStorePatience, look);
     if (in_vain.value_or(false)) lose_group(group, what(), "");
     if (!group.place) continue;  // a rank may have ended after its part in something else
     // Within a step every rank is needed to the end. What a rank sent before it ended has arrived one slice later.
