@@ -5,7 +5,6 @@
 #include <ranges>
 
 #include "firkin/base/csv.h"
-#include "firkin/base/error.h"
 #include "firkin/base/units.h"
 #include "import.h"
 #include "model/transformer_config.h"

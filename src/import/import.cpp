@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <array>
 #include <ranges>
-#include <string_view>
 
 #include "benchmark_rows.h"
 #include "firkin/base/csv.h"
