@@ -88,18 +88,14 @@ void keep_from_children(const std::set<int>& before) {
   }
 }
 
-// Gloo does not guard writes to a socket whose peer is gone: by SIGPIPE, a rank that dies would take the others with
-// it, without a word.
-void ignore_sigpipe() {
-  struct sigaction action = {};
-  if (sigaction(SIGPIPE, nullptr, &action) == 0 && action.sa_handler == SIG_DFL) std::signal(SIGPIPE, SIG_IGN);
-}
-
 }  // namespace
 
 c10::intrusive_ptr<c10d::Backend> make_gloo_backend(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
                                                     const std::string& address, std::chrono::milliseconds timeout) {
-  ignore_sigpipe();
+  // Gloo does not guard writes to a socket whose peer is gone: by SIGPIPE, a rank that dies would take the others with
+  // it, without a word.
+  struct sigaction action = {};
+  if (sigaction(SIGPIPE, nullptr, &action) == 0 && action.sa_handler == SIG_DFL) std::signal(SIGPIPE, SIG_IGN);
   const std::set<int> before = open_descriptors();
   auto options = c10d::ProcessGroupGloo::Options::create(timeout);
   options->devices = make_devices(address);

@@ -93,10 +93,6 @@ RankInfo from_slurm() {
   return with_meeting_point(info);
 }
 
-bool is_torchrun() {
-  return variable("RANK") || variable("WORLD_SIZE");
-}
-
 }  // namespace
 
 std::string first_slurm_host(const std::string& node_list) {
@@ -127,7 +123,8 @@ std::optional<RankInfo> rank_info_from_environment() {
 
 std::optional<RankInfo> rank_info_unless_alone() {
   const auto info = rank_info_from_environment();
-  return info && (info->world_size > 1 || is_torchrun()) ? info : std::nullopt;
+  const bool is_torchrun = variable("RANK") || variable("WORLD_SIZE");
+  return info && (info->world_size > 1 || is_torchrun) ? info : std::nullopt;
 }
 
 }  // namespace firkin

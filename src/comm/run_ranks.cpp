@@ -46,8 +46,8 @@ constexpr auto kGrace = std::chrono::seconds(3);  // between SIGTERM and SIGKILL
   throw RuntimeError(fmt::format("--ranks: {}: {}", what, std::strerror(errno)));
 }
 
-// A socket that listens on 127.0.0.1 at a port that the system chose.
-int listen_on_loopback() {
+// A store on a port of 127.0.0.1 that the system chose.
+c10::intrusive_ptr<c10d::TCPStore> host_store() {
   const int listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
   sockaddr_in address{};
   address.sin_family = AF_INET;
@@ -55,15 +55,11 @@ int listen_on_loopback() {
   if (listener < 0 || bind(listener, reinterpret_cast<sockaddr*>(&address), sizeof address) != 0 || listen(listener, SOMAXCONN) != 0) {
     fail("cannot listen on loopback");
   }
-  return listener;
-}
-
-c10::intrusive_ptr<c10d::TCPStore> host_store() {
   c10d::TCPStoreOptions options;
   options.port = 0;
   options.isServer = true;
   options.waitWorkers = false;
-  options.masterListenFd = listen_on_loopback();
+  options.masterListenFd = listener;
   return c10::make_intrusive<c10d::TCPStore>("127.0.0.1", options);
 }
 
@@ -166,11 +162,6 @@ void signal_all(const std::vector<RankProcess>& processes, int signal) {
   }
 }
 
-std::string describe_end(int status) {
-  if (WIFSIGNALED(status)) return fmt::format("was ended by signal {} ({})", WTERMSIG(status), strsignal(WTERMSIG(status)));
-  return fmt::format("failed with exit code {}", WEXITSTATUS(status));
-}
-
 // Notes the signals that ask this launch to end. These and the end of a rank interrupt poll(). It uses handlers, because
 // blocking a signal for a signalfd works per thread, and LibTorch has threads of its own. Only one at a time; the
 // destructor restores the handlers that were there before.
@@ -225,8 +216,10 @@ struct LocalLaunch {
       if (succeeded || ending) continue;
       const int code = WIFEXITED(status) ? WEXITSTATUS(status) : 1;
       if (code != kBadInput) {
-        const char* consequence = any_running() ? "; ending the other ranks" : "";
-        fmt::print(stderr, "firkin: rank {} {}{}\n", process.rank, describe_end(status), consequence);
+        const std::string end = WIFSIGNALED(status)
+                                    ? fmt::format("was ended by signal {} ({})", WTERMSIG(status), strsignal(WTERMSIG(status)))
+                                    : fmt::format("failed with exit code {}", code);
+        fmt::print(stderr, "firkin: rank {} {}{}\n", process.rank, end, any_running() ? "; ending the other ranks" : "");
       }
       end_others(code);
     }

@@ -23,12 +23,6 @@ std::string describe_plan(const std::optional<BucketPlan>& plan) {
   return fmt::format("buckets of {} tensors, launch order [{}]", fmt::join(counts, ", "), fmt::join(plan->launch_order, ", "));
 }
 
-std::string describe_automatic(const std::optional<AutomaticBuckets>& buckets) {
-  if (!buckets) return "as given";
-  return fmt::format("automatic, budget {} s, {} profile steps, trial of {} pairs of {} steps", buckets->budget_s, buckets->profile_steps,
-                     buckets->trial_pairs, buckets->trial_steps);
-}
-
 std::string first_difference(const std::string& of_rank_0, const std::string& theirs, int their_rank) {
   std::istringstream a_lines(of_rank_0);
   std::istringstream b_lines(theirs);
@@ -50,6 +44,7 @@ std::string describe_tensor(const char* kind, const std::string& name, const at:
 
 std::vector<std::string> describe(const DataParallelOptions& options, const torch::nn::Module& module) {
   const Strategy& strategy = options.strategy;
+  const std::optional<AutomaticBuckets>& automatic = options.buckets;
   std::vector<std::string> lines = {
       fmt::format("strategy {} (grouping {}, launch {}, wait {})", strategy.name, static_cast<int>(strategy.grouping),
                   static_cast<int>(strategy.launch), static_cast<int>(strategy.wait)),
@@ -57,7 +52,9 @@ std::vector<std::string> describe(const DataParallelOptions& options, const torc
       fmt::format("cap rule {}", options.cap.rule == CapRule::kAtMost ? "at-most" : "close-when-full"),
       options.cap.first_cap_bytes ? fmt::format("first cap {} bytes", *options.cap.first_cap_bytes) : "first cap none",
       fmt::format("plan {}", describe_plan(options.plan)),
-      fmt::format("buckets {}", describe_automatic(options.buckets)),
+      automatic ? fmt::format("buckets automatic, budget {} s, {} profile steps, trial of {} pairs of {} steps", automatic->budget_s,
+                              automatic->profile_steps, automatic->trial_pairs, automatic->trial_steps)
+                : "buckets as given",
       fmt::format("ready order [{}]", fmt::join(options.ready_order, ", ")),
       fmt::format("gradient hook {}, on the wire {}", options.gradient_hook.name,
                   options.gradient_hook.wire_dtype ? c10::toString(*options.gradient_hook.wire_dtype) : "as it is"),

@@ -6,7 +6,6 @@
 
 #include <algorithm>
 #include <array>
-#include <numeric>
 #include <unordered_set>
 
 #include "automatic/automatic.h"
@@ -101,13 +100,6 @@ void check_layouts(const std::vector<NamedTensor>& tensors) {
   }
 }
 
-bool holds_each_once(std::vector<int64_t> order, size_t count) {
-  std::ranges::sort(order);
-  std::vector<int64_t> all(count);
-  std::iota(all.begin(), all.end(), int64_t{0});
-  return order == all;
-}
-
 // Checks what this rank can see by itself. Throws InputError.
 StepSetup prepare(torch::nn::Module& module, const ProcessGroup& group, DataParallelOptions options) {
   StepSetup setup{.module = &module,
@@ -139,7 +131,9 @@ StepSetup prepare(torch::nn::Module& module, const ProcessGroup& group, DataPara
   if (setup.options.buckets) check_automatic(setup.options, setup.parameters);
   setup.initial_order = reversed_order(setup.parameters.size());
   if (const std::vector<int64_t>& given = setup.options.ready_order; !given.empty()) {
-    if (!holds_each_once(given, setup.parameters.size())) {
+    std::vector<int64_t> descending = given;
+    std::ranges::sort(descending, std::greater());
+    if (descending != setup.initial_order) {
       throw InputError(fmt::format("DataParallel: ready_order is not a permutation of 0..{}", setup.parameters.size() - 1));
     }
     setup.initial_order = given;

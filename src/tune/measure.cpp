@@ -49,7 +49,16 @@ class TuneRun {
     if (options_.sharded && workload_.whole_step) {
       tuning_.notes.emplace_back("sharded is not measured: the step function would have to use a ShardedOptimizer");
     }
-    run_phases(phase_options(), step_meter(), tuning_);
+    PhaseOptions phases = options_.phases;
+    phases.ordered = tensors().knows_forward() && !workload_.whole_step;
+    if (options_.sharded) phases.sharded = TrainedMemory{.element_bytes = static_cast<int64_t>(at::elementSize(dtype()))};
+    phases.measures_sharded = options_.sharded && !workload_.whole_step;
+    const StepMeter meter{.measure = [this](const auto&... what) { return measure(what...); },
+                          .elapsed_s = [this] { return elapsed_s(); },
+                          .of_rank_0 = [this](const std::vector<int64_t>& list) { return list_of_rank(group_, list, 0); },
+                          .measure_collectives = [this] { return measure_collectives(); },
+                          .tell = [this] { tell(); }};
+    run_phases(phases, meter, tuning_);
     return std::move(tuning_);
   }
 
@@ -87,22 +96,6 @@ class TuneRun {
     std::erase_if(sizes, [&](int64_t bytes) { return bytes % static_cast<int64_t>(at::elementSize(dtype())) != 0; });
     tuning_.allreduce = allreduce_table(measure_allreduce(group_, allreduce_options(sizes, "measuring all-reduce")), group_.world());
     tell();
-  }
-
-  PhaseOptions phase_options() const {
-    PhaseOptions phases = options_.phases;
-    phases.ordered = tensors().knows_forward() && !workload_.whole_step;
-    if (options_.sharded) phases.sharded = TrainedMemory{.element_bytes = static_cast<int64_t>(at::elementSize(dtype()))};
-    phases.measures_sharded = options_.sharded && !workload_.whole_step;
-    return phases;
-  }
-
-  StepMeter step_meter() {
-    return {.measure = [this](const auto&... what) { return measure(what...); },
-            .elapsed_s = [this] { return elapsed_s(); },
-            .of_rank_0 = [this](const std::vector<int64_t>& list) { return list_of_rank(group_, list, 0); },
-            .measure_collectives = [this] { return measure_collectives(); },
-            .tell = [this] { tell(); }};
   }
 
   // Measures them alternating with all-reduces, from the smallest size of `bench collectives` to all gradients in one.

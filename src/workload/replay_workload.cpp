@@ -151,15 +151,6 @@ void run_forward(ReplayModule& module, double forward_s) {
   module.clock.wait_until(forward_s);
 }
 
-// The loss of a step, from which backward goes through the tensors in gradient-ready order.
-at::Tensor replay_loss(ReplayModule& module, const std::vector<double>& ready_s) {
-  at::Tensor loss = at::zeros({}, module.tensors[0].options().requires_grad(false));
-  for (size_t i = module.tensors.size(); i-- > 0;) {
-    loss = HandOver::apply(loss, module.tensors[i], ready_s[i], i == 0, &module.clock);
-  }
-  return loss;
-}
-
 }  // namespace
 
 TensorProfile scaled(const TensorProfile& profile, const ReplayScale& scale) {
@@ -189,7 +180,11 @@ Workload make_replay_workload(const TensorProfile& profile, c10::Device device, 
   workload.parameters = module->tensors;
   workload.loss = [module, ready_s = profile.ready_s, forward_s = profile.forward_s](int64_t /*step*/) {
     run_forward(*module, forward_s);
-    return replay_loss(*module, ready_s);
+    at::Tensor loss = at::zeros({}, module->tensors[0].options().requires_grad(false));
+    for (size_t i = module->tensors.size(); i-- > 0;) {  // backward goes through the tensors in gradient-ready order
+      loss = HandOver::apply(loss, module->tensors[i], ready_s[i], i == 0, &module->clock);
+    }
+    return loss;
   };
   workload.optimizer = std::make_shared<torch::optim::SGD>(module->tensors, 1e-3);
   return workload;

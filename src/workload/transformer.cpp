@@ -208,14 +208,6 @@ class Gpt2Block : public TransformerBlock {
   std::shared_ptr<LinearLayer> attention_in_, attention_out_, mlp_in_, mlp_out_;
 };
 
-void check_tokens(const at::Tensor& tokens, const TransformerConfig& config) {
-  if (tokens.dim() != 2) throw InputError(fmt::format("tokens of {} dimensions; expected two, [batch, sequence]", tokens.dim()));
-  if (tokens.size(1) > config.context_length) {
-    throw InputError(
-        fmt::format("a sequence of {} tokens; expected at most the model's context_length {}", tokens.size(1), config.context_length));
-  }
-}
-
 }  // namespace
 
 TransformerLMImpl::TransformerLMImpl(const TransformerConfig& config, const at::TensorOptions& options) : config_(config) {
@@ -241,8 +233,12 @@ TransformerLMImpl::TransformerLMImpl(const TransformerConfig& config, const at::
 }
 
 at::Tensor TransformerLMImpl::forward(const at::Tensor& tokens) {
-  check_tokens(tokens, config_);
+  if (tokens.dim() != 2) throw InputError(fmt::format("tokens of {} dimensions; expected two, [batch, sequence]", tokens.dim()));
   const int64_t sequence = tokens.size(1);
+  if (sequence > config_.context_length) {
+    throw InputError(
+        fmt::format("a sequence of {} tokens; expected at most the model's context_length {}", sequence, config_.context_length));
+  }
   const auto done = [this](const char* layer) {
     if (observer_) observer_(layer);
   };
