@@ -40,10 +40,6 @@ LinkTime time_over(const ModelledLink& link, double steps, double bytes_on_wire)
   return {alone_s, std::max(wire_s, alone_s / 2)};
 }
 
-LinkTime time_in(const CommCosts& costs, int64_t bytes) {
-  return {costs.isolated(static_cast<double>(bytes)), costs.gap(static_cast<double>(bytes))};
-}
-
 }  // namespace
 
 ModelledLink parse_link(const std::string& text, int64_t world) {
@@ -68,9 +64,10 @@ std::string describe(const ModelledLink& link) {
 }
 
 LinkTime all_reduce_time(const ModelledLink& link, int64_t bytes) {
-  if (link.table) return time_in(*link.table, bytes);
+  const auto size = static_cast<double>(bytes);
+  if (link.table) return {link.table->isolated(size), link.table->gap(size)};
   const auto n = static_cast<double>(link.world);
-  return time_over(link, 2 * (n - 1), 2 * (n - 1) / n * static_cast<double>(bytes));
+  return time_over(link, 2 * (n - 1), 2 * (n - 1) / n * size);
 }
 
 LinkTime share_time(const ModelledLink& link, int64_t bytes) {
@@ -79,7 +76,7 @@ LinkTime share_time(const ModelledLink& link, int64_t bytes) {
 }
 
 LinkTime broadcast_time(const ModelledLink& link, int64_t bytes) {
-  if (link.table) return time_in(*link.table, bytes);
+  if (link.table) return all_reduce_time(link, bytes);
   const double steps = std::bit_width(static_cast<uint64_t>(link.world - 1));
   return time_over(link, steps, steps * static_cast<double>(bytes));
 }
