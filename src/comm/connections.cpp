@@ -70,28 +70,16 @@ void LosableGroup::leave_backends() {
   }
 }
 
-namespace {
-
-using Set = c10::intrusive_ptr<LosableGroup>;
-
-// The first set that is free on every rank; null if there is none. Collective.
-Set first_free(const ProcessGroup& group, const std::vector<Set>& sets) {
-  if (sets.empty()) return nullptr;
-  std::vector<double> taken;
-  for (const Set& set : sets) taken.push_back(set && set->is_free ? 0 : 1);
-  const std::vector<double> on_any_rank = max_over_ranks(group, taken);
-  const auto free = std::ranges::find(on_any_rank, 0);
-  return free == on_any_rank.end() ? nullptr : sets[static_cast<size_t>(free - on_any_rank.begin())];
-}
-
-}  // namespace
-
 Connections take_connections(const ProcessGroup& group) {
   throw_if_lost(group);
   auto& sets = dynamic_cast<LosableGroup&>(*group.c10d).sets;
   Connections result;
   result.number_ = group.state->take_number();
-  Set set = first_free(group, sets);
+  std::vector<double> taken;
+  for (const auto& set : sets) taken.push_back(set && set->is_free ? 0 : 1);
+  if (!taken.empty()) taken = max_over_ranks(group, taken);  // on any rank
+  const auto free = std::ranges::find(taken, 0);
+  auto set = free == taken.end() ? nullptr : sets[static_cast<size_t>(free - taken.begin())];
   if (!set) {
     const std::string part = fmt::format("connections/{}", sets.size());
     sets.emplace_back();  // before it is connected, so that all ranks count alike if that fails on some of them

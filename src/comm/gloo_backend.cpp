@@ -21,22 +21,6 @@
 namespace firkin {
 namespace {
 
-using Devices = std::vector<std::shared_ptr<gloo::transport::Device>>;
-
-// Gloo's devices, chosen as PyTorch does: GLOO_SOCKET_IFNAME names one interface or, separated by commas, several,
-// which take turns.
-Devices make_devices(const std::string& address) {
-  const char* const interfaces = std::getenv("GLOO_SOCKET_IFNAME");
-  if (interfaces == nullptr || *interfaces == '\0') {
-    const bool is_loopback = address == "localhost" || address == "::1" || address.starts_with("127.");
-    return {is_loopback ? c10d::ProcessGroupGloo::createDeviceForHostname("127.0.0.1") : c10d::ProcessGroupGloo::createDefaultDevice()};
-  }
-  Devices devices;
-  std::istringstream names(interfaces);
-  for (std::string name; std::getline(names, name, ',');) devices.push_back(c10d::ProcessGroupGloo::createDeviceForInterface(name));
-  return devices;
-}
-
 // ---- Gloo's descriptors, which no other process may hold.
 //
 // Ranks notice a dead one when the kernel closes its connections, which it does not while a child process has them, and
@@ -98,7 +82,17 @@ c10::intrusive_ptr<c10d::Backend> make_gloo_backend(const c10::intrusive_ptr<c10
   if (sigaction(SIGPIPE, nullptr, &action) == 0 && action.sa_handler == SIG_DFL) std::signal(SIGPIPE, SIG_IGN);
   const std::set<int> before = open_descriptors();
   auto options = c10d::ProcessGroupGloo::Options::create(timeout);
-  options->devices = make_devices(address);
+  // Chosen as PyTorch does: GLOO_SOCKET_IFNAME names one interface or, separated by commas, several, which take turns.
+  const char* const interfaces = std::getenv("GLOO_SOCKET_IFNAME");
+  std::istringstream names(interfaces == nullptr ? "" : interfaces);
+  for (std::string name; std::getline(names, name, ',');) {
+    options->devices.push_back(c10d::ProcessGroupGloo::createDeviceForInterface(name));
+  }
+  if (options->devices.empty()) {
+    const bool is_loopback = address == "localhost" || address == "::1" || address.starts_with("127.");
+    options->devices.push_back(is_loopback ? c10d::ProcessGroupGloo::createDeviceForHostname("127.0.0.1")
+                                           : c10d::ProcessGroupGloo::createDefaultDevice());
+  }
   auto backend = c10::make_intrusive<c10d::ProcessGroupGloo>(store, rank, size, options);
   keep_from_children(before);
   return backend;

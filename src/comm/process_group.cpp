@@ -95,15 +95,6 @@ bool is_in_vain(c10d::Store& store, int rank, int size, const std::optional<Wait
   return !crossed.empty();
 }
 
-// Marks this rank as having given up at `where`, so that it does not count as missing. Returns the
-// message of a rank that found crossed waits; empty if none has.
-std::string give_up_at(c10d::Store& store, int rank, const std::string& where) {
-  set_mark(store, rank, where);  // first: the others wait for it
-  const std::string told = store.check({kCrossed}) ? store.get_to_str(kCrossed) : "";
-  if (!told.empty()) set_mark(store, rank, told);
-  return told;
-}
-
 // A collective of this rank has failed at `what` ("an all-reduce"). Finds out which ranks are missing, within the time
 // that wait() promises (see group_store.h). backend_text: its raw error; empty: another rank gave up first. backend:
 // the name that the message gives it.
@@ -111,8 +102,14 @@ std::string give_up_at(c10d::Store& store, int rank, const std::string& where) {
                              const char* backend = "Gloo") {
   throw_if_lost(group);  // a failure after the first is its consequence
   GroupState& state = *group.state;
-  const auto crossed =
-      state.store.ask(kStorePatience, [rank = group.rank, what](c10d::Store& asked) { return give_up_at(asked, rank, what); });
+  // Marks this rank as having given up, so that it does not count as missing, and finds the message of a rank that has
+  // found crossed waits.
+  const auto crossed = state.store.ask(kStorePatience, [rank = group.rank, what](c10d::Store& asked) {
+    set_mark(asked, rank, what);  // first: the others wait for it
+    std::string told = asked.check({kCrossed}) ? asked.get_to_str(kCrossed) : "";
+    if (!told.empty()) set_mark(asked, rank, told);
+    return told;
+  });
   if (crossed && !crossed->empty()) lose_group_as(group, *crossed);
   const double looks = state.store_host == StoreHost::kThisRank ? kLooksOfTheHostsSurvey : kLooksOfASurvey;
   const auto window = std::chrono::duration_cast<milliseconds>(looks * state.options.look_every);

@@ -46,7 +46,14 @@ struct Watch::Parts {
     const auto before = std::exchange(last_end, stats.ended);
     if (std::exchange(steps, stats.steps) + 1 != stats.steps || stats.steps < first_step) return;
     if ((stats.steps - first_step) / options.every > window) {
-      publish(stats);
+      mine.bucket_bytes.clear();
+      for (const BucketStats& bucket : stats.buckets) mine.bucket_bytes.push_back(bucket.bytes);
+      group.store->set(place(group.rank, window), fmt::format("{} {}", window, rank_steps_text(mine)));
+      mine.steps.clear();
+      if (group.rank == 0) {
+        wanted = window;
+        told.clear();
+      }
       window = (stats.steps - first_step) / options.every;
     }
     const double gradients_s = seconds(stats.ended - stats.began);
@@ -57,16 +64,6 @@ struct Watch::Parts {
                  .gradients_s = gradients_s});
     for (const BucketStats& bucket : stats.buckets) step.sent_s.push_back(gradients_s - bucket.launch_s);
     if (wanted && stats.steps % kLookEvery == 0) look();
-  }
-
-  void publish(const DataParallelStats& stats) {
-    mine.bucket_bytes.clear();
-    for (const BucketStats& bucket : stats.buckets) mine.bucket_bytes.push_back(bucket.bytes);
-    group.store->set(place(group.rank, window), fmt::format("{} {}", window, rank_steps_text(mine)));
-    mine.steps.clear();
-    if (group.rank != 0) return;
-    wanted = window;
-    told.clear();
   }
 
   // Rank 0 collects what the others have put into the store, a few at a time, without waiting.
