@@ -231,14 +231,11 @@ ProcessGroup form_group(const Meeting& meeting, const Store& store) {
   }
 }
 
-milliseconds checked_timeout(milliseconds timeout, const char* name) {
-  if (timeout > milliseconds(0)) return std::min(timeout, kLongestTimeout);
-  throw InputError(fmt::format("{} {} ms: expected more than 0", name, timeout.count()));
-}
-
 GroupOptions with_checked_timeouts(GroupOptions options) {
-  options.timeout = checked_timeout(options.timeout, "timeout");
-  options.rendezvous_timeout = checked_timeout(options.rendezvous_timeout, "rendezvous_timeout");
+  for (auto [timeout, name] : {std::pair{&options.timeout, "timeout"}, {&options.rendezvous_timeout, "rendezvous_timeout"}}) {
+    if (*timeout <= milliseconds(0)) throw InputError(fmt::format("{} {} ms: expected more than 0", name, timeout->count()));
+    *timeout = std::min(*timeout, kLongestTimeout);
+  }
   return options;
 }
 

@@ -142,15 +142,6 @@ struct ReplayModule : torch::nn::Module {
   std::map<std::string, std::shared_ptr<torch::nn::Module>> modules_;
 };
 
-void run_forward(ReplayModule& module, double forward_s) {
-  module.clock.begin();
-  for (const ReplayModule::Use& use : module.uses) {
-    module.clock.wait_until(use.needed_s);
-    module.clock.hold_up([&] { await_parameters(*use.module); });
-  }
-  module.clock.wait_until(forward_s);
-}
-
 }  // namespace
 
 TensorProfile scaled(const TensorProfile& profile, const ReplayScale& scale) {
@@ -179,7 +170,12 @@ Workload make_replay_workload(const TensorProfile& profile, c10::Device device, 
   workload.module = module;
   workload.parameters = module->tensors;
   workload.loss = [module, ready_s = profile.ready_s, forward_s = profile.forward_s](int64_t /*step*/) {
-    run_forward(*module, forward_s);
+    module->clock.begin();
+    for (const ReplayModule::Use& use : module->uses) {
+      module->clock.wait_until(use.needed_s);
+      module->clock.hold_up([&] { await_parameters(*use.module); });
+    }
+    module->clock.wait_until(forward_s);
     at::Tensor loss = at::zeros({}, module->tensors[0].options().requires_grad(false));
     for (size_t i = module->tensors.size(); i-- > 0;) {  // backward goes through the tensors in gradient-ready order
       loss = HandOver::apply(loss, module->tensors[i], ready_s[i], i == 0, &module->clock);
