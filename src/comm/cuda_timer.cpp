@@ -7,7 +7,6 @@
 
 #include <array>
 #include <cmath>
-#include <string>
 #include <string_view>
 
 #include "device_time.h"

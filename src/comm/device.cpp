@@ -4,8 +4,6 @@
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <fmt/format.h>
 
-#include <string>
-
 #include "backends.h"
 #include "firkin/base/error.h"
 

@@ -9,12 +9,9 @@
 #include <csignal>
 #include <cstdlib>
 #include <map>
-#include <memory>
 #include <mutex>
 #include <set>
 #include <sstream>
-#include <string>
-#include <vector>
 
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 

@@ -11,7 +11,6 @@
 #include <condition_variable>
 #include <cstring>
 #include <deque>
-#include <utility>
 
 #include "firkin/base/error.h"
 #include "firkin/base/units.h"

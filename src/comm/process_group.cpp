@@ -4,15 +4,12 @@
 
 #include <algorithm>
 #include <regex>
-#include <set>
-#include <utility>
 
 #include "across_ranks.h"
 #include "firkin/base/error.h"
 #include "firkin/base/json_text.h"
 #include "firkin/base/units.h"
 #include "group_state.h"
-#include "group_store.h"
 
 namespace firkin {
 

@@ -3,20 +3,15 @@
 #include <netdb.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cstdlib>
 #include <string_view>
-#include <thread>
 
-#include "backends.h"
 #include "device_time.h"
 #include "firkin/base/error.h"
 #include "firkin/base/units.h"
 #include "firkin/comm/device.h"
-#include "firkin/comm/process_group.h"
 #include "firkin/comm/rank_info.h"
 #include "group_state.h"
-#include "group_store.h"
 
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>

@@ -4,10 +4,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <utility>
 
 #include "comm/across_ranks.h"
-#include "firkin/base/error.h"
 #include "first_use.h"
 #include "sharded/sharded.h"
 #include "synchronizer.h"

@@ -3,11 +3,8 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <chrono>
-#include <utility>
 
 #include "comm/across_ranks.h"
-#include "firkin/base/error.h"
 #include "synchronizer.h"
 
 namespace firkin {
