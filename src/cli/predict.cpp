@@ -5,8 +5,6 @@
 #include <cmath>
 
 #include "command.h"
-#include "import/import.h"
-#include "model/transformer_config.h"
 
 namespace firkin::cli {
 namespace {

@@ -1,6 +1,5 @@
 // firkin report: a page of a result that was written before.
 #include "command.h"
-#include "firkin/base/file.h"
 
 namespace firkin::cli {
 namespace {

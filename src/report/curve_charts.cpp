@@ -7,7 +7,6 @@
 
 #include "firkin/base/units.h"
 #include "firkin/plan/uncertainty.h"
-#include "firkin/stats/estimates.h"
 #include "report/charts.h"
 
 namespace firkin {

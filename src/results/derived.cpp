@@ -2,12 +2,8 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include <algorithm>
 #include <cmath>
-#include <span>
 
-#include "firkin/base/units.h"
-#include "firkin/stats/estimates.h"
 #include "results/field.h"
 #include "results/results.h"
 

@@ -1,9 +1,6 @@
 // What `firkin predict` says: its fields in results.json, and its tables.
 #include <fmt/format.h>
 
-#include <algorithm>
-
-#include "firkin/base/units.h"
 #include "results/field.h"
 #include "results/results.h"
 
