@@ -139,18 +139,15 @@ class OrRounds::Rounds {
     Expected& expected = expected_of(number_);
     await(expected.works[static_cast<size_t>(round)], call.timeout);
     const auto* const in = static_cast<const uint8_t*>(expected.messages[static_cast<size_t>(round)].const_data_ptr());
-    check_head(in, head, round);
+    MessageHead theirs;
+    std::memcpy(&theirs, in, sizeof theirs);
+    if (theirs.call != head.call || theirs.bytes != head.bytes) {
+      throw RuntimeError(fmt::format("rank {} sends {} bytes in its call {} of start_or(), rank {} has {} bytes in call {}",
+                                     source_of(round), theirs.bytes, theirs.call, rank_, head.bytes, head.call));
+    }
     await(sending, call.timeout);
     travel(call);
     for (size_t i = 0; i < bytes; ++i) ours[i] |= in[sizeof head + i];
-  }
-
-  void check_head(const uint8_t* message, const MessageHead& ours, int round) const {
-    MessageHead theirs;
-    std::memcpy(&theirs, message, sizeof theirs);
-    if (theirs.call == ours.call && theirs.bytes == ours.bytes) return;
-    throw RuntimeError(fmt::format("rank {} sends {} bytes in its call {} of start_or(), rank {} has {} bytes in call {}", source_of(round),
-                                   theirs.bytes, theirs.call, rank_, ours.bytes, ours.call));
   }
 
   // Over a modelled link: waits for the link's time for one round.

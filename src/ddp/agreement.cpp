@@ -23,18 +23,6 @@ std::string describe_plan(const std::optional<BucketPlan>& plan) {
   return fmt::format("buckets of {} tensors, launch order [{}]", fmt::join(counts, ", "), fmt::join(plan->launch_order, ", "));
 }
 
-std::string first_difference(const std::string& of_rank_0, const std::string& theirs, int their_rank) {
-  std::istringstream a_lines(of_rank_0);
-  std::istringstream b_lines(theirs);
-  std::string a;
-  std::string b;
-  while (a == b) {
-    if (!std::getline(a_lines, a)) a = "nothing more";
-    if (!std::getline(b_lines, b)) b = "nothing more";
-  }
-  return fmt::format("DataParallel: the ranks differ: rank 0 has {}; rank {} has {}", a, their_rank, b);
-}
-
 }  // namespace
 
 std::string describe_tensor(const char* kind, const std::string& name, const at::Tensor& tensor) {
@@ -81,9 +69,14 @@ std::string difference_between_ranks(const ProcessGroup& group, const std::vecto
   const auto other = std::ranges::find_if(ranks, [&](const auto& rank) { return rank != ranks[0]; });
   if (other == ranks.end()) return "";
   const auto rank = static_cast<int>(other - ranks.begin());
-  const std::string of_rank_0 = text_of_rank(group, text, 0);
-  const std::string theirs = text_of_rank(group, text, rank);
-  return first_difference(of_rank_0, theirs, rank);
+  std::istringstream of_rank_0(text_of_rank(group, text, 0));
+  std::istringstream theirs(text_of_rank(group, text, rank));
+  std::string a, b;
+  while (a == b) {
+    if (!std::getline(of_rank_0, a)) a = "nothing more";
+    if (!std::getline(theirs, b)) b = "nothing more";
+  }
+  return fmt::format("DataParallel: the ranks differ: rank 0 has {}; rank {} has {}", a, rank, b);
 }
 
 void agree_to_begin(const ProcessGroup& group, const std::optional<std::string>& problem) {

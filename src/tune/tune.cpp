@@ -66,11 +66,8 @@ void check_options(const ModuleTuningOptions& options) {
 Workload workload_of(torch::nn::Module& module, const TrainingStep& step, const ProcessGroup& group) {
   if (!step) throw InputError("tune: no training step; expected a function");
   const DataParallel same_on_all_ranks(module, group);
-  Workload workload;
-  workload.module = {std::shared_ptr<void>(), &module};  // not owned
-  workload.parameters = module.parameters();
-  workload.whole_step = step;
-  return workload;
+  // The module is not owned.
+  return {.module = {std::shared_ptr<void>(), &module}, .parameters = module.parameters(), .loss = {}, .optimizer = {}, .whole_step = step};
 }
 
 ModuleProfile public_profile(const MeasuredProfile& profile) {
