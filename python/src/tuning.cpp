@@ -21,8 +21,8 @@
 #include "firkin/plan/decision.h"
 #include "firkin/stats/estimates.h"
 #include "measuring/allreduce_schedule.h"
-#include "measuring/tuning.h"
 #include "measuring/steps.h"
+#include "measuring/tuning.h"
 #include "results/results.h"
 
 namespace nb = nanobind;
