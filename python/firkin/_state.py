@@ -43,8 +43,8 @@ class State:
     """The training state of this process.
 
     Every module, every optimiser with its parameters, learning-rate schedules, gradient scalers, the random numbers of
-    Python, NumPy, the CPU and the GPUs, and other tensors that a step or a module holds. It does not find other things
-    that a step changes (loaders, its own counters).
+    Python, NumPy, the CPU and the GPUs, and other tensors and generators that a step or a module holds. It does not find
+    other things that a step changes (loaders, its own counters).
     """
 
     def __init__(self, model: torch.nn.Module) -> None:
@@ -116,9 +116,24 @@ class State:
         """Copies the state to the host. Raises InputError for a tensor that cannot be copied. Not collective."""
         self._schedule = self._put_held([vars(schedule) for schedule in self._schedules] + [o.param_groups for o in self._optimizers])
         self._all = [*self._places, *(_put_tensor(tensor, name) for name, tensor in self._tensors.values())]
+        self._all += self._put_flags()
         self._all += [_put_gradient(t, name) for name, t in self._tensors.values() if t.requires_grad and t.is_leaf]
         self._all += [*self._schedule, *self._put_held([vars(thing) for thing in (*self._optimizers, *self._scalers)]), *_put_random()]
         self._digests = dict(self._digested())
+
+    def _put_flags(self) -> list[_Put]:
+        """Whether modules are in training, and whether tensors are trained."""
+        modes = [(module, vars(module)["training"]) for module in self._modules if "training" in vars(module)]
+        trained = [(t, t.requires_grad) for _, t in self._tensors.values() if t.is_leaf]
+
+        def put() -> None:
+            for module, mode in modes:
+                module.training = mode
+            for tensor, is_trained in trained:
+                if tensor.requires_grad != is_trained:
+                    tensor.requires_grad_(is_trained)
+
+        return [put]
 
     def _put_held(self, containers: Sequence[Any]) -> list[_Put]:
         """Functions that restore all that these containers hold."""
@@ -225,6 +240,18 @@ def _put_random() -> list[_Put]:
     return puts
 
 
+def _put_generator(thing: Any) -> _Put | None:
+    """A function that restores a generator of random numbers; None for another thing."""
+    numpy = sys.modules["numpy"].random if "numpy" in sys.modules else None
+    if isinstance(thing, random.Random):
+        return functools.partial(thing.setstate, thing.getstate())
+    if isinstance(thing, torch.Generator) or (numpy is not None and isinstance(thing, numpy.RandomState)):
+        return functools.partial(thing.set_state, thing.get_state())
+    if numpy is not None and isinstance(thing, numpy.Generator):
+        return functools.partial(setattr, thing.bit_generator, "state", thing.bit_generator.state)
+    return None
+
+
 # ---- What a step or a module can reach, in closures, globals, attributes and containers.
 
 
@@ -272,7 +299,9 @@ class _Reached:
                 continue
             self._seen.add(id(each))
             self._kept.append(each)
-            if not isinstance(each, torch.Tensor):
+            if put := _put_generator(each):
+                self.places.append(put)
+            elif not isinstance(each, torch.Tensor):
                 queue.extend(self._held_by(here, each))
             elif _has_memory(each):
                 self.tensors.append((here, each))

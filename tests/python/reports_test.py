@@ -295,27 +295,17 @@ def hooking_modules(trainee, step):
     trainee.plain(step)
 
 
-def hooking_and_setting_all(trainee, step):
+def hooking_what_thaws(trainee, step):
     """PyTorch's first hook on a tensor frees others' hooks on it, and set_() takes its place in the graph away."""
     trainee.drain()
-    for p in trainee.leaves:
-        if step == 1:
+    for name, p in trainee.module.named_parameters():
+        if step == 2 and p.requires_grad_(not name.startswith("4.")).requires_grad:
             p.register_hook(lambda gradient: gradient)
-        if step == 2:
+        if step == 3:
             with torch.no_grad():
                 p.set_(p.detach().clone())
-    trainee.plain(step)
-
-
-def hooking_what_thaws(trainee, step):
-    trainee.drain()
-    if step == 2:
-        for name, p in trainee.module.named_parameters():
-            p.requires_grad_(not name.startswith("4."))
-            if p.requires_grad:
-                p.register_hook(lambda gradient: gradient)
-        if trainee.strategy == "sharded":
-            trainee.model.parameters_changed()
+    if step == 2 and trainee.strategy == "sharded":
+        trainee.model.parameters_changed()
     trainee.plain(step)
 
 
@@ -377,7 +367,6 @@ PROGRAMS = {
     "validates before the step": trains(lambda: net(nn.BatchNorm1d(WIDTH)), validating_before_the_step),  # pytorch/pytorch#53979, #54059
     "becomes channels-last": trains(images, becoming_channels_last),  # pytorch/pytorch#70222, vturrisi/solo-learn#306
     "hooks on modules": trains(net, hooking_modules),  # pytorch/pytorch#35191, #66229
-    "hooks and new memory for all": trains(net, hooking_and_setting_all),
     "hooks on what thaws": trains(only_its_head, hooking_what_thaws),
     "swaps in an average": trains(net, swapping_in_an_average),  # lucidrains/ema-pytorch#9, Lightning-AI/pytorch-lightning#21724
     "pruned": trains(pruned),  # microsoft/nni#5205
@@ -402,6 +391,7 @@ REFUSED = {  # by strategy, and what each rank then says
     ("becomes channels-last", "sharded"): "the memory layout of 2.weight changed after wrapping",
     ("averages by itself", "sharded"): "has a gradient that no synchronising backward has summed over the ranks",
     **{("steps in backward", strategy): "a hook removed the gradient of 4.bias before it was averaged" for strategy in STRATEGIES},
+    ("hooks on what thaws", "planned"): "the module now trains 4 parameters, but its plan or ready order covers 2",
     ("parts frozen by turns", "planned"): "the module now trains 4 parameters, but its plan or ready order covers 6",
 }
 

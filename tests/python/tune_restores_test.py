@@ -51,8 +51,10 @@ class Everywhere:
         torch.manual_seed(7 + rank)
         random.seed(rank)
         np.random.seed(rank)
+        self.generators = (torch.Generator(), random.Random(rank), np.random.default_rng(rank))
         for _ in range(3):
             self.step(self.model)
+        self.model.train()
         self.calls = 0
 
     def step(self, model):
@@ -67,6 +69,10 @@ class Everywhere:
         self.scaler.update()
         self.schedule.step()
         self.average.update_parameters(self.model)
+        self.model.inner[1].eval()
+        self.generators[0].seed()
+        self.generators[1].random()
+        self.generators[2].random()
 
     def kept(self):
         gradients = [p.grad if p.grad is None else p.grad.clone() for p in self.model.parameters()]
@@ -77,6 +83,8 @@ class Everywhere:
         return {
             "gradients": gradients, "modules": modules, "schedule": schedule, "groups": groups, "state": state,
             "scaler": self.scaler.state_dict(), "random": random.getstate(), "cpu": torch.get_rng_state(),
+            "modes": [part.training for part in self.model.modules()],
+            "generators": (self.generators[0].get_state(), self.generators[1].getstate(), self.generators[2].bit_generator.state),
             "numpy": [part.tolist() if isinstance(part, np.ndarray) else part for part in np.random.get_state()],
         }  # fmt: skip
 
