@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import logging
 import sys
@@ -146,7 +147,7 @@ class DistributedDataParallel(torch.nn.Module):
         self._audits_optimizers = False
         self._ranks = Ranks(self._group)
         group = self.process_group
-        parameters, buffers = _ddp.keep_hooks(_ddp.named_parameters(self.module)), _ddp.named_buffers(self.module)
+        parameters, buffers = self._hookable_parameters(), _ddp.named_buffers(self.module)
         settings, native = dict(self._settings), load_engine()
         link = settings.pop("link")
         if self._ranks.link:
@@ -166,6 +167,14 @@ class DistributedDataParallel(torch.nn.Module):
         self._was_changed = False  # in the last forward
         self._watch(engine)
 
+    def _hookable_parameters(self) -> _ddp.NamedTensors:
+        """The module's parameters, on which PyTorch then keeps the engine's hooks: its first register_hook() on a tensor would free them."""
+        parameters = _ddp.named_parameters(self.module)
+        for _, p in parameters:
+            if p._backward_hooks is None and not p.is_inference():
+                p._backward_hooks = collections.OrderedDict()
+        return parameters
+
     def _watch(self, engine: Any) -> None:
         """Has the engine check the module before it ends a step, and call _look() after a change."""
         parts = list(self.module.modules())
@@ -179,7 +188,7 @@ class DistributedDataParallel(torch.nn.Module):
             if _ddp.owners(self.module) == self._owners_then:
                 self._watch(self._engine)
             else:
-                self._follow_module(_ddp.keep_hooks(_ddp.named_parameters(self.module)))
+                self._follow_module(self._hookable_parameters())
         self._engine.hold_buffers(_ddp.named_buffers(self.module))
 
     @property
@@ -220,7 +229,7 @@ class DistributedDataParallel(torch.nn.Module):
         if torch.is_grad_enabled() and not torch.compiler.is_compiling():
             is_changed = running.engine.is_changed()
             if is_changed or self._was_changed:
-                running.engine.expect(_ddp.keep_hooks(_ddp.named_parameters(self.module)))
+                running.engine.expect(self._hookable_parameters())
             self._was_changed = is_changed
         running.in_forward = True
         try:

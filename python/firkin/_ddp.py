@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import collections
 import inspect
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
@@ -75,14 +74,6 @@ def plain_names(names: Iterable[str]) -> list[str]:
 def ignored(module: torch.nn.Module) -> set[str]:
     """Names of the parameters and buffers that DistributedDataParallel leaves alone."""
     return set(getattr(module, "_ddp_params_and_buffers_to_ignore", []))
-
-
-def keep_hooks(parameters: NamedTensors) -> NamedTensors:
-    """Has PyTorch keep the engine's hooks on these, which its first register_hook() on a tensor would free."""
-    for _, p in parameters:
-        if p._backward_hooks is None and not p.is_inference():
-            p._backward_hooks = collections.OrderedDict()
-    return parameters
 
 
 # These two list what the module holds, whatever its class makes of methods of that name: PyTorch's class does not call those of the whole either.

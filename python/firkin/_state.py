@@ -116,13 +116,13 @@ class State:
         """Copies the state to the host. Raises InputError for a tensor that cannot be copied. Not collective."""
         self._schedule = self._put_held([vars(schedule) for schedule in self._schedules] + [o.param_groups for o in self._optimizers])
         self._all = [*self._places, *(_put_tensor(tensor, name) for name, tensor in self._tensors.values())]
-        self._all += self._put_flags()
+        self._all.append(self._put_flags())
         self._all += [_put_gradient(t, name) for name, t in self._tensors.values() if t.requires_grad and t.is_leaf]
         self._all += [*self._schedule, *self._put_held([vars(thing) for thing in (*self._optimizers, *self._scalers)]), *_put_random()]
         self._digests = dict(self._digested())
 
-    def _put_flags(self) -> list[_Put]:
-        """Whether modules are in training, and whether tensors are trained."""
+    def _put_flags(self) -> _Put:
+        """A function that restores whether modules are in training, and whether tensors are trained."""
         modes = [(module, vars(module)["training"]) for module in self._modules if "training" in vars(module)]
         trained = [(t, t.requires_grad) for _, t in self._tensors.values() if t.is_leaf]
 
@@ -133,7 +133,7 @@ class State:
                 if tensor.requires_grad != is_trained:
                     tensor.requires_grad_(is_trained)
 
-        return [put]
+        return put
 
     def _put_held(self, containers: Sequence[Any]) -> list[_Put]:
         """Functions that restore all that these containers hold."""
