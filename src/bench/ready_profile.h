@@ -45,8 +45,8 @@ using ForwardObserver = std::function<void(const std::string& layer)>;
 struct LayerBenchOptions {
   int steps = 20;     // for each kind, watched and bare, in pairs whose order is random
   uint64_t seed = 0;  // for that order; the same on every rank
-  // Makes the model call an observer, until it is given an empty one. If this is empty, forward is measured as a whole
-  // only.
+  // Gives the model an observer that its forward is to call, or an empty one to stop that. If this function is empty,
+  // forward is measured only as a whole.
   std::function<void(ForwardObserver)> observe_forward = {};
   std::function<void(const std::string& done)> on_progress = {};  // called after each pair; may be empty
 };

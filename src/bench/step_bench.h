@@ -51,7 +51,7 @@ namespace firkin {
 // Reducer's hooks. The group and the module must outlive it.
 class TorchPeer {
  public:
-  // Of the options it takes cap (the rule is always PyTorch's, close-when-full), ready_order (for the first step),
+  // Uses only these options: cap (the rule is always PyTorch's, close-when-full), ready_order (for the first step),
   // broadcast_parameters, and broadcast_buffers (before every step, as DistributedDataParallel sends them). Throws
   // InputError when the module has no trainable parameter.
   TorchPeer(const torch::nn::Module& module, const ProcessGroup& group, const DataParallelOptions& options);

@@ -1,5 +1,5 @@
-// The commands that step a job. Firkin bench step: under strategies and caps, for several models and shapes; bench layers:
-// the share of each layer in a step; trace: what ran when; tune.
+// The commands that step a job: `bench step` (under strategies and caps, for several models and shapes), `bench layers`
+// (the share of each layer in a step), `trace` (what ran when) and `tune`.
 #include <c10/core/CachingDeviceAllocator.h>
 
 #include <tuple>

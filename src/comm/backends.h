@@ -46,8 +46,8 @@ c10::intrusive_ptr<c10d::Backend> make_nccl_backend(const c10::intrusive_ptr<c10
 // `inner` come through at once. The destructor waits for what is in flight, unless it runs in its completion.
 //
 // A one-element all-reduce of `inner` accompanies each collective, to show when the last rank has joined. The link's
-// time counts from there: from this rank's own start it would be too short if another rank is late, and from the end of
-// the data's move too long by that.
+// time counts from that moment: counted from this rank's own start it would end too early if another rank is late, and
+// counted from when the data have moved, too late.
 c10::intrusive_ptr<c10d::Backend> make_linked_backend(c10::intrusive_ptr<c10d::Backend> inner, const ModelledLink& link);
 
 // The same for tensors on a device, for one rank that stands for one of link.world: nothing is sent, sums are what the

@@ -36,7 +36,7 @@ std::set<int> open_descriptors() {
 }
 
 std::mutex own_sockets_mutex;
-// Of all groups, by descriptor, some of which may be closed by now: inodes, which tell them from later files.
+// The sockets of all groups: their inodes by descriptor, which may have been closed and reused for another file since.
 std::map<int, ino_t> own_sockets;
 int null_descriptor = -1;
 

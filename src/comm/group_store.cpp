@@ -80,8 +80,8 @@ std::string value_of(c10d::Store& store, const std::string& key) {
   return store.check({key}) ? store.get_to_str(key) : "";
 }
 
-// Appends the ranks from `first` to before `last` that have no key of this kind. Searches by halves, which finds a few of
-// many ranks with few queries.
+// Appends the ranks in [first, last) that have no key of this kind. Searches by halves, so that a few missing ranks among
+// many take few queries.
 void find_missing(c10d::Store& store, const char* kind, int first, int last, std::vector<NamedRank>& missing) {
   std::vector<std::string> keys;
   for (int rank = first; rank < last; ++rank) keys.push_back(key_of(kind, rank));

@@ -81,9 +81,9 @@ std::string find_crossed(c10d::Store& store, int rank, int size, const WaitNote&
   return "";
 }
 
-// Whether a rank has given up, or this one waits crosswise with another. note: this rank's, which the first turn leaves;
-// without it only failures are looked for. turn: how many looks this wait has taken before; each looks at a few of many
-// ranks.
+// Whether a rank has given up, or this one and another wait for each other. note: where this rank waits; the first turn
+// writes it to the store, and without it only failures are looked for. turn: how many times this wait has looked
+// before; each time it looks at a few of many ranks.
 bool is_in_vain(c10d::Store& store, int rank, int size, const std::optional<WaitNote>& note, int64_t turn) {
   if (note && turn == 0) store.set(note_key(rank), to_text(*note));
   if (someone_failed(store)) return true;

@@ -54,7 +54,7 @@ class AwaitingModules {
 
   // Begins a forward: no module has awaited in it yet.
   void begin_forward();
-  // Parameters, by index, have been received in this forward, for a reader that need not be a module.
+  // Notes that these parameters, by index, were received in this forward, for a module or for other code.
   void note_received(const std::vector<size_t>& parameters) { received_.insert(parameters.begin(), parameters.end()); }
   // Call it for a gradient whose parameter was in flight when the forward began. Throws RuntimeError naming a module
   // that the parameter belongs to and that has not awaited it in this forward: it has used an old value.

@@ -241,7 +241,7 @@ class Synchronizer {
     std::optional<std::string> failure;  // this rank's
     std::exception_ptr error;            // the same, if the step is to throw it as it is
 
-    // Unless null. The first error counts.
+    // Keeps the first error; null is none.
     void fail_with(const std::exception_ptr& why) {
       if (why == nullptr || error != nullptr) return;
       error = why;

@@ -182,7 +182,7 @@ class BucketTransport {
   // Makes the parameters' places in the buckets their gradients, or gives the program's own gradients their values.
   void adopt(const std::vector<size_t>& parameters);
   const DeviceTime& started_at() const { return started_at_; }
-  // Of the last step, once the bucket was received.
+  // The bucket's times in the last step; call it once the bucket was received.
   BucketTimes times_of(int64_t bucket) const { return flight(bucket).times(); }
   int64_t bucket_at(size_t launch_index) const;
   // Orders streams: what reads the gradients, or the bucket of a step that failed, comes after this mark; what fills

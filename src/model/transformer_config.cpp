@@ -233,8 +233,7 @@ void check_training_memory(const MemoryEstimate& estimate, int local_ranks, int6
   if (rank_bytes <= available_bytes / ranks) return;
   throw InputError(fmt::format(
       "training takes about {} of memory per rank (parameters {}, gradients {}, activations {}), {} for {} here; {} are available; "
-      "expected "
-      "a smaller model, batch or sequence, or fewer ranks on this machine",
+      "expected a smaller model, batch or sequence, or fewer ranks on this machine",
       format_bytes(rank_bytes), format_bytes(estimate.parameters), format_bytes(estimate.gradients), format_bytes(estimate.activations),
       format_bytes(rank_bytes * ranks), ranks == 1 ? "one rank" : fmt::format("{} ranks", ranks), format_bytes(available_bytes)));
 }

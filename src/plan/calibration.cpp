@@ -19,8 +19,8 @@ namespace {
 
 using Vector = std::vector<double>;
 
-// What may be fitted, searched from `least` to `limit`; 0 means no effect. Of factors the logarithm is searched, and
-// the overhead in units of launches that take as long as the longest run.
+// What may be fitted, searched from `least` to `limit`; 0 means no effect. The slowdown
+// and the latency factor are logarithms; an overhead of 1 means that the launches alone take as long as the longest run.
 struct Parameter {
   const char* name;
   double least, limit;

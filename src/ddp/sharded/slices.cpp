@@ -63,7 +63,7 @@ at::Tensor SlicedBucket::own(const ProcessGroup& group, const at::Tensor& bucket
 Work SlicedBucket::launch(const ProcessGroup& group, const at::Tensor& bucket) {
   if (group.is_alone() || bucket.numel() == 0) return nullptr;
   const at::NoGradGuard no_grad;
-  // If one rank's slice is large, an all-reduce, of twice the bucket's bytes, is less to receive, and needs no memory.
+  // If one rank has most of the bucket, it receives less in an all-reduce (twice the bucket's bytes), without memory.
   const bool is_lopsided = !lengths_.empty() && std::ranges::max(lengths_) * group.size > 2 * bucket.numel();
   if (is_lopsided) return start_all_reduce(group, bucket);
   // Not with Gloo, whose reduce-scatter is an all-reduce underneath.
