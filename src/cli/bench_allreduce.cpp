@@ -18,14 +18,13 @@ std::vector<AllReduceSeries> measure(const char* what, AllReduceBenchOptions opt
   return measure_allreduce(group, options);
 }
 
-// Ends the run. Throws RuntimeError if any result was wrong; `where` names the file that shows which.
+// Ends the run. Throws RuntimeError if any result was wrong.
 template <class Measured>
-void finish(const CommonFlags& common, Results& results, const std::vector<OutputFile>& files, const std::vector<Measured>& sizes,
-            const char* where = "; see #wrong") {
+void finish(const CommonFlags& common, Results& results, const std::vector<OutputFile>& files, const std::vector<Measured>& sizes) {
   finish_run(common, results, files);
   int64_t wrong = 0;
   for (const Measured& size : sizes) wrong += size.wrong;
-  if (wrong > 0) throw RuntimeError(fmt::format("{} elements of the results differ from the sum over the ranks{}", wrong, where));
+  if (wrong > 0) throw RuntimeError(fmt::format("{} elements are not the sum over the ranks; results.json counts them by size", wrong));
 }
 
 // ---- firkin bench allreduce: a(x) and g(x).
@@ -94,7 +93,7 @@ void run_rank(const ChunksFlags& flags, const std::vector<int64_t>& chunk_bytes,
   results.elements = flags.elements;
   results.chunks = chunk_rows(points, group.size);
   for (const ChunksPoint& point : points) results.samples["total_s"].push_back(point.total_s);
-  finish(flags.common, results, {}, points, "");
+  finish(flags.common, results, {}, points);
 }
 
 }  // namespace

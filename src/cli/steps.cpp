@@ -85,7 +85,13 @@ std::vector<StepConfiguration> resumable_configurations(const StepFlags& flags) 
   return std::move(found.configurations);
 }
 
-// memory_limit: bytes for this rank.
+// Bytes for this rank. Without --memory-limit, on a device all that it has: it says itself when it is full.
+int64_t memory_limit_of(const StepFlags& flags, c10::Device device) {
+  if (device.is_cpu() || flags.job.memory_limit_bytes)
+    return available_memory(flags.job.memory_limit_bytes, flags.ranks) / local_ranks(flags.ranks);
+  return static_cast<int64_t>(c10::getDeviceAllocator(device.type())->getMemoryInfo(device.index()).second);
+}
+
 StepConfiguration measure_configuration(const StepFlags& flags, const ProcessGroup& group, const std::vector<StepSetting>& settings,
                                         const Configuration& configuration, int64_t memory_limit, Progress& progress) {
   const auto make = [&] { return make_job(configuration.job, group, flags.common.seed); };
@@ -128,11 +134,7 @@ void run_rank(const StepFlags& flags, const ProcessGroup& group) {
   const std::vector<std::optional<StepConfiguration>> before = measured_before(flags, group, configurations);
   const std::vector<StepSetting> settings = settings_of(flags);
   const int to_measure = static_cast<int>(std::ranges::count_if(before, [](const auto& one) { return !one; }) * std::ssize(settings));
-  const c10::Device device = group.device;
-  const int64_t memory_limit = device.is_cpu() || flags.job.memory_limit_bytes
-                                   ? available_memory(flags.job.memory_limit_bytes, flags.ranks) / local_ranks(flags.ranks)
-                                   // Free memory, shared by all ranks on this device.
-                                   : static_cast<int64_t>(c10::getDeviceAllocator(device.type())->getMemoryInfo(device.index()).second);
+  const int64_t memory_limit = memory_limit_of(flags, group.device);
   Progress progress("measuring steps", to_measure * flags.steps.blocks, group.rank == 0);
   for (size_t i = 0; i < configurations.size(); ++i) {
     StepConfiguration configuration =

@@ -77,7 +77,7 @@ Connections take_connections(const ProcessGroup& group) {
   std::vector<double> taken;
   for (const auto& set : sets) taken.push_back(set && set->is_free ? 0 : 1);
   if (!taken.empty()) taken = max_over_ranks(group, taken);  // on any rank
-  const auto free = std::ranges::find(taken, 0);
+  const auto free = std::ranges::find(taken, 0);             // the first set that is free on every rank
   auto set = free == taken.end() ? nullptr : sets[static_cast<size_t>(free - taken.begin())];
   if (!set) {
     const std::string part = fmt::format("connections/{}", sets.size());
