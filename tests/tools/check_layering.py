@@ -35,6 +35,8 @@ def violations(root: pathlib.Path) -> list[str]:
                     found.append(f"{where}: {module}/ includes {parts[0]}/, which is above it")
                 if module in {*WITHOUT_LIBTORCH, PYTHON} and LIBTORCH.match(match[1]):
                     found.append(f"{where}: {module}/ includes LibTorch ({match[1]})")
+    drawn = re.findall(r'"bold">(\w+)<', (root / "docs/images/modules.svg").read_text())
+    found += [f"docs/images/modules.svg lacks {module}/" for module in [*MODULES, PYTHON] if module not in drawn]
     for file in sorted((root / "examples").rglob("*.cpp")):
         for number, line in enumerate(file.read_text().splitlines(), 1):
             match = re.match(r'#include "([^"]+)"', line)
