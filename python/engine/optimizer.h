@@ -79,7 +79,11 @@ class PythonOptions final : public ForeignOptions {
   }
   void assign(const torch::optim::OptimizerOptions& from) override {
     const py::gil_scoped_acquire gil;
-    assign_options(group(), dynamic_cast<const PythonOptions&>(from).group());
+    const py::dict now = group(), wanted = dynamic_cast<const PythonOptions&>(from).group();
+    for (const py::handle name : py::list(now)) {  // what an optimiser added in its step
+      if (!wanted.contains(name) && py::cast<std::string>(name) != "params") now.attr("pop")(name);
+    }
+    assign_options(now, wanted);
   }
   bool assign_changes(const torch::optim::OptimizerOptions& before, const torch::optim::OptimizerOptions& after) override {
     const py::gil_scoped_acquire gil;

@@ -54,14 +54,18 @@ def scales(model, optimizer=None):
     return [torch.tensor(scaler.get_scale())]
 
 
-def scales_and_steps_plainly(model):
-    return scales(model, sgd(model.parameters()))
-
-
-def joins(model):
-    optimizer = optimizer_of(model)
+def joins(model, optimizer=None):
+    optimizer = optimizer or optimizer_of(model)
     with model.join(optimizer.step):
         train(model, optimizer, range(STEPS + 2 * dist.get_rank()))
+
+
+def plainly(program):
+    def run(model):
+        return program(model, sgd(model.parameters()))
+
+    run.__name__ = program.__name__ + "_plainly"
+    return run
 
 
 def copies(model):
@@ -72,21 +76,26 @@ def copies(model):
 # ---- What only "ordered" has: gradients that are on their way, too, and optimisers of PyTorch's.
 
 
-def resumes_with_a_schedule(model):
+def resumes_with_a_schedule(model, of_which=lambda optimizer: optimizer.optimizer):
     """Which changes the learning rate and the momentum between steps."""
 
     def make():
-        inner = sgd(model.parameters())
-        schedule = torch.optim.lr_scheduler.OneCycleLR(inner, max_lr=0.1, total_steps=3 * STEPS)
-        return inner, schedule, firkin.OverlappedOptimizer(model, inner)
+        optimizer = firkin.OverlappedOptimizer(model, sgd(model.parameters()))
+        scheduled = of_which(optimizer)
+        return scheduled, torch.optim.lr_scheduler.OneCycleLR(scheduled, max_lr=0.1, total_steps=3 * STEPS), optimizer
 
-    inner, schedule, optimizer = make()
+    scheduled, schedule, optimizer = make()
     train(model, optimizer, range(STEPS), after_step=schedule.step)
-    saved = copy.deepcopy((inner.state_dict(), schedule.state_dict()))
-    inner, schedule, optimizer = make()  # before its state is loaded
-    inner.load_state_dict(saved[0])
+    saved = copy.deepcopy((scheduled.state_dict(), schedule.state_dict()))
+    scheduled, schedule, optimizer = make()  # before its state is loaded
+    scheduled.load_state_dict(saved[0])
     schedule.load_state_dict(saved[1])
     train(model, optimizer, range(STEPS), after_step=schedule.step)
+    return [torch.tensor(group["lr"]) for group in optimizer.param_groups]
+
+
+def schedules_and_checkpoints_the_overlapped_one(model):
+    return resumes_with_a_schedule(model, lambda optimizer: optimizer)
 
 
 def loads_right_after_a_step(model):
@@ -163,27 +172,6 @@ def averages(model):
     return [*averaged.parameters(), *of_wrapped.parameters(), output]
 
 
-def schedules_and_checkpoints_the_overlapped_one(model):
-    def make():
-        optimizer = optimizer_of(model, torch.optim.AdamW, lr=0.01)
-        return optimizer, torch.optim.lr_scheduler.LambdaLR(optimizer, lambda epoch: 0.8**epoch)
-
-    optimizer, schedule = make()
-    train(model, optimizer, range(STEPS), after_step=schedule.step)
-    saved = copy.deepcopy((optimizer.state_dict(), schedule.state_dict()))
-    optimizer, schedule = make()
-    optimizer.load_state_dict(saved[0])
-    schedule.load_state_dict(saved[1])
-    train(model, optimizer, range(STEPS), after_step=schedule.step)
-    return [torch.tensor(group["lr"]) for group in optimizer.param_groups]
-
-
-def joins_and_steps_plainly(model):
-    optimizer = sgd(model.parameters())
-    with model.join(optimizer.step):
-        train(model, optimizer, range(STEPS + 2 * dist.get_rank()))
-
-
 def ends_its_steps_by_itself(model):
     model = over_a_slow_link(model.strategy, finish_with_backward=False)
     parameters = list(model.parameters())
@@ -238,21 +226,23 @@ def adds_a_group(model):
 
 
 class CountsInGroups(torch.optim.Optimizer):
-    """Corrects a moment by the steps that its group has counted, as timm's and apex's optimisers do: in a number, or in a tensor."""
+    """Corrects a moment by the steps that its group has counted, as timm's and apex's optimisers do: in a number, or in a tensor. Keeps gradients,
+    as timm's Mars does."""
 
     @torch.no_grad()
     def step(self, closure=None):
         for group in self.param_groups:
-            group["steps"] += 1
+            group["steps"] = group.get("steps", 0) + 1
             for p in group["params"]:
                 if p.grad is not None:
-                    moment = self.state[p].setdefault("moment", torch.zeros_like(p)).lerp_(p.grad, 0.1)
+                    moment = self.state[p].setdefault("moment", torch.zeros_like(p)).lerp_(p.grad - self.state[p].get("last", 0), 0.1)
+                    self.state[p]["last"] = p.grad
                     p.sub_(moment * (group["lr"] / (1 - 0.9 ** group["steps"])))
 
 
 def counts_steps_in_groups(model):
     parameters = list(model.module.parameters())
-    groups = [{"params": parameters[:3], "steps": 0}, {"params": parameters[3:], "steps": torch.zeros((), dtype=torch.double)}]
+    groups = [{"params": parameters[:3]}, {"params": parameters[3:], "steps": torch.zeros((), dtype=torch.double)}]
     optimizer = optimizer_of(model, CountsInGroups, groups, defaults={"lr": 0.1})
     train(model, optimizer, range(2 * STEPS), after_step=torch.optim.lr_scheduler.LambdaLR(optimizer, lambda epoch: 0.8**epoch).step)
     return [torch.tensor(float(group["steps"])) for group in optimizer.state_dict()["param_groups"]]
@@ -261,8 +251,8 @@ def counts_steps_in_groups(model):
 IN_BOTH = (takes_groups, steps(accumulating), steps(closing), steps(zeroing), scales, joins, copies, counts_steps_in_groups)
 ORDERED = (
     resumes_with_a_schedule, loads_right_after_a_step, loads_the_optimizer_right_after_a_step, steps_plainly, steps_plainly_beside_an_overlapped_one,
-    clips_the_unwrapped_module, clips_a_layer_and_steps_plainly, clips_a_list_and_steps_plainly, scales_and_steps_plainly, steps_by_hand, averages,
-    schedules_and_checkpoints_the_overlapped_one, joins_and_steps_plainly, ends_its_steps_by_itself,
+    clips_the_unwrapped_module, clips_a_layer_and_steps_plainly, clips_a_list_and_steps_plainly, plainly(scales), steps_by_hand, averages,
+    schedules_and_checkpoints_the_overlapped_one, plainly(joins), ends_its_steps_by_itself,
     steps_one_of_two_every_other_time, drops_gradients,
 )  # fmt: skip
 PROGRAMS = {"ordered": IN_BOTH + ORDERED, "sharded": (*IN_BOTH, clips, adds_a_group)}

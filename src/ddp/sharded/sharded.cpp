@@ -186,7 +186,9 @@ void Sharded::received(const StepAgreement& agreement, bool is_first) {
   for (size_t i = 0; i < trained(); ++i) {
     const ParameterPart& part = parts_[i];
     if (part.count == 0 || !transport().is_wanted(i)) continue;
-    part.run.tensor.mutable_grad() = part.within(flat(part.bucket), part.in_bucket).variable_data().to(part.run.tensor.scalar_type());
+    at::Tensor& gradient = part.run.tensor.mutable_grad();
+    gradient = part.within(flat(part.bucket), part.in_bucket).variable_data().to(part.run.tensor.scalar_type());
+    gradient.unsafeGetTensorImpl()->bump_version();  // for held_elsewhere(): not one that autograd made
   }
   settled().set();
   has_gradients_ = true;
@@ -290,6 +292,11 @@ void Sharded::step_bucket(int64_t bucket, const std::vector<at::Tensor>& gradien
   if (!any) return;
   step.run();
   forget_gradients();
+  for (size_t i = 0; i < parts_.size(); ++i) {
+    // Who keeps one (an optimiser for its next step) gets other memory for it: parameters come into this.
+    const bool is_kept = parts_[i].bucket == bucket && gradients[i].defined() && held_elsewhere(gradients[i]) == HeldBy::kTensor;
+    if (is_kept) gradients[i].set_data(gradients[i].clone());
+  }
 }
 
 // Starts gathering a bucket; the gradients in it have been used.
