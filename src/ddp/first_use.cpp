@@ -1,6 +1,7 @@
 #include "first_use.h"
 
 #include <ATen/MemoryOverlap.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -25,6 +26,10 @@ Listeners& listeners() {
   static Listeners* const kListeners = new Listeners;  // never destroyed: modules may outlive static objects
   return *kListeners;
 }
+
+// torch.func's transforms (jvp, jacrev) around a forward; what arrives in it, and is stepped, is not part of what they transform.
+constexpr c10::DispatchKeySet kTransforms({c10::DispatchKey::FuncTorchDynamicLayerFrontMode,
+                                           c10::DispatchKey::FuncTorchDynamicLayerBackMode});
 
 }  // namespace
 
@@ -226,6 +231,7 @@ void FirstUse::receive_in_forward(const std::vector<size_t>& parameters) {
   const DeviceTime from = device_now(clock_);
   DeviceTime to = from;
   if (anything_late_) {
+    const c10::impl::ExcludeDispatchKeyGuard no_transforms(kTransforms);
     synchronizer_.or_lose_group([&] { receive_those(parameters); });
     to = device_now(clock_);
     forward_wait_s_ += std::chrono::duration<double>(to.host - from.host).count();
@@ -248,6 +254,7 @@ void FirstUse::drain() {
   const auto held = synchronizer_.enter();
   if (synchronizer_.is_step_open()) return;  // what is in flight is this step's
   synchronizer_.transport().settled().follow();
+  const c10::impl::ExcludeDispatchKeyGuard no_transforms(kTransforms);
   synchronizer_.or_lose_group([&] { receive_rest(); });
 }
 

@@ -47,7 +47,7 @@ class Products(torch.optim.Optimizer):
 class Ordered(TestCase):
     @on_ranks(2)
     def test_the_optimizer_steps_without_the_modes_of_the_forward_in_which_it_does(self):
-        """Autocast would round its products, and inference mode spoil its state for steps elsewhere."""
+        """Autocast would round its products, inference mode spoil its state for steps elsewhere, and torch.func take no step."""
         models = {strategy: over_a_slow_link(strategy, layers()) for strategy in ("bucketed", "ordered")}
         for model in models.values():
             optimizer = optimizer_of(model, Products, lr=0.1)
@@ -60,6 +60,8 @@ class Ordered(TestCase):
                 if step % 2:
                     with torch.inference_mode():
                         model(batch(step))
+                else:
+                    torch.func.jvp(model, (batch(step),), (batch(step),))
         self.assertGreater(models["ordered"].stats().awaited_bytes, 0)
         self.assertTrue(same(*map(parameters_of, models.values())))
 
