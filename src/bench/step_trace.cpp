@@ -6,6 +6,7 @@
 #include <iterator>
 
 #include "comm/across_ranks.h"
+#include "ddp/flight.h"
 
 namespace firkin {
 
@@ -16,6 +17,7 @@ std::vector<std::vector<Span>> trace_steps(const ProcessGroup& group, Workload& 
   StepRunner runner(group, workload, options);
   int64_t step = 0;
   for (int i = 0; i < trace.warmup_steps + steps_to_learn(options); ++i) runner.step(step++);
+  late_collectives_are_recorded = true;
   TraceRecorder recorder(device_of(workload).type());
   for (int i = 0; i < trace.steps; ++i) {
     if (options.strategy.wait == Wait::kAtStepEnd) barrier(group);

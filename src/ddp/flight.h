@@ -51,6 +51,10 @@ class StreamMark {
   std::vector<Place> places_;
 };
 
+// Whether profilers see collectives that may end after backward. PyTorch's (2.13) crash if they stop before one ends that
+// they have seen begin. To be set where they stop after drain().
+inline std::atomic<bool> late_collectives_are_recorded = false;
+
 // A bucket's way through a step.
 struct BucketTimes {
   DeviceTime ready;  // the last of its gradients was in it; `launched` if backward has not filled it

@@ -1,6 +1,7 @@
 #include "transport.h"
 
 #include <ATen/core/grad_mode.h>
+#include <ATen/record_function.h>
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -210,6 +211,9 @@ void BucketTransport::launch_next() {
   const at::Tensor& wire = buckets_->wire(bucket);
   flight(bucket).join_writers(wire.device());
   buckets_->pack(bucket);
+  const auto may_be_late = [bucket](const StepExtension* each) { return each->may_arrive_later(bucket); };
+  const bool ends_with_backward = setup_.options.strategy.shards || std::ranges::none_of(extensions_, may_be_late);
+  const at::RecordFunctionGuard recorded(at::isRecordFunctionEnabled() && (ends_with_backward || late_collectives_are_recorded));
   flight(bucket).launch(wire.device(), [&] { return collective_->launch(setup_.group, *buckets_, bucket); });
   ++launched_;
 }

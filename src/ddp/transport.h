@@ -93,7 +93,7 @@ class StepExtension {
   virtual void sending() {}                       // backward is over; what is left is sent next
   // The error with which this rank fails the step; null if it can go on.
   virtual std::exception_ptr objection() const { return nullptr; }
-  // Whether the step may end before the bucket has arrived. Asked when all is sent and no rank has failed.
+  // Whether the step may end before the bucket has arrived.
   virtual bool may_arrive_later(int64_t /*bucket*/) const { return false; }
   virtual void received(const StepAgreement& /*agreement*/, bool /*is_first*/) {}  // is_first: with these buckets
   // The step is over; may be collective.

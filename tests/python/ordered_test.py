@@ -66,6 +66,19 @@ class Ordered(TestCase):
         self.assertTrue(same(*map(parameters_of, models.values())))
 
     @on_ranks(2)
+    def test_a_profile_may_end_while_tensors_are_on_their_way(self):
+        """PyTorch's ends the process if it has seen their collectives begin, so it sees only those that end with backward."""
+        for strategy, seen in {"bucketed": {"all_reduce"}, "ordered": set(), "sharded": {"all_to_all"}}.items():
+            model = over_a_slow_link(strategy)
+            optimizer = optimizer_of(model)
+            train(model, optimizer, range(STEPS))
+            for step in range(3):  # the ranks' next choice of an order comes later
+                with torch.profiler.profile() as profile:
+                    train(model, optimizer, [step])
+                names = {event.name for event in profile.events()}
+                self.assertEqual({name.removeprefix("gloo:") for name in names if name.startswith("gloo:")} - {"or"}, seen, strategy)
+
+    @on_ranks(2)
     def test_a_compiled_block_shows_the_compiler_nothing_of_the_optimizer(self):
         """Which steps within the forward of the block."""
         shown = set()

@@ -3,6 +3,7 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/add.h>
 #include <ATen/ops/empty.h>
+#include <ATen/record_function.h>
 
 #include <numeric>
 
@@ -108,6 +109,7 @@ void SlicedBucket::drop(const ProcessGroup& group) {
 }
 
 void SlicedBucket::gather(const ProcessGroup& group, const at::Tensor& bucket) {
+  const at::RecordFunctionGuard recorded(at::isRecordFunctionEnabled() && late_collectives_are_recorded);
   if (!lengths_.empty()) {  // Gloo's all-gather takes only slices of equal length
     for (int64_t begin = 0, rank = 0; rank < group.size; begin += lengths_[static_cast<size_t>(rank++)]) {
       const at::Tensor slice = bucket.narrow(0, begin, lengths_[static_cast<size_t>(rank)]);
