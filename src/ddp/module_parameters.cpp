@@ -39,6 +39,9 @@ struct TensorHook final : torch::autograd::FunctionPreHook {
     call();
     return gradients;
   }
+  void compiled_args(torch::dynamo::autograd::CompiledNodeArgs& /*args*/) const override {
+    throw InputError("DataParallel: PyTorch's compiled autograd runs no hooks of C++; expected compiled autograd turned off");
+  }
   std::function<void()> call;
   bool is_of_watched;  // by ParameterHooks; otherwise by NewcomerHooks
 };

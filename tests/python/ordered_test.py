@@ -14,6 +14,7 @@ from models import (
     WIDTH, Layers, TestCase, batch, layers, loss_of, of_all, optimizer_of, over_a_slow_link, parameters_of, refusals, same, seeded, sgd, train, unlike,
 )  # fmt: skip
 from ranks import on_ranks
+from torch._dynamo import compiled_autograd
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 
 STEPS = 5  # the first ones leave nothing on its way
@@ -259,6 +260,10 @@ class Ordered(TestCase):
             module.layers[1].weight = nn.Parameter(module.layers[0].weight.data)
             over_a_slow_link(strategy, module)
 
+        def compiles_autograd():
+            with compiled_autograd._enable(lambda graph: graph):
+                loss_of(of_a_group, 0).backward()
+
         model, of_a_group = over_a_slow_link("ordered"), over_a_slow_link("ordered", process_group=dist.new_group([0, 1]))
         optimizer = optimizer_of(model)
         self.assert_refused(refusals({
@@ -268,6 +273,7 @@ class Ordered(TestCase):
             "layers.1.weight share memory": lambda: shares_memory("ordered"),
             "share memory, and the strategies ordered and sharded step each by itself": lambda: shares_memory("sharded"),
         }))  # fmt: skip
+        self.assert_refused(refusals({"expected compiled autograd turned off": compiles_autograd}), "RuntimeError")
         handle = optimizer.optimizer.register_step_post_hook(lambda *_: None)
         self.assert_refused(refusals({"the inner optimiser has hooks": optimizer.step}))
         handle.remove()
