@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import functools
 import itertools
 import os
@@ -10,7 +11,7 @@ import threading
 import types
 import warnings
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeVar
 
 from firkin._core import InputError
@@ -51,6 +52,7 @@ class _Awaited(dict[str, Any]):
 
     def begin_forward(self, part: torch.nn.Module, *_: Any) -> None:
         self._arrivals.engine.await_module(self._index)
+        self._arrivals.forwards += 1
         if self._calls == 0:
             part.__dict__["_parameters"] = _plain(self)
         self._calls += 1
@@ -117,6 +119,7 @@ class Arrivals:
         self.engine = engine
         # During forward a module that looks at its parameters (for their dtype, say) does not wait for other modules'.
         self.in_forward = False
+        self.forwards = 0  # of modules
         self.optimizers: weakref.WeakSet[OverlappedOptimizer] = weakref.WeakSet()
         self.is_installed = False
         self._parameters = parameters
@@ -184,8 +187,16 @@ class Arrivals:
         """Waits before a step that is not the engine's own."""
         if any(optimizer is each.optimizer for each in self.optimizers):
             raise InputError("OverlappedOptimizer: step() called on the inner optimiser; expected OverlappedOptimizer.step()")
-        if self.are_stepped_by(optimizer):
-            self.engine.drain()
+        if not self.are_stepped_by(optimizer):
+            return
+        just_now = [each.optimizer for each in self.optimizers if each.stepped_at == self.forwards]
+        stepped = {id(p) for each in just_now for group in each.param_groups for p in group["params"]}
+        if any(id(p) in stepped for group in optimizer.param_groups for p in group["params"]):
+            raise InputError(
+                f"OverlappedOptimizer: {type(optimizer).__name__} steps the same parameters after it, when late gradients are gone; expected it to step"
+                " before"
+            )
+        self.engine.drain()
 
     def are_stepped_by(self, optimizer: Any) -> bool:
         return any(id(p) in self._ids for group in optimizer.param_groups for p in group["params"])
@@ -246,6 +257,52 @@ def engine_step(optimizer: torch.optim.Optimizer) -> Callable[[], None]:
     return torch.compiler.disable(step)  # type: ignore[no-any-return, no-untyped-call]
 
 
+_Divide = Callable[[list[torch.Tensor]], list[list[torch.Tensor]]]
+
+
+def steps_parts_alike(make: Callable[[list[dict[str, Any]]], torch.optim.Optimizer], groups: Iterable[dict[str, Any]], *divides: _Divide) -> list[bool]:
+    """Whether optimisers that have parts of parameters step these as one that has all, on trial; True where that one cannot be tried.
+
+    groups: their options. Those that differ only in floats count as one. divides: each divides two tensors into the lists of
+    parts that its optimisers have.
+    """
+    numbers = torch.Generator().manual_seed(0)
+    kind: dict[str, Any] = {"generator": numbers, "dtype": torch.float32, "device": "cpu"}
+    given = [torch.randn(shape, **kind) for shape in ((130, 129), (2, 5))]  # some optimisers take small matrices for vectors
+    noise = [[torch.randn(p.shape, **kind) * 4.0 ** (i * k) for i, p in enumerate(given)] for k in range(3)]
+
+    def stepped(options: dict[str, Any], divide: _Divide) -> list[torch.Tensor]:
+        parameters = [p.clone() for p in given]
+        optimizers = [make([{**copy.deepcopy(options), "params": parts}]) for parts in divide(parameters)]
+        for of_step in noise:
+            # At right angles to the parameters, which some optimisers look at.
+            gradients = [g - p * (g * p).sum() / p.square().sum() for g, p in zip(of_step, parameters)]
+            for optimizer, of_parts in zip(optimizers, divide(gradients)):
+                for p, gradient in zip(optimizer.param_groups[0]["params"], of_parts):
+                    p.grad = gradient
+                optimizer.step()
+        return parameters
+
+    alike = [True] * len(divides)
+    with torch.random.fork_rng(devices=[]):
+        for options in {repr([(k, v) for k, v in group.items() if not isinstance(v, float)]): group for group in groups}.values():
+            try:
+                whole = stepped(options, lambda tensors: [tensors])
+            except Exception:  # noqa: BLE001, S112: it needs a closure, say, or a GPU
+                continue
+            for i, divide in enumerate(divides):
+                try:
+                    alike[i] &= all(torch.allclose(*pair, rtol=1e-4, atol=1e-6) for pair in zip(whole, stepped(options, divide)))
+                except Exception:  # noqa: BLE001: it needs matrices
+                    alike[i] = False
+    return alike
+
+
+def one_by_one(tensors: list[torch.Tensor]) -> list[list[torch.Tensor]]:
+    """For steps_parts_alike(): each parameter has an optimiser of its own."""
+    return [[tensor] for tensor in tensors]
+
+
 def warn_of_unknown(wrapper: str, optimizer: torch.optim.Optimizer) -> None:
     """Warns what an optimiser that is not PyTorch's must keep to."""
     if not type(optimizer).__module__.startswith("torch."):
@@ -285,6 +342,12 @@ class OverlappedOptimizer(torch.optim.Optimizer):
             if inner is not None:
                 names = f"{type(optimizer).__name__} around {type(inner).__name__}"
                 raise InputError(f"OverlappedOptimizer: {names} cannot step each part that arrives by itself; expected the inner one or another strategy")
+            options = [{name: value for name, value in group.items() if name != "params"} for group in optimizer.param_groups]
+            if not all(steps_parts_alike(lambda groups: type(optimizer)(groups, **optimizer.defaults), options, one_by_one)):
+                raise InputError(
+                    f"OverlappedOptimizer: {type(optimizer).__name__} looks at all parameters at once; expected one that takes each by itself, or"
+                    " another strategy"
+                )
             warn_of_unknown("OverlappedOptimizer", optimizer)
         self.optimizer = optimizer
         self._arrivals: Arrivals = model._arrivals
@@ -295,6 +358,7 @@ class OverlappedOptimizer(torch.optim.Optimizer):
         self.defaults = optimizer.defaults
         super().__setstate__({})  # makes what every Optimizer has besides its parameters
         self.is_stepped = False  # since the engine's last step
+        self.stepped_at = -1
         self._arrivals.optimizers.add(self)
         # Never removed: PyTorch's hooks must not change while it calls them, when this object may well be collected.
         drain = weakly(self.drain)
@@ -313,6 +377,7 @@ class OverlappedOptimizer(torch.optim.Optimizer):
             raise InputError("OverlappedOptimizer: a parameter group was added later; expected all groups at construction")
         self._native.step()
         self.is_stepped = True
+        self.stepped_at = self._arrivals.forwards
         return loss
 
     def zero_grad(self, set_to_none: bool = True) -> None:

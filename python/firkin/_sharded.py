@@ -10,12 +10,11 @@ from typing import Any, NamedTuple
 from firkin import _ddp
 from firkin._core import InputError
 from firkin._native import load_engine
-from firkin._ordered import engine_step, warn_of_unknown, weakly
+from firkin._ordered import engine_step, one_by_one, steps_parts_alike, warn_of_unknown, weakly
 from firkin._torch import dist, torch
 
 # The one state tensor that may have a parameter's shape without having a value per element.
 _COUNTED = "step"
-_BY_PARAMETER = tuple(getattr(torch.optim, name) for name in ("Adafactor", "Muon") if hasattr(torch.optim, name))
 _MASTER = "master"  # the key of master weights in a whole state
 
 
@@ -94,7 +93,7 @@ class ShardedOptimizer(torch.optim.Optimizer):
     whole_parameters: False divides every bucket evenly, and the optimiser gets 1-d views, which suits optimisers that
     work element by element: SGD, Adam(W), RMSprop, Adagrad. True gives every parameter to one rank, in its shape, which
     suits all others, such as LAMB. Ranks' shares are then as even as whole parameters allow, and large buckets travel
-    in one piece. None: True for PyTorch's Adafactor and Muon, False for all others.
+    in one piece. None: whichever suits, by a trial on small parameters.
 
     params: the parameters or groups to step, as optimizer_class takes them. Frozen ones are stepped once they are
     thawed. None: all trained parameters; parameters that are trained later join the first group, behind the others.
@@ -130,24 +129,26 @@ class ShardedOptimizer(torch.optim.Optimizer):
         whole_parameters: bool | None = None,
         **options: Any,
     ) -> None:
-        if whole_parameters is None:
-            whole_parameters = isinstance(optimizer_class, type) and issubclass(optimizer_class, _BY_PARAMETER)
         self._model = model
         self._engine = model._arrivals.engine
         self._takes_new = params is None
         self._stand_ins: list[_Part] = []  # parts whose parameters have one
         self._left_out = 0  # a hash of the parameters that each step has left out
         self._make = lambda groups: optimizer_class(groups, **options)
+        params = None if params is None else list(params)
+        tried = [_options(group) for group in params or () if isinstance(group, dict)] or [{}]
+        takes_halves, takes_one = steps_parts_alike(self._make, tried, _halves, one_by_one)
+        takes_whole = not takes_halves if whole_parameters is None else whole_parameters
 
         def make(runs: list[tuple[str, torch.Tensor]]) -> Any:
             named = dict(model._parameters_then)
             self._parts = self._parts_of([(named[name], run) for name, run in runs])
             self._groups = self._as_groups([part.parameter for part in self._parts] if params is None else params)
             self.optimizer = self._make(self._over_runs(self._groups))
-            _check_fits(self.optimizer, whole_parameters)
+            _check_fits(self.optimizer, takes_one, takes_halves or takes_whole)
             return self.optimizer, engine_step(self.optimizer), weakly(self._divide)
 
-        self._native = load_engine().EngineShardedOptimizer(self._engine, make, master_weights, whole_parameters)
+        self._native = load_engine().EngineShardedOptimizer(self._engine, make, master_weights, takes_whole)
         inner = self.optimizer
         self.defaults = inner.defaults
         super().__setstate__({})  # makes what every Optimizer has besides its groups and states
@@ -395,11 +396,15 @@ def _part(parameter: torch.Tensor, run: torch.Tensor, begin: int) -> _Part:
     return _Part(parameter, run, begin, whole, _Divided(parameter))
 
 
-def _check_fits(optimizer: torch.optim.Optimizer, whole_parameters: bool) -> None:
+def _halves(tensors: list[torch.Tensor]) -> list[list[torch.Tensor]]:
+    return [list(parts) for parts in zip(*(tensor.flatten().tensor_split(2) for tensor in tensors))]
+
+
+def _check_fits(optimizer: torch.optim.Optimizer, takes_one: bool, takes_its_part: bool) -> None:
     name = type(optimizer).__name__
-    if isinstance(optimizer, torch.optim.LBFGS):
+    if isinstance(optimizer, torch.optim.LBFGS) or not takes_one:
         raise InputError(f"ShardedOptimizer: {name} looks at all parameters at once; expected an optimiser that looks at one at most")
-    if isinstance(optimizer, _BY_PARAMETER) and not whole_parameters:
+    if not takes_its_part:
         raise InputError(f"ShardedOptimizer: {name} looks at whole parameters; expected whole_parameters=True")
     warn_of_unknown("ShardedOptimizer", optimizer)
 

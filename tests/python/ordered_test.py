@@ -45,6 +45,12 @@ class Products(torch.optim.Optimizer):
                 p.sub_((rows @ rows.T @ rows + rows).view_as(p), alpha=group["lr"])
 
 
+class Clipping(torch.optim.SGD):
+    def step(self, closure=None):
+        nn.utils.clip_grad_norm_([p for group in self.param_groups for p in group["params"]], 1.0)
+        super().step()
+
+
 class Ordered(TestCase):
     @on_ranks(2)
     def test_the_optimizer_steps_without_the_modes_of_the_forward_in_which_it_does(self):
@@ -260,6 +266,10 @@ class Ordered(TestCase):
             module.layers[1].weight = nn.Parameter(module.layers[0].weight.data)
             over_a_slow_link(strategy, module)
 
+        def steps_plainly_behind(model, optimizer):
+            train(model, optimizer, range(1))
+            sgd(model.parameters()).step()
+
         def compiles_autograd():
             with compiled_autograd._enable(lambda graph: graph):
                 loss_of(of_a_group, 0).backward()
@@ -270,6 +280,9 @@ class Ordered(TestCase):
             "expected OverlappedOptimizer.step()": lambda: train(model, optimizer.optimizer, range(1)),
             "expected its state_dict()": lambda: copy.deepcopy(optimizer),
             "expected the default one": lambda: copy.deepcopy(of_a_group),
+            "SGD steps the same parameters after it": lambda: steps_plainly_behind(model, optimizer),
+            "OverlappedOptimizer: Clipping looks at all parameters at once": lambda: optimizer_of(over_a_slow_link("ordered"), Clipping),
+            "ShardedOptimizer: Clipping looks at all parameters at once": lambda: optimizer_of(over_a_slow_link("sharded"), Clipping),
             "layers.1.weight share memory": lambda: shares_memory("ordered"),
             "share memory, and the strategies ordered and sharded step each by itself": lambda: shares_memory("sharded"),
         }))  # fmt: skip

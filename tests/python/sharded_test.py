@@ -77,7 +77,7 @@ def resumes(rank, saved):
 def over_parameters(model, name):
     if name == "Muon":
         return optimizer_of(model, torch.optim.Muon, [p for p in model.module.parameters() if p.dim() == 2], lr=1e-3)
-    return optimizer_of(model, Lamb, lr=0.01, **({"whole_parameters": True} if model.strategy == "sharded" else {}))
+    return optimizer_of(model, Lamb, lr=0.01)
 
 
 def steps_whole_parameters(rank, name, tolerance=0, saved=None):
