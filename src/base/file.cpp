@@ -21,6 +21,8 @@
 namespace firkin {
 namespace {
 
+constexpr size_t kLongestStream = size_t{1} << 28;  // bytes of a pipe or a device, which may never end
+
 // Reads a file in pieces and calls `check`, which may throw, on each. `expected` ends messages.
 template <typename Check>
 std::string read_pieces(const std::filesystem::path& path, const std::string& expected, const Check& check) {
@@ -35,9 +37,22 @@ std::string read_pieces(const std::filesystem::path& path, const std::string& ex
   while (const size_t count = std::fread(chunk.data(), 1, chunk.size(), in.get())) {
     check(std::string_view(chunk.data(), count));
     content.append(chunk.data(), count);
+    if (content.size() > kLongestStream && !std::filesystem::is_regular_file(path, ignored))
+      fail("no regular file, and longer than 256 MiB");
   }
   if (std::ferror(in.get())) fail(std::strerror(errno));
   return content;
+}
+
+// Returns false, with the reason in errno, if not all of it can be written.
+bool write_all(int file, std::string_view content) {
+  while (!content.empty()) {
+    const ssize_t written = write(file, content.data(), content.size());
+    if (written < 0 && errno == EINTR) continue;
+    if (written < 0) return false;
+    content.remove_prefix(static_cast<size_t>(written));
+  }
+  return true;
 }
 
 }  // namespace
@@ -65,29 +80,23 @@ void write_file_atomically(const std::filesystem::path& path, std::string_view c
     std::filesystem::create_directories(path.parent_path(), error);
     if (error) throw RuntimeError(fmt::format("{}: cannot be created: {}", path.parent_path().string(), error.message()));
   }
-  // A temporary file beside its target. Not mkstemp(): it makes private files, and the usual mode needs the umask,
-  // which can be read only by setting it for all threads.
-  std::random_device random;
-  std::string name;
-  int file = -1;
-  do {
-    name = fmt::format("{}.{:08x}", path.string(), random());
-    file = open(name.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-  } while (file < 0 && errno == EEXIST);
+  // A temporary file beside its target, without a name until it is whole, so that a killed process leaves nothing behind;
+  // some file systems, such as NFS, need the name at once. Not mkstemp(): it makes private files.
+  const std::string name = fmt::format("{}.{:08x}", path.string(), std::random_device()());
+  const std::filesystem::path folder = path.has_parent_path() ? path.parent_path() : ".";
+  int file = open(folder.c_str(), O_TMPFILE | O_WRONLY | O_CLOEXEC, 0666);
+  const bool is_unnamed = file >= 0;
+  if (!is_unnamed) file = open(name.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
   const auto fail = [&] {
     const int reason = errno;
     if (file >= 0) close(file);
     unlink(name.c_str());
     throw RuntimeError(fmt::format("{}: cannot be written: {}", path.string(), std::strerror(reason)));
   };
-  if (file < 0) fail();
-  while (!content.empty()) {
-    const ssize_t written = write(file, content.data(), content.size());
-    if (written < 0 && errno == EINTR) continue;
-    if (written < 0) fail();
-    content.remove_prefix(static_cast<size_t>(written));
-  }
+  if (file < 0 || !write_all(file, content)) fail();
   if (fsync(file) != 0 && errno != EINVAL) fail();  // EINVAL: this file system cannot sync
+  const std::string open_file = fmt::format("/proc/self/fd/{}", file);
+  if (is_unnamed && linkat(AT_FDCWD, open_file.c_str(), AT_FDCWD, name.c_str(), AT_SYMLINK_FOLLOW) != 0) fail();
   if (close(std::exchange(file, -1)) != 0 || std::rename(name.c_str(), path.c_str()) != 0) fail();
 }
 
@@ -149,13 +158,10 @@ void check_output_folder(const fs::path& folder, const std::string& what) {
   std::string trial = (place / ".firkin-check-XXXXXX").string();
   const std::string block(4096, '\n');  // more than some file systems store in the inode
   const int file = mkostemp(trial.data(), O_CLOEXEC);
-  if (file >= 0) errno = ENOSPC;  // the reason if write() writes less than asked
-  const bool written = file >= 0 && write(file, block.data(), block.size()) == static_cast<ssize_t>(block.size());
+  if (file >= 0) unlink(trial.c_str());
+  const bool written = file >= 0 && write_all(file, block);
   const int reason = errno;
-  if (file >= 0) {
-    close(file);
-    unlink(trial.c_str());
-  }
+  if (file >= 0) close(file);
   if (!written) refuse(what, folder, fmt::format("{} cannot be written to: {}", place.string(), std::strerror(reason)));
 }
 

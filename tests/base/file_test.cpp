@@ -46,6 +46,15 @@ bool in_child(const std::function<bool()>& body) {
   return WIFEXITED(status) && WEXITSTATUS(status) == 0;
 }
 
+void limit_file_size() {
+  const rlimit small{.rlim_cur = 2048, .rlim_max = 2048};
+  setrlimit(RLIMIT_FSIZE, &small);
+}
+
+TEST(ReadFile, RefusesADeviceThatNeverEnds) {
+  EXPECT_EQ(error_of([] { read_file("/dev/zero"); }), "/dev/zero: cannot be read: no regular file, and longer than 256 MiB");
+}
+
 TEST(WriteFile, ReplacesTheFileAndMakesItsFolders) {
   const TemporaryFolder work;
   const fs::path file = work.path / "a" / "b" / "file";
@@ -79,6 +88,18 @@ TEST(WriteFile, LeavesTheOldFileWhenTheNewOneCannotBeWrittenWhole) {
   EXPECT_EQ(error, file.string() + ": cannot be written: File too large");
   EXPECT_EQ(read_file(file), "old");
   EXPECT_THAT(paths_in(work.path), ElementsAre("file"));
+}
+
+// A signal that comes in the middle of writing.
+TEST(WriteFile, LeavesNothingWhenItsProcessIsKilled) {
+  const TemporaryFolder work;
+  EXPECT_FALSE(in_child([&] {
+    limit_file_size();
+    std::signal(SIGXFSZ, [](int) { raise(SIGKILL); });
+    write_file_atomically(work.path / "file", std::string(4096, 'x'));
+    return true;
+  }));
+  EXPECT_THAT(paths_in(work.path), ElementsAre());
 }
 
 TEST(WriteFile, LeavesTheOldFileWhenTheDiskIsFull) {
@@ -152,6 +173,15 @@ TEST(CheckOutputFolder, RefusesAFileSystemThatIsReadOnlyOrFull) {
     mount_privately(work.path, "size=64k", /*read_only=*/false);
     work.write("large", std::string(1 << 17, 'x'));
     return error_of_checking(work.path).ends_with("cannot be written to: No space left on device");
+  }));
+}
+
+TEST(CheckOutputFolder, NamesALimitOnTheSizeOfFiles) {
+  const TemporaryFolder work;
+  EXPECT_TRUE(in_child([&] {
+    limit_file_size();
+    std::signal(SIGXFSZ, SIG_IGN);
+    return error_of_checking(work.path).ends_with("cannot be written to: File too large");
   }));
 }
 
