@@ -121,8 +121,8 @@ void CsvTable::fail(size_t row, const std::string& message) const {
   fail_at(file_, rows_[row].line, message);
 }
 
-void CsvTable::fail_at_end(const std::string& message) const {
-  fail_at(file_, last_line_, message);
+void CsvTable::fail_in_header(const std::string& message) const {
+  fail_at(file_, header_line_, message);
 }
 
 CsvTable parse_csv(std::string_view text, const std::string& file, const CsvColumns& columns) {
@@ -130,9 +130,9 @@ CsvTable parse_csv(std::string_view text, const std::string& file, const CsvColu
   if (text.starts_with(kByteOrderMark)) text.remove_prefix(kByteOrderMark.size());
   CsvTable table;
   table.file_ = file;
-  bool header_seen = false;
+  int64_t number = 0;
   while (!text.empty()) {
-    const int64_t number = ++table.last_line_;
+    ++number;
     const size_t end = std::min(text.find('\n'), text.size());
     std::string_view line = text.substr(0, end);
     text.remove_prefix(std::min(end + 1, text.size()));
@@ -143,10 +143,10 @@ CsvTable parse_csv(std::string_view text, const std::string& file, const CsvColu
     if (line.ends_with('\r')) line.remove_suffix(1);
     if (trimmed(line).empty() || line.front() == '#') continue;
     std::vector<std::string> fields = split(line, file, number);
-    if (!header_seen) {
+    if (table.header_line_ == 0) {
       check_header(fields, columns, file, number);
       table.header_ = std::move(fields);
-      header_seen = true;
+      table.header_line_ = number;
       continue;
     }
     if (fields.size() != table.header_.size()) {
@@ -154,8 +154,8 @@ CsvTable parse_csv(std::string_view text, const std::string& file, const CsvColu
     }
     table.rows_.push_back({number, std::move(fields)});
   }
-  if (!header_seen)
-    fail_at(file, std::max<int64_t>(table.last_line_, 1), fmt::format("no header; expected {}", fmt::join(columns.required, ",")));
+  if (table.header_line_ == 0)
+    fail_at(file, std::max<int64_t>(number, 1), fmt::format("no header; expected {}", fmt::join(columns.required, ",")));
   return table;
 }
 

@@ -122,15 +122,15 @@ Source find_columns(const CsvTable& table, const ImportOptions& options) {
       source.gpus_per_rank = column;
     }
   }
-  if (source.bytes.empty()) table.fail_at_end(fmt::format("no column of sizes; expected {}", kExpectedColumns));
-  if (source.time.empty()) table.fail_at_end(fmt::format("no column of times; expected {}", kExpectedColumns));
-  if (!as_good.empty()) table.fail_at_end(fmt::format("columns of times '{}' and '{}'; expected one", as_good, source.time));
-  if (!ranks_again.empty()) table.fail_at_end(fmt::format("columns of ranks '{}' and '{}'; expected one", source.ranks, ranks_again));
+  if (source.bytes.empty()) table.fail_in_header(fmt::format("no column of sizes; expected {}", kExpectedColumns));
+  if (source.time.empty()) table.fail_in_header(fmt::format("no column of times; expected {}", kExpectedColumns));
+  if (!as_good.empty()) table.fail_in_header(fmt::format("columns of times '{}' and '{}'; expected one", as_good, source.time));
+  if (!ranks_again.empty()) table.fail_in_header(fmt::format("columns of ranks '{}' and '{}'; expected one", source.ranks, ranks_again));
   const bool of_course = source.time == "average_time";  // CMSC 828G's: in seconds, which its name does not say
   const Unit* named = find_unit(kTimeUnits, parts_of(source.time));
   const Unit* given = find_unit(kTimeUnits, {options.unit});
   if (!named && !given && !of_course) {
-    table.fail_at_end(fmt::format("column '{}' does not name its unit; expected --unit s, ms or us", source.time));
+    table.fail_in_header(fmt::format("column '{}' does not name its unit; expected --unit s, ms or us", source.time));
   }
   source.time_unit = named ? named->value : given ? given->value : 1;
   return source;

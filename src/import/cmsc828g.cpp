@@ -64,7 +64,7 @@ void check_sizes(const CsvTable& table, const std::string& model, const std::vec
     }
   }
   for (const auto& [name, parameters] : expected) {
-    if (!rows.contains(name)) table.fail_at_end(fmt::format("no '{}'; expected it, with {} parameters", name, parameters));
+    if (!rows.contains(name)) table.fail_in_header(fmt::format("no '{}'; expected it, with {} parameters", name, parameters));
   }
 }
 
@@ -77,7 +77,7 @@ std::map<std::string, double> checked_times(const CsvTable& table, const std::st
   const auto take = [&](const std::string& layer) {
     const std::string name = layer + " grad";
     const auto found = rows.find(name);
-    if (found == rows.end()) table.fail_at_end(fmt::format("no '{}'; expected its gradient's time", name));
+    if (found == rows.end()) table.fail_in_header(fmt::format("no '{}'; expected its gradient's time", name));
     times[name] = table.number(found->second, "mean");
     if (const char* expected = expected_of_measured(times[name])) {
       table.fail(found->second, fmt::format("mean is {}; expected {}", times[name], expected));
@@ -137,7 +137,7 @@ const NamedModel& model_of(const CsvTable& sizes) {
     if (model.config.num_layers == blocks) return model;
     names.push_back(fmt::format("{} ({} blocks)", model.name, model.config.num_layers));
   }
-  sizes.fail_at_end(fmt::format("{} blocks; expected those of {}", blocks, fmt::join(names, ", ")));
+  sizes.fail_in_header(fmt::format("{} blocks; expected those of {}", blocks, fmt::join(names, ", ")));
 }
 
 }  // namespace

@@ -43,7 +43,7 @@ void check_tensor(const TensorProfile& profile, size_t i, int64_t total_before, 
 }
 
 TensorProfile from_table(const CsvTable& table) {
-  if (table.rows() == 0) table.fail_at_end("no tensors; expected lines of name,bytes,ready_s");
+  if (table.rows() == 0) table.fail_in_header("no tensors; expected lines of name,bytes,ready_s");
   TensorProfile profile;
   const bool needed = table.has(kTensorNeeded), update = table.has(kTensorUpdate);
   std::unordered_set<std::string> seen;
@@ -78,7 +78,7 @@ std::string time_column(const CsvTable& table) {
   for (const char* name : {"median_s", "time_s", "mean_s", "min_s", "max_s"}) {
     if (table.has(name)) return name;
   }
-  table.fail_at_end("no time column; expected median_s (or one of time_s, mean_s, min_s, max_s)");
+  table.fail_in_header("no time column; expected median_s (or one of time_s, mean_s, min_s, max_s)");
 }
 
 double positive(const CsvTable& table, size_t row, const std::string& column) {
@@ -101,7 +101,7 @@ int64_t at_least_one(const CsvTable& table, size_t row, const std::string& colum
 
 AllReduceTable from_csv(const CsvTable& table) {
   const std::string time = time_column(table);
-  if (table.rows() == 0) table.fail_at_end("no measurements; expected lines of bytes,world_size," + time);
+  if (table.rows() == 0) table.fail_in_header("no measurements; expected lines of bytes,world_size," + time);
   AllReduceTable rows;
   for (size_t i = 0; i < table.rows(); ++i) {
     const auto read_if_known = [&](auto& member, const char* column, auto read) {

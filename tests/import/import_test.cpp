@@ -194,10 +194,10 @@ std::string csv_error(const std::string& text, const ImportOptions& options = {}
 }
 
 TEST(AllReduceCsv, IsRefusedWithTheLineAndWhatWasExpected) {
-  EXPECT_EQ(csv_error("bytes,time\n8,1\n"), "t.csv:2: column 'time' does not name its unit; expected --unit s, ms or us");
+  EXPECT_EQ(csv_error("bytes,time\n8,1\n"), "t.csv:1: column 'time' does not name its unit; expected --unit s, ms or us");
   EXPECT_EQ(csv_error("bytes,time_us\n8,1\n"), "t.csv:2: the number of ranks is not stated; expected --world, at least 2");
-  EXPECT_EQ(csv_error("bytes,speed,ranks\n8,1,2\n"), "t.csv:2: no column of times; expected columns such as bytes, time_us and ranks");
-  EXPECT_EQ(csv_error("elements,time_us\n8,1\n"), "t.csv:2: no column of sizes; expected columns such as bytes, time_us and ranks");
+  EXPECT_EQ(csv_error("bytes,speed,ranks\n8,1,2\n"), "t.csv:1: no column of times; expected columns such as bytes, time_us and ranks");
+  EXPECT_EQ(csv_error("elements,time_us\n8,1\n"), "t.csv:1: no column of sizes; expected columns such as bytes, time_us and ranks");
   EXPECT_EQ(csv_error("backend,bytes,time_us,ranks\nnccl,8,1,2\ngloo,8,1,2\n"),
             "t.csv:3: backend 'gloo' after 'nccl'; expected one, as --where 'backend=nccl' chooses");
   EXPECT_EQ(csv_error("nodes,bytes,time_us\n1,8,1\n2,8,1\n", {.world_size = 8}),
@@ -206,13 +206,13 @@ TEST(AllReduceCsv, IsRefusedWithTheLineAndWhatWasExpected) {
   EXPECT_EQ(csv_error("collective,bytes,time_us,ranks\nReduceScatter,8,1,2\n"),
             "t.csv:2: only rows of ReduceScatter; expected all-reduce times");
   EXPECT_EQ(csv_error("bytes,nccl_time_us,rccl_time_us,ranks\n8,1,2,2\n"),
-            "t.csv:2: columns of times 'nccl_time_us' and 'rccl_time_us'; expected one");
-  EXPECT_EQ(csv_error("bytes,time (?s),ranks\n8,1,2\n"), "t.csv:2: column 'time (?s)' does not name its unit; expected --unit s, ms or us");
-  EXPECT_EQ(csv_error("bytes,time_us,ranks,n_gpus\n8,1,16,8\n"), "t.csv:2: columns of ranks 'ranks' and 'n_gpus'; expected one");
+            "t.csv:1: columns of times 'nccl_time_us' and 'rccl_time_us'; expected one");
+  EXPECT_EQ(csv_error("bytes,time (?s),ranks\n8,1,2\n"), "t.csv:1: column 'time (?s)' does not name its unit; expected --unit s, ms or us");
+  EXPECT_EQ(csv_error("bytes,time_us,ranks,n_gpus\n8,1,16,8\n"), "t.csv:1: columns of ranks 'ranks' and 'n_gpus'; expected one");
   EXPECT_EQ(csv_error("bytes,mean rate (GB/s),ranks\n8,1,2\n"),
-            "t.csv:2: no column of times; expected columns such as bytes, time_us and ranks");
+            "t.csv:1: no column of times; expected columns such as bytes, time_us and ranks");
   EXPECT_EQ(csv_error("bytes,total_time_us,ranks\n8,1,2\n"),
-            "t.csv:2: no column of times; expected columns such as bytes, time_us and ranks");
+            "t.csv:1: no column of times; expected columns such as bytes, time_us and ranks");
   EXPECT_THAT(csv_error("bytes,time_us,ranks\n8,1,2\n", {.where = {"config=x"}}), HasSubstr("--where config=x: expected COLUMN=VALUE"));
   EXPECT_THAT(csv_error("bytes,time_us,ranks\n8,1,2\n", {.where = {"ranks=3"}}), HasSubstr("t.csv:2: no measurements"));
   EXPECT_EQ(csv_error("bytes,time_us,ranks\n0,1,2\n"), "t.csv:2: bytes is 0; expected at least 1");
@@ -324,7 +324,7 @@ TEST(Cmsc828gProfile, RejectsMalformedTimes) {
             "t.csv:6: mean is -1; expected seconds, more than 0");
   EXPECT_THAT(profile_error(sizes_text(), replaced(times_text(), "block_1 grad,9,9,1", "block_1 grad,9,9,nan")), HasSubstr("t.csv:6: "));
   EXPECT_EQ(profile_error(sizes_text(), replaced(times_text(), "ln_f grad", "ln_g grad")),
-            "t.csv:18: no 'ln_f grad'; expected its gradient's time");
+            "t.csv:1: no 'ln_f grad'; expected its gradient's time");
   EXPECT_EQ(profile_error(sizes_text(), times_text() + "block_12 grad,1,1,1,1,1\n"), "t.csv:19: 'block_12 grad' is not part of gpt2");
 }
 
@@ -332,7 +332,7 @@ TEST(Cmsc828gProfile, FindsTheModelByItsBlocks) {
   EXPECT_EQ(parse().model, "gpt2");
   EXPECT_EQ(
       profile_error(replaced(sizes_text(), "5,Block 3,7087872\n", ""), times_text()),
-      "s.csv:16: 11 blocks; expected those of gpt2 (12 blocks), gpt2-medium (24 blocks), gpt2-large (36 blocks), gpt2-xl (48 blocks)");
+      "s.csv:1: 11 blocks; expected those of gpt2 (12 blocks), gpt2-medium (24 blocks), gpt2-large (36 blocks), gpt2-xl (48 blocks)");
 }
 
 }  // namespace

@@ -144,7 +144,7 @@ TEST(AllReduceCsv, IsReadBackExactlyAsItWasWritten) {
 
 TEST(AllReduceCsv, RejectsMalformedLinesByFileAndLine) {
   EXPECT_EQ(allreduce_error("bytes,world_size\n8,2\n"),
-            "a.csv:2: no time column; expected median_s (or one of time_s, mean_s, min_s, max_s)");
+            "a.csv:1: no time column; expected median_s (or one of time_s, mean_s, min_s, max_s)");
   EXPECT_EQ(allreduce_error("bytes,world_size,median_s\n"), "a.csv:1: no measurements; expected lines of bytes,world_size,median_s");
   EXPECT_EQ(allreduce_error("bytes,world_size,median_s\n0,2,1\n"), "a.csv:2: bytes is 0; expected at least 1");
   EXPECT_EQ(allreduce_error("bytes,world_size,median_s\n8,0,1\n"), "a.csv:2: world_size is 0; expected at least 1");

@@ -45,8 +45,8 @@ class CsvTable {
   // Throws InputError: "FILE:LINE: message", with the line that `row` came from.
   [[noreturn]] void fail(size_t row, const std::string& message) const;
 
-  // Throws InputError about the file as a whole: "FILE:LINE: message", with the last line read.
-  [[noreturn]] void fail_at_end(const std::string& message) const;
+  // Throws InputError about the columns or the file as a whole: "FILE:LINE: message", with the line of the header.
+  [[noreturn]] void fail_in_header(const std::string& message) const;
 
  private:
   friend CsvTable parse_csv(std::string_view text, const std::string& file, const CsvColumns& columns);
@@ -59,7 +59,7 @@ class CsvTable {
   size_t column_index(std::string_view column) const;
 
   std::string file_;
-  int64_t last_line_ = 0;
+  int64_t header_line_ = 0;
   std::vector<std::string> header_;
   std::vector<Row> rows_;
 };
