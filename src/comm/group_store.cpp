@@ -24,6 +24,7 @@ namespace {
 constexpr const char* kGenerations = "generations";
 constexpr const char* kRoster = "roster";
 constexpr const char* kSuperseded = "superseded";
+constexpr const char* kSize = "size";
 constexpr std::chrono::milliseconds kLongestPause{100};  // between two questions
 constexpr const char* kSomeoneFailed = "failed/any";
 constexpr const char* kCause = "failed/cause";
@@ -112,11 +113,13 @@ class Gatherer {
     const int64_t number = all_->add(kGenerations, 1);
     if (number > 1) overtake(*part(number - 1));
     const Store group = part(number);
+    group->set(kSize, std::to_string(arrival_.size));
     arrive(*group);
     std::vector<std::string> keys;
     for (int rank = 0; rank < arrival_.size; ++rank) keys.push_back(key_of("arrival", rank));
     while (!group->check(keys)) {
-      if (is_late() || someone_failed(*group)) return {.store = group};
+      const bool is_contradicted = has_double(*part(number + 1), *group) || group->check({kContradiction});
+      if (is_contradicted || is_late() || someone_failed(*group)) return {.store = group};
       pause(group);
     }
     const Roster roster = make_roster(group->multiGet(keys));
@@ -143,6 +146,7 @@ class Gatherer {
     for (;; pause(joined > over ? part(joined) : nullptr)) {
       const int64_t number = all_->add(kGenerations, 0);
       const Store group = part(number);
+      if (number > over && joined == number && has_double(*group, *group)) return {.store = group};
       if (number > over && group->check({kRoster})) {
         const Roster roster = read_roster(*group);
         if (token_of_this_rank(roster) == token_) return {.complete = true, .store = group, .why_not_nccl = roster.why_not_nccl};
@@ -151,12 +155,31 @@ class Gatherer {
       } else if (number > over && someone_failed(*group)) {
         if (joined == number) return {.store = group};
         over = number;  // it failed before this rank came: an earlier attempt
-      } else if (number > over && joined != number) {
-        arrive(*group);
+      } else if (number > over && joined != number && group->check({kSize})) {
+        const std::string size = group->get_to_str(kSize);
+        if (size == std::to_string(arrival_.size)) {
+          arrive(*group);
+        } else {  // an error if rank 0 is alive: it looks for this
+          contradict(*group, fmt::format("rank 0 was started as one of {}; expected one number of ranks for all", size));
+        }
         joined = number;
       }
       if (is_late()) return {.store = joined > over ? part(joined) : nullptr};
     }
+  }
+
+  // Tells all ranks why this one can be of no group with them.
+  void contradict(c10d::Store& group, const std::string& why) {
+    group.set(kContradiction, fmt::format("rank {} of {} on {}: {}", arrival_.rank, arrival_.size, host_name(), why));
+  }
+
+  // Whether another process has arrived in `group` as this rank. Both are alive, since this one asks.
+  bool has_double(c10d::Store& group, c10d::Store& own_group) {
+    const std::string arrival = value_of(group, key_of("arrival", arrival_.rank));
+    if (arrival.empty()) return false;
+    const auto [token, gpu, name, host] = nlohmann::json::parse(arrival).get<std::array<std::string, 4>>();
+    if (token != token_) contradict(own_group, fmt::format("another process on {} has this rank; expected one for each rank", host));
+    return token != token_;
   }
 
   void arrive(c10d::Store& group) {

@@ -102,10 +102,14 @@ class WaitReport {
 // Keys, below the store's own prefix; G is the number of a generation:
 //   firkin/generations     how many were opened
 //   firkin/waiting/R       rank R waits for a roster that it is in
+//   firkin/G/size          rank 0's number of ranks
 //   firkin/G/arrival/R     its token, and what has to be known of it
 //   firkin/G/roster
 //   firkin/G/superseded    a rank of the roster was started again before all had connected
+//   firkin/G/contradiction  why a rank can be of no group with the others, such as another number of ranks
 //   firkin/G/...           the group's own keys
+
+inline constexpr const char* kContradiction = "contradiction";
 
 // A number that tells the lives of a rank apart.
 uint64_t this_process();

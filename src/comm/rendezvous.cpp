@@ -109,9 +109,12 @@ std::string find_reason(const std::optional<Survey>& survey) {
 }
 
 // Names the ranks that have not arrived, or have arrived and not connected, by the marks in the group's store.
-// backend_text: Gloo's error, if any.
+// backend_text: Gloo's error, if any. Throws InputError if ranks contradict each other.
 [[noreturn]] void fail_to_form(const Meeting& meeting, BoundedStore& store, const std::string& backend_text) {
   const auto survey = survey_ranks(store, {.rank = meeting.rank, .size = meeting.size, .where = "the rendezvous", .window = kSurveyWindow});
+  const auto contradiction =
+      store.ask(kStoreGrace, [](c10d::Store& asked) { return asked.check({kContradiction}) ? asked.get_to_str(kContradiction) : ""; });
+  if (contradiction && !contradiction->empty()) throw InputError(cannot_meet(meeting, *contradiction));
   std::string reason = find_reason(survey);
   if (!backend_text.empty()) reason += fmt::format(" [Gloo: {}]", shorten_backend_text(backend_text));
   fail_to_form(meeting, reason);
@@ -284,6 +287,11 @@ StoreHost store_host(int rank) {
   return rank == 0 ? StoreHost::kThisRank : StoreHost::kRank0;
 }
 
+const char* whose_store(StoreHost host) {
+  if (host == StoreHost::kThisRank) return "this host to answer at that address";
+  return host == StoreHost::kRank0 ? "rank 0" : "the launcher's store";
+}
+
 }  // namespace
 
 ProcessGroup connect(const RankInfo& info, const GroupOptions& options) {
@@ -302,7 +310,7 @@ ProcessGroup connect(const RankInfo& info, const GroupOptions& options) {
     const auto open_store = [address = info.master_address, store_options]() -> Store {
       return c10::make_intrusive<c10d::TCPStore>(address, store_options);
     };
-    const Store store = meet(meeting, open_store, meeting.store_host == StoreHost::kRank0 ? "rank 0" : "the launcher's store");
+    const Store store = meet(meeting, open_store, whose_store(meeting.store_host));
     try {
       return form_group(meeting, store);
     } catch (const StoreError&) {

@@ -190,6 +190,39 @@ TEST_F(Rendezvous, WithoutRank0SaysWhoElseIsNotThere) {
   });
 }
 
+TEST_F(Rendezvous, RanksThatContradictEachOtherSaySoOnEveryRank) {
+  struct Start {
+    int rank, size;
+  };
+  const std::vector<std::pair<std::vector<Start>, std::string>> cases = {
+      {{{0, 2}, {1, 3}}, ": rank 0 was started as one of 2; expected one number of ranks for all"},
+      {{{0, 3}, {1, 2}, {2, 3}}, ": rank 0 was started as one of 3; expected one number of ranks for all"},
+      {{{0, 3}, {1, 3}, {1, 3}}, ": another process on " + host_name() + " has this rank; expected one for each rank"},
+  };
+  for (const auto& [starts, why] : cases) {
+    auto store = c10::make_intrusive<c10d::HashStore>();
+    run_threads(static_cast<int>(starts.size()), [&](int i) {
+      const auto [rank, size] = starts[static_cast<size_t>(i)];
+      const std::string message = message_of<InputError>([&] { make_process_group(store, rank, size, {.timeout = 60s}); });
+      EXPECT_THAT(message, AllOf(StartsWith(fmt::format("rank {} cannot meet the others: rank 1 of ", rank)), HasSubstr(why)));
+    });
+  }
+}
+
+TEST_F(Rendezvous, OneOfTwoRanks0SaysThatThereIsAnother) {
+  auto store = c10::make_intrusive<c10d::HashStore>();
+  std::atomic<int> refused = 0;
+  run_threads(2, [&](int) {
+    try {
+      make_process_group(store, 0, 2, {.timeout = kForOthers});
+    } catch (const InputError&) {
+      ++refused;
+    } catch (const RuntimeError&) {
+    }
+  });
+  EXPECT_EQ(refused, 1);
+}
+
 TEST_F(Rendezvous, HasATimeoutOfItsOwnWhichIsNeverLongerThanTheCollectives) {
   auto store = c10::make_intrusive<c10d::HashStore>();
   const auto failure = [&](const GroupOptions& options) { return failure_of([&] { make_process_group(store, 0, 2, options); }); };
