@@ -55,6 +55,11 @@ c10::intrusive_ptr<c10d::TCPStore> host_store() {
   if (listener < 0 || bind(listener, reinterpret_cast<sockaddr*>(&address), sizeof address) != 0 || listen(listener, SOMAXCONN) != 0) {
     fail("cannot listen on loopback");
   }
+  // Where loopback is down, LibTorch would try to connect until its timeout.
+  const int trial = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+  address.sin_port = htons(1);
+  if (connect(trial, reinterpret_cast<sockaddr*>(&address), sizeof address) != 0) fail("cannot connect to loopback");
+  close(trial);
   c10d::TCPStoreOptions options;
   options.port = 0;
   options.isServer = true;
