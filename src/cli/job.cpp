@@ -5,6 +5,7 @@
 
 #include <random>
 
+#include "comm/across_ranks.h"
 #include "comm/backends.h"
 #include "firkin/base/machine.h"
 #include "firkin/comm/device.h"
@@ -71,6 +72,11 @@ int run_on_ranks(RunFlags& run, const std::function<void(const ProcessGroup&)>& 
 }
 
 Results begin_run(const std::string& command, const CommonFlags& common, const ProcessGroup& group) {
+  std::optional<std::string> problem;
+  if (const std::string first = text_of_rank(group, command, 0); first != command) {
+    problem = fmt::format("rank {} runs {}, but rank 0 {}; expected one command", group.rank, command, first);
+  }
+  if (const auto found = first_problem(group, problem)) throw InputError(found->text);
   Results results;
   results.run = start_run(command, common);
   add_ranks(group, results.run.environment);
