@@ -68,7 +68,7 @@ void expect_both_work(const ProcessGroup& first, const ProcessGroup& second) {
   }
 }
 
-constexpr std::chrono::milliseconds kForOthers{2000};  // long enough for another thread to come, on a busy machine too
+constexpr std::chrono::milliseconds kForOthers{1000};  // long enough for another thread to come, on a busy machine too
 
 using Rendezvous = LauncherEnvironment;
 
@@ -186,7 +186,7 @@ TEST_F(Rendezvous, WithoutRank0SaysWhoElseIsNotThere) {
   run_threads(2, [&](int i) {
     const int rank = i + 1;
     EXPECT_EQ(failure_of([&] { make_process_group(store, rank, 4, {.timeout = kForOthers}); }),
-              "rank " + std::to_string(rank) + " cannot form a group of 4 within 2 s: ranks 0, 3 have not arrived");
+              "rank " + std::to_string(rank) + " cannot form a group of 4 within 1 s: ranks 0, 3 have not arrived");
   });
 }
 
@@ -234,7 +234,7 @@ TEST_F(Rendezvous, NamesTheRankThatHasNotArrivedOnEveryOther) {
   auto store = c10::make_intrusive<c10d::HashStore>();
   run_threads(2, [&](int rank) {
     const auto timeout = rank == 0 ? kForOthers : 60000ms;  // rank 1 hears of rank 0's end
-    const std::string limit = rank == 0 ? "2 s" : "60 s";
+    const std::string limit = rank == 0 ? "1 s" : "60 s";
     EXPECT_EQ(failure_of([&] { make_process_group(store, rank, 3, {.timeout = timeout}); }),
               "rank " + std::to_string(rank) + " cannot form a group of 3 within " + limit + ": rank 2 has not arrived");
   });
@@ -247,7 +247,7 @@ TEST_F(Rendezvous, SaysForWhomARankWaits) {
   const GroupOptions options{.device = c10::Device(c10::kCPU), .rendezvous_timeout = 60s, .report_after = 200ms};
   testing::internal::CaptureStderr();
   run_threads(3, [&](int rank) {
-    std::this_thread::sleep_for(std::array{1s, 0s, 3s}[static_cast<size_t>(rank)]);
+    std::this_thread::sleep_for(std::array{600ms, 0ms, 1500ms}[static_cast<size_t>(rank)]);
     expect_sum(connect(rank_at(rank, 3, port), options));
   });
   const std::string said = testing::internal::GetCapturedStderr();
@@ -260,14 +260,14 @@ TEST_F(Rendezvous, NamesTheMeetingPoint) {
   const LoopbackPort reserved;
   const int port = reserved.number();
   EXPECT_EQ(failure_of([&] { connect(rank_at(0, 3, port), {.timeout = kForOthers}); }),
-            "rank 0 cannot form a group of 3 at 127.0.0.1:" + std::to_string(port) + " within 2 s: ranks 1, 2 have not arrived");
+            "rank 0 cannot form a group of 3 at 127.0.0.1:" + std::to_string(port) + " within 1 s: ranks 1, 2 have not arrived");
 }
 
 TEST_F(Rendezvous, NamesTheRankThatArrivedButDidNotConnect) {
   auto store = c10::make_intrusive<c10d::HashStore>();
   std::thread rank_1([&] { gather_ranks(store, {.rank = 1, .size = 2}, in(60s)); });
   EXPECT_THAT(failure_of([&] { make_process_group(store, 0, 2, {.timeout = kForOthers}); }),
-              StartsWith("rank 0 cannot form a group of 2 within 2 s: rank 1 (" + host_name() + ") arrived but did not connect"));
+              StartsWith("rank 0 cannot form a group of 2 within 1 s: rank 1 (" + host_name() + ") arrived but did not connect"));
   rank_1.join();
 }
 

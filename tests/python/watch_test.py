@@ -23,7 +23,7 @@ from torch.utils.checkpoint import checkpoint
 
 EVERY, WARMUP = 10, 3
 STEPS = WARMUP + EVERY + 10  # rank 0 looks at the store every tenth step; the second window does not end
-SLOW_S = (0.05, 0.25, 1.0)  # a longer delay is tried where other programs of these cores hide the first
+SLOW_S = (0.02, 0.25, 1.0)  # a longer delay is tried where other programs of these cores hide the first
 PHASES = ("before forward", "forward", "loss and backward")
 
 

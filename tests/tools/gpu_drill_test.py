@@ -73,7 +73,7 @@ class Parts(Drilled):
 
     def test_a_command_ends_with_the_time_of_its_part_and_its_children_with_it(self):
         drill = self.drill()
-        drill.deadline = time.monotonic() + 5  # for a shell to start
+        drill.deadline = time.monotonic() + 2  # for a shell to start
         with self.assertRaisesRegex(parts.Failed, r"sleeper had not ended when the part's time was over: \d+") as failed:
             drill.run("sleeper", "bash", "-c", "sleep 600 & echo $!; wait")
         child = str(failed.exception).split()[-1]
