@@ -198,7 +198,7 @@ class TorchrunFull(Training):
         training = command("--out", self.out, "--steps", steps, "--strategy", strategy, "--checkpoint-every", 5, "--resume")
         return self.start(*agent, *words, *training, environment=environment)
 
-    STEPS = 400  # kills come in the tens
+    STEPS = 200  # kills come in the tens
 
     def test_ranks_that_are_killed_are_started_again_and_continue(self):
         whole = dict(self.train("--steps", self.STEPS, out=self.folder / "whole"))

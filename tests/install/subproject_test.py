@@ -53,7 +53,7 @@ class Subproject(InAFolder):
             "cmake_minimum_required(VERSION 3.25)\nproject(app VERSION 7.0 LANGUAGES CXX)\nset(CMAKE_CXX_STANDARD 20)\n"
             f"{commands}\nadd_executable(app app.cpp)\ntarget_link_libraries(app PRIVATE {library})\n"
         )
-        settings |= {"CMAKE_CXX_COMPILER": os.environ.get("CMAKE_CXX_COMPILER", "c++"), "CMAKE_UNITY_BUILD": "ON"}
+        settings |= {"CMAKE_CXX_COMPILER": os.environ.get("CMAKE_CXX_COMPILER", "c++"), "CMAKE_UNITY_BUILD": "ON", "CMAKE_UNITY_BUILD_BATCH_SIZE": "32"}
         words = ["-S", self.folder, "-B", self.build, "-G", "Ninja", *(f"-D{name}={value}" for name, value in settings.items())]
         return run(CMAKE, *words, deadline_s=BUILD_DEADLINE_S)
 

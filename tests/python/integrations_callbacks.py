@@ -30,6 +30,7 @@ from small_models import Transformer, next_bytes  # noqa: E402
 from torch.nn.functional import cross_entropy  # noqa: E402
 from torch.nn.parallel import DistributedDataParallel as DDP  # noqa: E402
 from torch.utils.data import DataLoader, TensorDataset  # noqa: E402
+from torchvision.models.resnet import BasicBlock  # noqa: E402
 from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainingArguments  # noqa: E402
 
 QUICK = {"time_budget_s": 1.0, "progress": False}
@@ -134,12 +135,12 @@ def images(tuned, make, wrap=DDP):
 
 
 PROGRAMS = {
-    "torchvision, ResNet-50": lambda tuned: images(tuned, lambda: torchvision.models.resnet50(num_classes=10)),
-    "torchvision, ResNet-18, synchronised statistics": lambda tuned: images(
-        tuned, lambda: torchvision.models.resnet18(num_classes=10, norm_layer=SyncedNorm)
+    "torchvision, ResNet-50": lambda tuned: images(tuned, lambda: torchvision.models.resnet50(num_classes=10, width_per_group=16)),
+    "torchvision, small ResNet, synchronised statistics": lambda tuned: images(
+        tuned, lambda: torchvision.models.ResNet(BasicBlock, [1] * 4, num_classes=10, norm_layer=SyncedNorm)
     ),
     "timm, torch.compile": lambda tuned: images(
-        tuned, lambda: timm.create_model("vit_tiny_patch16_224", img_size=32, patch_size=8, depth=2, num_classes=10),
+        tuned, lambda: timm.create_model("vit_tiny_patch16_224", img_size=32, patch_size=8, depth=1, num_classes=10),
         lambda model, **kwargs: torch.compile(DDP(model, **kwargs), backend="aot_eager"),
     ),
     "transformers": transformers,
