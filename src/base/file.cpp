@@ -108,8 +108,6 @@ void occupy_standard_descriptors() {
   if (descriptor >= 0) close(descriptor);
 }
 
-// ---- Folders of results.
-
 namespace {
 
 namespace fs = std::filesystem;

@@ -27,8 +27,6 @@ void finish(const CommonFlags& common, Results& results, const std::vector<Outpu
   if (wrong > 0) throw RuntimeError(fmt::format("{} elements are not the sum over the ranks; results.json counts them by size", wrong));
 }
 
-// ---- firkin bench allreduce: a(x) and g(x).
-
 void run_rank(const AllReduceFlags& flags, const std::vector<int64_t>& sizes, const ProcessGroup& group) {
   Results results = begin_run("bench-allreduce", flags.common, group);
   const std::vector<AllReduceSeries> series =
@@ -42,8 +40,6 @@ void run_rank(const AllReduceFlags& flags, const std::vector<int64_t>& sizes, co
   if (group.rank != 0) return;
   finish(flags.common, results, {{"allreduce.csv", allreduce_csv(results.allreduce)}}, series);
 }
-
-// ---- firkin bench collectives: all-reduces, and the collectives that replace them under the strategy sharded.
 
 std::vector<int64_t> sizes_of(const CollectivesFlags& flags) {
   const std::vector<int64_t> sizes = sizes_in(flags.sizes);
@@ -70,8 +66,6 @@ void run_rank(const CollectivesFlags& flags, const std::vector<int64_t>& sizes, 
   for (const AllReduceSeries& one : series) results.samples["seconds"].push_back(one.isolated_s);
   finish(flags.common, results, {}, series);
 }
-
-// ---- firkin bench chunks: a fixed amount of data in chunks of varying size.
 
 std::vector<ChunksPoint> measure(const ChunksFlags& flags, const std::vector<int64_t>& chunk_bytes, const ProcessGroup& group) {
   const int total = std::max(1, static_cast<int>(flags.sizes.seconds));  // progress counts seconds

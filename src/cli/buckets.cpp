@@ -94,8 +94,6 @@ int list_models(const BucketsFlags& flags) {
                           flags.model.dtype));
 }
 
-// ---- --memory
-
 // What training keeps on one rank: without sharding, and for each power of two of ranks with it.
 int show_memory(const BucketsFlags& flags) {
   const int64_t bytes = element_bytes(flags.model), elements = gradients_of(flags).total_bytes() / bytes;

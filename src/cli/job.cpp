@@ -18,8 +18,6 @@
 
 namespace firkin::cli {
 
-// ---- Ranks.
-
 namespace {
 
 // ranks: their real number.
@@ -82,8 +80,6 @@ Results begin_run(const std::string& command, const CommonFlags& common, const P
   add_ranks(group, results.run.environment);
   return results;
 }
-
-// ---- A model, and the job of the benchmarks.
 
 namespace {
 
@@ -200,8 +196,6 @@ Workload make_job(const JobFlags& flags, const ProcessGroup& group, uint64_t see
   workload.optimizer = std::make_shared<torch::optim::SGD>(model->parameters(), 0.01);
   return workload;
 }
-
-// ---- Strategies.
 
 std::vector<StepSetting> make_settings(const std::vector<std::string>& strategies, const std::vector<int64_t>& caps,
                                        const CapOptions& rule) {

@@ -19,8 +19,6 @@
 namespace firkin::cli {
 namespace {
 
-// ---- firkin bench step
-
 // What is trained: one row of the matrix.
 struct Configuration {
   JobFlags job;
@@ -154,8 +152,6 @@ void run_rank(const StepFlags& flags, const ProcessGroup& group) {
   finish_run(flags.common, results, {}, "\n" + answer_in_text(results));
 }
 
-// ---- firkin bench layers: forward and backward time of every layer, and when each gradient is ready.
-
 LayerProfile measure(const LayersFlags& flags, Workload& workload, const ProcessGroup& group) {
   Progress progress("stepping", flags.steps, group.rank == 0);
   LayerBenchOptions options{
@@ -182,8 +178,6 @@ void run_rank(const LayersFlags& flags, const ProcessGroup& group) {
   finish_run(flags.common, results, {{"tensors.csv", tensors_csv(profile.tensors)}});
 }
 
-// ---- firkin trace: what ran when in a few training steps, per strategy, as Chrome traces.
-
 // "trace-naive.json", "trace-bucketed-4MiB.json"
 std::string file_name(const StepSetting& setting) {
   const std::string_view strategy = setting.options.strategy.name;
@@ -209,8 +203,6 @@ void run_rank(const TraceFlags& flags, const std::vector<StepSetting>& settings,
   }
   if (group.rank == 0) finish_run(flags.common, results, files);
 }
-
-// ---- firkin tune: profile, measure the all-reduce, predict, verify.
 
 void run_rank(const TuneFlags& flags, TuneOptions options, const ProcessGroup& group) {
   const bool is_rank_0 = group.rank == 0;

@@ -121,8 +121,6 @@ Imported import_files(const std::vector<std::filesystem::path>& files, const Imp
   return imported;
 }
 
-// ---- Clusters whose all-reduce times others have published.
-
 namespace {
 
 struct Cluster {

@@ -45,8 +45,6 @@ std::vector<std::vector<double>> series_of(std::span<const SettingSteps> setting
   return step_s;
 }
 
-// ---- A profile from the times of watched steps.
-
 void add_bare_backward(const std::vector<double>& hooked_s, const std::vector<double>& bare_s, MeasuredProfile& profile) {
   const double hooked_to_bare = paired_ratio(hooked_s, bare_s).ratio;
   profile.hook_perturbation = hooked_to_bare - 1;

@@ -63,8 +63,6 @@ std::optional<double> predicted_step_s(const Tuning& tuning, const SettingSteps&
   return std::nullopt;
 }
 
-// ---- The phases.
-
 namespace {
 
 // The share of the time that may have passed when a phase ends.

@@ -253,8 +253,6 @@ PredictedOrdered predict_ordered(const TensorProfile& profile, const CommCosts& 
   return result;
 }
 
-// ---- The launch order from observed steps.
-
 namespace {
 
 void check_training(const ObservedTraining& training) {

@@ -25,8 +25,6 @@ namespace firkin {
 
 using nlohmann::json;
 
-// ---- Templates.
-
 const json& chart_templates() {
   static const json kTemplates = json::parse(firkin_charts_begin);
   return kTemplates;
@@ -68,8 +66,6 @@ void add_interval(json& row, const std::optional<Interval>& interval) {
 }
 
 namespace {
-
-// ---- All-reduces: time over size, per call when many are queued, the alpha-beta line; and the same data in chunks.
 
 constexpr const char* kIsolated = "one all-reduce, a(x)";
 constexpr const char* kGap = "queued back to back, g(x)";
@@ -156,8 +152,6 @@ std::optional<Chart> chunks_chart(const Results& results) {
   return chart;
 }
 
-// ---- Step time of every setting in every configuration.
-
 // Names that tell a run's configurations apart, without the model's name if all have the same.
 std::string short_name(const std::vector<StepConfiguration>& all, const ModelDescription& model) {
   const bool one_model = std::ranges::all_of(all, [&model](const auto& other) { return other.model.name == model.name; });
@@ -198,8 +192,6 @@ std::optional<Chart> step_matrix_chart(const Results& results) {
   if (!problems.empty()) chart.caption += fmt::format(" Not measured: {}.", fmt::join(problems, "; "));
   return chart;
 }
-
-// ---- When a step computed and when it communicated, setting by setting.
 
 std::optional<Chart> timeline_chart(const Results& results) {
   const std::vector<TraceRow>& rows = results.traces;

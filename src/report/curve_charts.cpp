@@ -14,8 +14,6 @@ namespace {
 
 using nlohmann::json;
 
-// ---- Step time over bucket size: predicted line, measured points, the other strategies as level lines, the best caps.
-
 struct CurveRange {
   double low = HUGE_VAL;
   double high = 0;

@@ -17,8 +17,6 @@ namespace {
 
 constexpr const char* kPageFile = "report.html";
 
-// ---- HTML from plain text.
-
 std::string with_replaced(std::string_view text, const std::map<char, std::string_view>& replacements) {
   std::string replaced;
   replaced.reserve(text.size());
@@ -91,8 +89,6 @@ std::string fill_page(std::string_view page, const std::map<std::string, std::st
     at = close + kClose.size();
   }
 }
-
-// ---- Parts of a page.
 
 std::string charts_html(const std::vector<Chart>& charts) {
   std::string html;

@@ -11,8 +11,6 @@
 
 namespace firkin {
 
-// ---- In words.
-
 namespace {
 
 std::string steps_heading(const Results& results) {
@@ -141,8 +139,6 @@ Wording summarize(const Results& results) {
   std::erase(answer.lead, "");
   return answer;
 }
-
-// ---- For a terminal.
 
 std::string answer_in_text(const Results& results) {
   const Wording answer = summarize(results);

@@ -117,8 +117,6 @@ std::string remark_on(const Results& results, double cap_mib) {
   return is_tied(results, cap_mib) ? "as good" : "";
 }
 
-// ---- Tables and names.
-
 Table profile_table(const TensorProfile& profile) {
   Table table{
       "Gradients in the order in which they become ready", {{"Tensor", false}, {"Gradient"}, {"Ready after"}, {"Ready so far"}}, {}};
@@ -133,8 +131,6 @@ Table profile_table(const TensorProfile& profile) {
 std::string setting_name(const StrategyRow& row) {
   return row.cap_mib ? fmt::format("{} {} MiB", row.strategy, display_cap(*row.cap_mib)) : row.strategy;
 }
-
-// ---- Settings to paste.
 
 std::vector<PasteSetting> paste_settings(int64_t cap_bytes, int64_t element_bytes, const std::vector<double>& plan_caps_mib) {
   constexpr size_t kLongestPlan = 64;

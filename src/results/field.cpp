@@ -11,8 +11,6 @@ namespace firkin {
 
 using nlohmann::json;
 
-// ---- Text for a person.
-
 namespace {
 
 // Characters of UTF-8 text, each one column of a terminal.
@@ -95,8 +93,6 @@ std::string wrapped(const std::string& head, const std::string& text) {
   }
   return lines + "\n";
 }
-
-// ---- Tables of fields.
 
 namespace {
 

@@ -66,8 +66,6 @@ constexpr auto kFields<PredictedPlan> = std::tuple(Field(kBackwardKey, &Predicte
                                                    Field("gain", &PredictedPlan::gain), Field("exact", &PredictedPlan::exact),
                                                    Field("", &PredictedPlan::pytorch), Field("buckets", &PredictedPlan::buckets));
 
-// ---- Sensitivity.
-
 namespace {
 
 // What it costs to keep the cap that is best at factor 1, as a fraction.
@@ -88,8 +86,6 @@ constexpr auto kFields<SensitivityPoint> = std::tuple(
     Field("within_1_percent_to_mib", &SensitivityPoint::near_high_bytes, Unit::kBytesAsMib, "to MiB", kPage),
     Field("kept_backward_s", &SensitivityPoint::kept_backward_s, Unit::kSeconds, kHidden),
     Field("", cost_of_keeping, Unit::kChange, "keep cap", kTables));
-
-// ---- The strategy `ordered`.
 
 namespace {
 
@@ -114,8 +110,6 @@ constexpr auto kFields<PredictedOrdered> = std::tuple_cat(kFields<PredictedPerio
                                                                      Field("high_s", &PredictedOrdered::high_s, Unit::kSeconds),
                                                                      Field("buckets", &PredictedOrdered::buckets)));
 
-// ---- All of it.
-
 template <>
 constexpr auto kFields<Prediction> = std::tuple(Field("model", &Prediction::workload), Field("alpha_beta", &Prediction::alpha_beta),
                                                 Field("curve", &Prediction::curve), Field("best_uniform", &Prediction::best_uniform),
@@ -139,8 +133,6 @@ void read_object(const JsonFields& document, Prediction& prediction) {
   for (const char* said : {"low_s", "high_s"}) best.get<double>(said, Unit::kSeconds);
   for (const char* said : {"near_best", "expected_regret"}) best.get<double>(said);
 }
-
-// ---- Tables.
 
 namespace {
 

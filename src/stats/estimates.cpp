@@ -206,8 +206,6 @@ PairedRatio paired_ratio(std::span<const double> a, std::span<const double> refe
   return {middle, {std::exp(means[outside - 1]), std::exp(means[means.size() - outside])}};
 }
 
-// ---- Settings measured in the same blocks.
-
 namespace {
 
 using Matrix = std::vector<std::vector<double>>;
