@@ -70,8 +70,7 @@ std::optional<int64_t> number_after(const fs::path& path, const std::string& key
 
 // In CPUs. cpu.max holds "150000 100000", microseconds per period, or "max 100000".
 std::optional<double> quota_of(const ControlGroupFolder& group) {
-  double quota = 0;
-  double period = 0;
+  double quota = 0, period = 0;
   if (group.version == 2) {
     std::ifstream(group.path / "cpu.max") >> quota >> period;
   } else {  // no quota is written as -1

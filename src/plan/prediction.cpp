@@ -29,8 +29,6 @@ struct PredictionModel {
     const InputDraw nominal{.costs = costs, .simulation = search.simulation};
     return draws_growth ? draws : with_model_errors(draws, nominal, residual);
   }
-
-  void weigh_caps() { odds.emplace(profile, all_draws(), rule, search); }
 };
 
 // Combines the model's error with the inputs': of `drawn_s`, times over draws of the inputs alone, the middle 95 %.
@@ -154,7 +152,7 @@ Prediction predict(PredictionInputs inputs) {
   for (CommCosts& drawn : drawn_costs) drawn = scaled(drawn, inputs.latency_factor);
   model.draws = draws_of(std::move(drawn_costs), model.search.simulation);
   model.draws_growth = grown.has_value();
-  model.weigh_caps();
+  model.odds.emplace(model.profile, model.all_draws(), model.rule, model.search);
   const auto has_gap = [&](const AllReduceRow& row) { return row.gap_s && (!measured || row.world_size == world); };
   result.workload = {.world_size = world,
                      .extrapolated_from = grown ? std::optional(grown->from_world) : std::nullopt,

@@ -16,12 +16,6 @@ std::string exact_cap(double cap_mib) {
   return fmt::format("{:.6g}", cap_mib);
 }
 
-std::string exact_cap(int64_t cap_bytes) {
-  return exact_cap(mib(cap_bytes));
-}
-
-// ---- The answer of `firkin tune`.
-
 // "28.4 % less time than PyTorch's default (95 % interval 26.1 to 30.2 %)"
 std::string against(const PairedRatio& gain, const std::string& other) {
   const Interval saved{1 - gain.interval.high, 1 - gain.interval.low};
@@ -66,7 +60,7 @@ std::string sharded_text(const PredictedSharded& sharded, const std::optional<Pa
   std::vector<std::string> sentences = {fmt::format(
       "With the strategy sharded and buckets of {} MiB ({}), a step is predicted to take {} instead of {} with the best cap, {}{}; no plan "
       "takes less than {}.",
-      exact_cap(sharded.cap_bytes), buckets_text(sharded.buckets), display_seconds(sharded.period_s),
+      exact_cap(mib(sharded.cap_bytes)), buckets_text(sharded.buckets), display_seconds(sharded.period_s),
       display_seconds(sharded.bucketed_period_s), than(sharded.gain()),
       sharded.gain_over_ordered ? fmt::format(" ({} than ordered)", than(*sharded.gain_over_ordered)) : "",
       display_seconds(sharded.bound_s))};
@@ -184,8 +178,6 @@ std::vector<PasteSetting> tune_settings(const Results& results) {
   return settings;
 }
 
-// ---- The answer of `firkin predict`.
-
 constexpr double kLeastGainShown = 5e-4;
 
 // What the cap achieves, its interval, its possible cost if model and inputs are off, and the equivalent caps.
@@ -250,7 +242,8 @@ bool keeps_default(const Prediction& prediction) {
 
 std::string prediction_heading(const Prediction& prediction) {
   if (keeps_default(prediction)) return "Keep PyTorch's default: no cap is predicted to shorten backward.";
-  const std::string set = fmt::format("Set bucket_cap_mb={}: backward is predicted to take", exact_cap(prediction.best_uniform.cap_bytes));
+  const std::string set =
+      fmt::format("Set bucket_cap_mb={}: backward is predicted to take", exact_cap(mib(prediction.best_uniform.cap_bytes)));
   const std::optional<double> gain = gain_over_default(prediction);
   if (!gain) return fmt::format("{} {}.", set, display_seconds(prediction.best_uniform.time_s));
   return fmt::format("{} {} less time than with PyTorch's default.", set, display_percent(*gain));

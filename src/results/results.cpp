@@ -30,8 +30,6 @@ std::optional<double> median_of(const Row& row) {
 
 }  // namespace
 
-// ---- Step times.
-
 template <>
 constexpr auto kFields<CurveRow> =
     std::tuple(Field(kCapKey, &CurveRow::cap_mib, Unit::kMib, "cap MiB"), Field("buckets", &CurveRow::buckets),
@@ -65,8 +63,6 @@ constexpr auto kFields<StepConfiguration> = std::tuple(Field("model", &StepConfi
                                                        Field("strategies", &StepConfiguration::strategies, kIfAny),
                                                        Field("samples", &StepConfiguration::samples));
 
-// ---- The answer of `firkin tune`.
-
 template <>
 constexpr auto kFields<PairedRatio> = std::tuple(Field("ratio", &PairedRatio::ratio, Unit::kRatio),
                                                  Field("ratio_ci", &PairedRatio::interval, Unit::kRatio));
@@ -85,16 +81,6 @@ constexpr auto kFields<Decision> = std::tuple(
     Field("expected_regret", &Decision::expected_regret), Field("tied_mib", &Decision::tied_mib, Unit::kMib),
     Field("level", &Decision::level, Unit::kRatio), Field("options", &Decision::options));
 
-namespace {
-
-// Throws InputError unless the row has the times that an answer needs.
-void require_times(const JsonFields& row) {
-  row.get<double>("predicted_s", Unit::kSeconds);
-  row.get<double>("measured_s", Unit::kSeconds);
-}
-
-}  // namespace
-
 template <>
 constexpr auto kFields<CalibrationRun> = std::tuple(Field("name", &CalibrationRun::name), Field("buckets", &CalibrationRun::buckets),
                                                     Field("measured_s", &CalibrationRun::measured_s, Unit::kSeconds));
@@ -107,8 +93,6 @@ constexpr auto kFields<Calibration> = std::tuple(Field("", &Calibration::options
 
 template <>
 constexpr auto kFields<CalibrationSection> = std::tuple(Field("", &CalibrationSection::fit), Field("runs", &CalibrationSection::runs));
-
-// ---- Gradient-ready times.
 
 template <>
 constexpr auto kFields<TensorProfile> = std::tuple(Field(kBackwardKey, &TensorProfile::backward_s, Unit::kSeconds),
@@ -140,8 +124,6 @@ template <>
 constexpr auto kFields<MeasuredProfile> = std::tuple(Field("", &MeasuredProfile::tensors),
                                                      Field("bare_backward_s", &MeasuredProfile::bare_backward_s, Unit::kSeconds),
                                                      Field("hook_perturbation", &MeasuredProfile::hook_perturbation));
-
-// ---- All-reduces.
 
 namespace {
 
@@ -199,8 +181,6 @@ constexpr auto kFields<CollectiveRow> = std::tuple(
     Field("samples", &CollectiveRow::samples, kTables), Field("calls_per_sample", &CollectiveRow::calls_per_sample, kHidden),
     Field("wrong", &CollectiveRow::wrong, "#wrong", kTables));
 
-// ---- Layers. Rows hold samples; the document keeps these apart from their medians.
-
 template <>
 constexpr auto kFields<LayerRow> = std::tuple(Field("name", &LayerRow::name, "layer"), Field("parameters", &LayerRow::parameters),
                                               Field("forward_s", median_of<LayerRow, &LayerRow::forward_s>, Unit::kDifference),
@@ -217,6 +197,7 @@ constexpr auto kFields<LayersSection> = std::tuple(Field("layers", &LayersSectio
                                                    Field("backward_s", median_of<LayersSection, &LayersSection::backward_s>),
                                                    Field("optimizer_s", median_of<LayersSection, &LayersSection::optimizer_s>));
 
+// Rows hold samples; the document keeps these apart from their medians.
 static void write_object(const LayersSection& section, json& object) {
   write_object<>(section, object);
   json& samples = object["samples"]["layers"] = json::array();
@@ -236,8 +217,6 @@ static void read_object(const JsonFields& fields, LayersSection& section) {
     section.layers[i].backward_s = samples[i].get<std::vector<double>>("backward_s");
   }
 }
-
-// ---- Traces.
 
 namespace {
 
@@ -288,8 +267,6 @@ constexpr auto kFields<TraceRow> = std::tuple(
     Field("", overlapped_share, Unit::kShare, "overlapped", kTables), Field("", exposed_of_first, Unit::kDifference, "exposed", kTables),
     Field("ranks", &TraceRow::ranks, kIfAny), Field("timeline", &TraceRow::timeline));
 
-// ---- All of it.
-
 template <>
 constexpr auto kFields<Results> = std::tuple(
     Field("elements", &Results::elements), Field("notes", &Results::notes, kIfAny), Field("complete", &Results::complete, kDefault),
@@ -307,6 +284,12 @@ constexpr auto kFields<Results> = std::tuple(
 namespace {
 
 constexpr const char* kExpected = "the results.json of a subcommand";
+
+// Throws InputError unless the row has the times that an answer needs.
+void require_times(const JsonFields& row) {
+  row.get<double>("predicted_s", Unit::kSeconds);
+  row.get<double>("measured_s", Unit::kSeconds);
+}
 
 // A complete run of `firkin tune` has an answer.
 void check_answer_of_tune(const JsonFields& document, Results& results) {
@@ -377,8 +360,6 @@ Results parse_results(std::string_view text, const std::string& file) {
 Results read_results(const std::filesystem::path& path) {
   return parse_results(read_text_file(path, kLongestJsonLine, kExpected), path.string());
 }
-
-// ---- Tables, and a file.
 
 Table curve_table(const std::vector<CurveRow>& curve, unsigned shown) {
   return table_of(curve, shown, "Step time by bucket cap (error: predicted / measured − 1)");
