@@ -6,7 +6,7 @@
 #include <cmath>
 
 #include "firkin/base/units.h"
-#include "report/report.h"
+#include "report/words.h"
 
 namespace firkin {
 namespace {

@@ -7,7 +7,7 @@
 
 #include "firkin/base/units.h"
 #include "firkin/stats/estimates.h"
-#include "report/report.h"
+#include "report/words.h"
 
 namespace firkin {
 

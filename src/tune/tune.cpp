@@ -13,7 +13,7 @@
 #include "firkin/base/error.h"
 #include "firkin/base/file.h"
 #include "firkin/ddp/module_parameters.h"
-#include "report/report.h"
+#include "report/words.h"
 #include "results/results.h"
 #include "tune/measure.h"
 
