@@ -266,10 +266,6 @@ class Ordered(TestCase):
             module.layers[1].weight = nn.Parameter(module.layers[0].weight.data)
             over_a_slow_link(strategy, module)
 
-        def steps_plainly_behind(model, optimizer):
-            train(model, optimizer, range(1))
-            sgd(model.parameters()).step()
-
         def compiles_autograd():
             with compiled_autograd._enable(lambda graph: graph):
                 loss_of(of_a_group, 0).backward()
@@ -280,7 +276,7 @@ class Ordered(TestCase):
             "expected OverlappedOptimizer.step()": lambda: train(model, optimizer.optimizer, range(1)),
             "expected its state_dict()": lambda: copy.deepcopy(optimizer),
             "expected the default one": lambda: copy.deepcopy(of_a_group),
-            "SGD steps the same parameters after it": lambda: steps_plainly_behind(model, optimizer),
+            "SGD steps the same parameters after it": lambda: train(model, optimizer, range(1), after_step=sgd(model.parameters()).step),
             "OverlappedOptimizer: Clipping looks at all parameters at once": lambda: optimizer_of(over_a_slow_link("ordered"), Clipping),
             "ShardedOptimizer: Clipping looks at all parameters at once": lambda: optimizer_of(over_a_slow_link("sharded"), Clipping),
             "layers.1.weight share memory": lambda: shares_memory("ordered"),
