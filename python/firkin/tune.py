@@ -38,7 +38,7 @@ def load_builder(target: str) -> Callable[[], Any]:
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.path.insert(0, str(path.resolve().parent))
-    sys.modules[path.stem] = module
+    sys.modules.setdefault(path.stem, module)  # a script may be called like a module that is in use
     spec.loader.exec_module(module)
     builder: Any = getattr(module, name, None)
     if not callable(builder):
@@ -71,7 +71,10 @@ def run(arguments: argparse.Namespace) -> None:
     with mock.patch.object(dist, "init_process_group") if arguments.link else contextlib.nullcontext():
         builder = load_builder(arguments.target)
     if not dist.is_initialized():
+        rank, size = os.environ.get("RANK", "0"), os.environ.get("WORLD_SIZE")
         try:
+            if size and int(rank) >= int(size):
+                raise ValueError(f"RANK is {rank} and WORLD_SIZE {size}")  # PyTorch would wait for the others
             dist.init_process_group("nccl" if on_gpu else "gloo")
         except ValueError as error:
             print(f"firkin: {error}; expected RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT as torchrun sets them", file=sys.stderr)
@@ -123,8 +126,12 @@ def leave(code: int) -> NoReturn:
     DistributedDataParallel keeps such threads even after destroy_process_group() (PyTorch 2.13; pytorch issue 190489).
     """
     atexit._run_exitfuncs()
-    sys.stdout.flush()
-    sys.stderr.flush()
+    try:
+        for stream in filter(None, (sys.stdout, sys.stderr)):  # None: the program was started without it
+            stream.flush()
+    except OSError as error:
+        print(f"firkin: standard output cannot be written: {error}", file=sys.stderr, flush=True)
+        code = code or 1
     os._exit(code)
 
 

@@ -140,7 +140,7 @@ class CommandLine(unittest.TestCase):
 
     def test_the_gpu_of_this_rank_is_chosen_before_the_script_is_imported(self):
         with tempfile.TemporaryDirectory() as folder:
-            script = pathlib.Path(folder) / "script.py"
+            script = pathlib.Path(folder) / "json.py"  # it replaces no module that is in use
             script.write_text("import torch\ntorch.cuda.set_device('of the script')\ndef build(): pass\n")
             run = runpy.run_module("firkin.tune", run_name="command line")["run"]
             started = {"RANK": "3", "LOCAL_RANK": "1"}
@@ -150,6 +150,7 @@ class CommandLine(unittest.TestCase):
                         run(argparse.Namespace(target=f"{script}:build", link=None, world=None))
         self.assertEqual(chosen.mock_calls, [mock.call(1), mock.call("of the script")])
         joined.assert_called_once_with("nccl")
+        self.assertTrue(sys.modules["json"].loads)
 
     def test_a_wrong_target_is_one_line_and_2(self):
         main = runpy.run_path(firkin.__path__[0] + "/tune.py")["main"]
@@ -165,11 +166,12 @@ class CommandLine(unittest.TestCase):
     def test_variables_that_are_half_set_are_one_line_and_2(self):
         main = runpy.run_path(firkin.__path__[0] + "/tune.py")["main"]
         half = {"RANK": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
-        with mock.patch.dict(os.environ, half), mock.patch.object(sys, "argv", ["firkin.tune", f"{HERE}/small_script.py:build"]):
-            with contextlib.redirect_stderr(io.StringIO()) as lines, self.assertRaises(SystemExit) as ended:
-                main()
-        self.assertEqual(ended.exception.code, 2)
-        self.assertRegex(lines.getvalue(), "^firkin: .* WORLD_SIZE expected, but not set; expected RANK, .* as torchrun sets them\n$")
+        for size, said in ({}, ".* WORLD_SIZE expected, but not set"), ({"WORLD_SIZE": "1"}, "RANK is 1 and WORLD_SIZE 1"):
+            with mock.patch.dict(os.environ, half | size), mock.patch.object(sys, "argv", ["firkin.tune", f"{HERE}/small_script.py:build"]):
+                with contextlib.redirect_stderr(io.StringIO()) as lines, self.assertRaises(SystemExit) as ended:
+                    main()
+            self.assertEqual(ended.exception.code, 2)
+            self.assertRegex(lines.getvalue(), f"^firkin: {said}; expected RANK, .* as torchrun sets them\n$")
 
     @on_ranks(2)
     def test_a_folder_that_cannot_be_written_is_refused_before_anything_is_tuned(self):
@@ -189,7 +191,7 @@ class CommandLine(unittest.TestCase):
 class CommandLineFull(unittest.TestCase):
     def test_a_process_group_that_the_script_makes_when_it_is_imported(self):
         with tempfile.TemporaryDirectory() as folder:
-            script = pathlib.Path(folder) / "script.py"
+            script = pathlib.Path(folder) / "json.py"  # it replaces no module that is in use
             script.write_text("import torch.distributed as dist\ndist.init_process_group('gloo')\nfrom small_script import build\n")
             done = torchrun(f"{script}:build", "--time-budget-s", "1", "--out", folder + "/out", modules=HERE)
             self.assertEqual(done.returncode, 0, done.stderr)
