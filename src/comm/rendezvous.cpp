@@ -287,11 +287,6 @@ StoreHost store_host(int rank) {
   return rank == 0 ? StoreHost::kThisRank : StoreHost::kRank0;
 }
 
-const char* whose_store(StoreHost host) {
-  if (host == StoreHost::kThisRank) return "this host to answer at that address";
-  return host == StoreHost::kRank0 ? "rank 0" : "the launcher's store";
-}
-
 }  // namespace
 
 ProcessGroup connect(const RankInfo& info, const GroupOptions& options) {
@@ -310,7 +305,11 @@ ProcessGroup connect(const RankInfo& info, const GroupOptions& options) {
     const auto open_store = [address = info.master_address, store_options]() -> Store {
       return c10::make_intrusive<c10d::TCPStore>(address, store_options);
     };
-    const Store store = meet(meeting, open_store, whose_store(meeting.store_host));
+    const bool is_host = meeting.store_host == StoreHost::kThisRank;
+    const char* awaited = is_host                                   ? "this host to answer at that address"
+                          : meeting.store_host == StoreHost::kRank0 ? "rank 0"
+                                                                    : "the launcher's store";
+    const Store store = meet(meeting, open_store, awaited);
     try {
       return form_group(meeting, store);
     } catch (const StoreError&) {
