@@ -32,6 +32,30 @@ class Surroundings(Bench):
         self.assertEqual(result.returncode, 0)
         self.assertEqual({row["world_size"] for row in self.rows("allreduce.csv")}, {"2"})
 
+    def test_ranks_that_contradict_each_other_say_so(self):
+        for size, command, mentions in [
+            ("3", ["bench", "allreduce"], "rank 0 was started as one of 2; expected one number of ranks for all"),
+            ("2", ["trace"], "rank 1 runs trace, but rank 0 bench-allreduce; expected one command"),
+        ]:
+            with self.subTest(command), reserved_port() as port:
+                launched = os.environ | {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+                first, second = (
+                    subprocess.Popen([FIRKIN, *words, "--out", self.out], stderr=subprocess.PIPE, text=True, env=launched | variables)
+                    for words, variables in [(["bench", "allreduce"], {"RANK": "0", "WORLD_SIZE": "2"}), (command, {"RANK": "1", "WORLD_SIZE": size})]
+                )
+                for rank in first, second:
+                    errors = rank.communicate(timeout=DEADLINE_S)[1]
+                    self.assertEqual(rank.returncode, 2, errors)
+                    self.assertIn(mentions, errors)
+
+    def test_without_loopback_ranks_are_refused_at_once(self):
+        apart = ["unshare", "--user", "--map-root-user", "--net"]
+        if subprocess.run([*apart, "true"], capture_output=True).returncode != 0:
+            self.skipTest("this process may not make a network namespace")
+        words = [FIRKIN, "bench", "allreduce", "--ranks", "2", "--out", self.out]
+        result = subprocess.run([*apart, *words], capture_output=True, text=True, timeout=DEADLINE_S)
+        self.assertEqual((result.returncode, result.stderr), (1, "firkin: --ranks: cannot connect to loopback: Network is unreachable\n"))
+
 
 class BadInput(Bench):
     def test_exits_2_with_one_line_before_any_rank_starts(self):
