@@ -180,9 +180,7 @@ TEST(ParseSeconds, TakesUnitsAndSecondsWithoutOne) {
 
 TEST(Units, MebibytesAreBinaryAndASizeIsAtLeastAByte) {
   EXPECT_EQ(bytes_from_mib(25, "cap"), 26'214'400);
-  EXPECT_THROW(bytes_from_mib(0, "cap"), InputError);
-  EXPECT_THROW(bytes_from_mib(1e13, "cap"), InputError);
-  EXPECT_THROW(bytes_from_mib(1e-7, "cap"), InputError);
+  for (const double mib : {0., 1e13, 1e-7}) EXPECT_THROW(bytes_from_mib(mib, "cap"), InputError);
 }
 
 TEST(FormatBytes, CountsIn1024AndWritesThreeDigits) {
@@ -190,6 +188,10 @@ TEST(FormatBytes, CountsIn1024AndWritesThreeDigits) {
            {0, "0 B"}, {999, "999 B"}, {1000, "0.977 KiB"}, {1024, "1 KiB"}, {26'214'400, "25 MiB"}, {1'610'612'736, "1.5 GiB"}}) {
     EXPECT_EQ(format_bytes(bytes), text);
   }
+}
+
+TEST(FormatSeconds, WritesThreeDigitsInTheUnitThatFits) {
+  EXPECT_EQ(format_seconds(2.34e-5) + ", " + format_seconds(0.0123) + ", " + format_seconds(1.5), "23.4 us, 12.3 ms, 1.5 s");
 }
 
 }  // namespace

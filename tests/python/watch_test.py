@@ -135,7 +135,7 @@ class CommunicationTest(unittest.TestCase):
         summary, lines, _ = seen("stock", "communication", hook=late_hook)
         if dist.get_rank() == 0:
             self.assertIn("communication", summary["causes"])  # beside other tests a rank may be slow as well
-            self.assertGreater(summary["exposed_s"], SLOW_S[0] / 2)
+            self.assertTrue(SLOW_S[0] / 2 < summary["exposed_s"] < 10 * SLOW_S[-1], summary["exposed_s"])
             self.assertGreater(len(summary["bucket_bytes"]), 1)
             self.assertGreater(summary["bytes_per_s"], 0)
             self.assertIn("communication not hidden", lines[0][1])
