@@ -1,6 +1,8 @@
 // Files that are whole or not there, and folders that a run has for itself.
 #include "firkin/base/file.h"
 
+#include <sched.h>
+#include <sys/mount.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -10,7 +12,6 @@
 #include <csignal>
 
 #include "../test.h"
-#include "private_mount.h"
 #include "temporary_folder.h"
 
 namespace firkin {
@@ -44,6 +45,17 @@ bool in_child(const std::function<bool()>& body) {
   int status = 0;
   waitpid(child, &status, 0);
   return WIFEXITED(status) && WEXITSTATUS(status) == 0;
+}
+
+// A small file system of memory, seen by this process alone and gone with it: for a child process. Returns whether it worked.
+bool mount_privately(const fs::path& at, const char* options, bool read_only) {
+  return unshare(CLONE_NEWNS) == 0 && mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) == 0 &&
+         mount("none", at.c_str(), "tmpfs", read_only ? MS_RDONLY : 0, options) == 0;
+}
+
+// May this process mount at all? (root with the right to administer the system)
+bool can_mount() {
+  return in_child([] { return mount_privately("/tmp", "size=64k", false); });
 }
 
 void limit_file_size() {

@@ -4,7 +4,7 @@
 
 #include "../test.h"
 #include "firkin/base/units.h"
-#include "random_instance.h"
+#include "helpers.h"
 
 namespace firkin {
 namespace {

@@ -1,6 +1,8 @@
 // Shared by the tests of plan/.
 #pragma once
 
+#include <random>
+
 #include "../test.h"
 #include "firkin/plan/bucket_plan.h"
 #include "firkin/plan/cost_curve.h"
@@ -41,5 +43,81 @@ inline CostCurve linear_curve(double alpha_s, double beta_s_per_byte) {
 inline CommCosts linear_costs(double alpha_s, double beta_s_per_byte) {
   return {linear_curve(alpha_s, beta_s_per_byte), linear_curve(alpha_s, beta_s_per_byte)};
 }
+
+// Random inputs of the performance model, for the tests that compare with a slow and simple computation.
+class RandomInstance {
+ public:
+  explicit RandomInstance(uint64_t seed) : generator_(seed) {}
+
+  double uniform(double low, double high) { return std::uniform_real_distribution<double>(low, high)(generator_); }
+  int64_t integer(int64_t low, int64_t high) { return std::uniform_int_distribution<int64_t>(low, high)(generator_); }
+
+  // Sizes over four decades, some of them equal, some zero; ready times over about a second, some of them equal.
+  TensorProfile profile(int64_t tensor_count) {
+    std::vector<int64_t> bytes;
+    std::vector<double> ready_s;
+    double now = 0;
+    for (int64_t i = 0; i < tensor_count; ++i) {
+      bytes.push_back(integer(0, 9) == 0 ? 0 : static_cast<int64_t>(std::pow(10, uniform(2, 6))));
+      if (i > 0 && integer(0, 3) == 0) bytes.back() = bytes[static_cast<size_t>(integer(0, i - 1))];
+      if (integer(0, 4) > 0) now += uniform(0, 2.0 / static_cast<double>(tensor_count));
+      ready_s.push_back(now);
+    }
+    TensorProfile result = make_profile(std::move(bytes), std::move(ready_s));
+    if (integer(0, 1) == 0) result.backward_s += uniform(0, 0.2);
+    return result;
+  }
+
+  // The same with a forward pass that needs the tensors in reverse, or at random; updates take time, or none.
+  TensorProfile profile_with_forward(int64_t tensor_count) {
+    TensorProfile result = profile(tensor_count);
+    const bool reverse = integer(0, 2) > 0;
+    result.forward_s = uniform(0.1, 1);
+    for (const double ready_s : result.ready_s) {
+      result.needed_s.push_back(result.forward_s * (reverse ? 1 - ready_s / std::max(result.backward_s, 1e-9) : uniform(0, 1)));
+    }
+    if (integer(0, 1) == 0) {
+      for (int64_t i = 0; i < tensor_count; ++i) result.update_s.push_back(integer(0, 3) == 0 ? 0 : uniform(0, 0.05));
+    }
+    return result;
+  }
+
+  // Neither monotone nor convex: noise of a factor of three on a line, at sizes of one random grid.
+  CostCurve curve() {
+    const double alpha = std::pow(10, uniform(-5, -1));
+    const double beta = std::pow(10, uniform(-9, -6));
+    std::vector<CostPoint> points;
+    double bytes = uniform(1, 5000);
+    for (int64_t i = integer(1, 12); i > 0; --i, bytes *= uniform(1.1, 8)) {
+      points.push_back({static_cast<int64_t>(bytes), (alpha + beta * bytes) * uniform(0.5, 1.5)});
+    }
+    return CostCurve(std::move(points));
+  }
+
+  CommCosts costs() {
+    CostCurve isolated = curve();
+    CostCurve gap = integer(0, 1) == 0 ? isolated : curve();
+    return {std::move(isolated), std::move(gap)};
+  }
+
+  BucketPlan plan(int64_t tensor_count, bool permuted = false) {
+    BucketPlan result;
+    for (int64_t first = 0; first < tensor_count;) {
+      const int64_t count = integer(1, tensor_count - first);
+      result.buckets.push_back({first, count});
+      first += count;
+    }
+    if (permuted) permute(result);
+    return result;
+  }
+
+ private:
+  void permute(BucketPlan& plan) {
+    for (size_t k = 0; k < plan.buckets.size(); ++k) plan.launch_order.push_back(static_cast<int64_t>(k));
+    std::shuffle(plan.launch_order.begin(), plan.launch_order.end(), generator_);
+  }
+
+  std::mt19937_64 generator_;
+};
 
 }  // namespace firkin

@@ -7,7 +7,6 @@
 #include "firkin/stats/estimates.h"
 #include "helpers.h"
 #include "import/import.h"
-#include "random_instance.h"
 
 namespace firkin {
 namespace {

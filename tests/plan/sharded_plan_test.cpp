@@ -4,7 +4,6 @@
 
 #include "../test.h"
 #include "helpers.h"
-#include "random_instance.h"
 
 namespace firkin {
 namespace {

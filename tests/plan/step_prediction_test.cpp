@@ -5,7 +5,7 @@
 
 #include "firkin/base/units.h"
 #include "firkin/plan/best_plan.h"
-#include "random_instance.h"
+#include "helpers.h"
 
 namespace firkin {
 namespace {

@@ -7,7 +7,6 @@
 #include "../test.h"
 #include "firkin/plan/bucket_plan.h"
 #include "helpers.h"
-#include "random_instance.h"
 
 namespace firkin {
 namespace {
