@@ -111,9 +111,10 @@ std::string find_reason(const std::optional<Survey>& survey) {
 // Names the ranks that have not arrived, or have arrived and not connected, by the marks in the group's store.
 // backend_text: Gloo's error, if any. Throws InputError if ranks contradict each other.
 [[noreturn]] void fail_to_form(const Meeting& meeting, BoundedStore& store, const std::string& backend_text) {
-  const auto survey = survey_ranks(store, {.rank = meeting.rank, .size = meeting.size, .where = "the rendezvous", .window = kSurveyWindow});
+  // Before the survey: once all have left their marks there, the host of the store may go.
   const auto contradiction =
       store.ask(kStoreGrace, [](c10d::Store& asked) { return asked.check({kContradiction}) ? asked.get_to_str(kContradiction) : ""; });
+  const auto survey = survey_ranks(store, {.rank = meeting.rank, .size = meeting.size, .where = "the rendezvous", .window = kSurveyWindow});
   if (contradiction && !contradiction->empty()) throw InputError(cannot_meet(meeting, *contradiction));
   std::string reason = find_reason(survey);
   if (!backend_text.empty()) reason += fmt::format(" [Gloo: {}]", shorten_backend_text(backend_text));
