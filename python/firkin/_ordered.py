@@ -243,16 +243,21 @@ def _before_fork() -> None:
             arrivals.drain_outside_forward()
 
 
-def engine_step(optimizer: torch.optim.Optimizer) -> Callable[[], None]:
-    """The optimiser's step(), for the engine to call."""
+def engine_step(optimizer: torch.optim.Optimizer, held: Iterable[tuple[dict[str, Any], list[torch.Tensor]]] = ()) -> Callable[[], None]:
+    """The optimiser's step(), for the engine to call. held: groups with the parameters that they have in it, whatever they have now."""
 
     def step() -> None:
         outer = getattr(_engine_steps, "now", False)
         _engine_steps.now = True
+        now = [(group, group["params"]) for group, _ in held]
+        for group, parameters in held:
+            group["params"] = parameters
         try:
             optimizer.step()
         finally:
             _engine_steps.now = outer
+            for group, parameters in now:
+                group["params"] = parameters
 
     return torch.compiler.disable(step)  # type: ignore[no-any-return, no-untyped-call]
 
@@ -351,7 +356,8 @@ class OverlappedOptimizer(torch.optim.Optimizer):
             warn_of_unknown("OverlappedOptimizer", optimizer)
         self.optimizer = optimizer
         self._arrivals: Arrivals = model._arrivals
-        self._native = load_engine().EngineOptimizer(self._arrivals.engine, optimizer, engine_step(optimizer))
+        self._held: list[tuple[dict[str, Any], list[torch.Tensor]]] = []  # what step() has found in the groups
+        self._native = load_engine().EngineOptimizer(self._arrivals.engine, optimizer, engine_step(optimizer, self._held))
         model._audit_optimizer(weakref.ref(optimizer))
         self._groups = len(optimizer.param_groups)
         self._steps_by_parts = model.strategy == "ordered"
@@ -364,6 +370,10 @@ class OverlappedOptimizer(torch.optim.Optimizer):
         drain = weakly(self.drain)
         optimizer.register_state_dict_pre_hook(lambda *_: drain())
         optimizer.register_load_state_dict_pre_hook(lambda *_: drain())
+        for name in ("train", "eval"):  # of schedule-free optimisers: they move parameters, and are there to be called on either object
+            if (moves := getattr(optimizer, name, None)) is not None:
+                for each in (optimizer, self):
+                    setattr(each, name, lambda moves=moves: (drain(), moves())[1])
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Steps the parameters whose gradients have arrived; the others when needed, with the options of now."""
@@ -375,6 +385,7 @@ class OverlappedOptimizer(torch.optim.Optimizer):
             raise InputError("OverlappedOptimizer: the inner optimiser has hooks, which each part would call; expected them on this one")
         if len(self.optimizer.param_groups) != self._groups:
             raise InputError("OverlappedOptimizer: a parameter group was added later; expected all groups at construction")
+        self._held[:] = [(group, list(group["params"])) for group in self.optimizer.param_groups]
         self._native.step()
         self.is_stepped = True
         self.stepped_at = self._arrivals.forwards

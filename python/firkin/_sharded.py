@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import sys
 import weakref
 from collections.abc import Callable, Iterable, Iterator
@@ -46,6 +47,37 @@ class _Divided(torch.Tensor):
 
     def __repr__(self) -> str:  # type: ignore[override]
         return f"a gradient of shape {list(self.shape)}, divided among the ranks"
+
+
+class _States(collections.defaultdict[torch.Tensor, Any]):
+    """The states of parts. Refuses a parameter as a key, since a program that found nothing under it would go on without."""
+
+    def __init__(self, states: dict[torch.Tensor, Any]) -> None:
+        super().__init__(dict, states)
+
+    @staticmethod
+    def _part(key: Any) -> Any:
+        if isinstance(key, torch.nn.Parameter):
+            raise InputError(
+                "ShardedOptimizer: the state of a parameter is divided among the ranks; expected a part in param_groups as the key, or"
+                " state_dict()"
+            )
+        return key
+
+    def __missing__(self, key: Any) -> Any:
+        return super().__missing__(self._part(key))
+
+    def __setitem__(self, key: Any, state: Any) -> None:
+        super().__setitem__(self._part(key), state)
+
+    def __contains__(self, key: Any) -> bool:
+        return super().__contains__(self._part(key))
+
+    def get(self, key: Any, default: Any = None) -> Any:
+        return super().get(self._part(key), default)
+
+    def pop(self, key: Any, *default: Any) -> Any:
+        return super().pop(self._part(key), *default)
 
 
 class _Part(NamedTuple):
@@ -134,6 +166,7 @@ class ShardedOptimizer(torch.optim.Optimizer):
         self._takes_new = params is None
         self._stand_ins: list[_Part] = []  # parts whose parameters have one
         self._left_out = 0  # a hash of the parameters that each step has left out
+        self._stepped_at: int | None = None  # what Arrivals.forwards was when the last gradients were used; -1: there are new ones
         self._make = lambda groups: optimizer_class(groups, **options)
         params = None if params is None else list(params)
         tried = [_options(group) for group in params or () if isinstance(group, dict)] or [{}]
@@ -150,6 +183,7 @@ class ShardedOptimizer(torch.optim.Optimizer):
 
         self._native = load_engine().EngineShardedOptimizer(self._engine, make, master_weights, takes_whole)
         inner = self.optimizer
+        inner.state = _States(inner.state)
         self.defaults = inner.defaults
         super().__setstate__({})  # makes what every Optimizer has besides its groups and states
         left_out = weakly(self._audited_left_out)
@@ -169,19 +203,23 @@ class ShardedOptimizer(torch.optim.Optimizer):
 
     @property
     def state(self) -> Any:  # type: ignore[override]
-        """The state of this rank's parts."""
+        """The state of this rank's parts, by the tensors in param_groups."""
         return self.optimizer.state
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Steps this rank's parts and returns the result of closure(). Collective.
 
         Does nothing after a failed step, and skips a step in which the gradient scaler has found an overflow. Raises
-        InputError if the scaler has not unscaled the gradients, or has not looked at those of all ranks.
+        InputError if the scaler has not unscaled the gradients, or has not looked at those of all ranks; and if the gradients
+        of the last backward were used by a step() before.
         """
         loss = None
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
+        forwards = self._model._arrivals.forwards
+        if self._stepped_at == forwards:
+            raise InputError("ShardedOptimizer: step() again, when the gradients are gone; expected a backward(), or zero_grad(), between two steps")
         if self._overflowed():
             self.optimizer.zero_grad()
         self._leave_out()
@@ -192,6 +230,8 @@ class ShardedOptimizer(torch.optim.Optimizer):
             part.parameter.grad = None
         self._stand_ins.clear()
         self._native.step()
+        if self._stepped_at is not None:
+            self._stepped_at = forwards
         return loss
 
     def clip_grad_norm_(self, max_norm: float) -> float:
@@ -205,6 +245,8 @@ class ShardedOptimizer(torch.optim.Optimizer):
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         self.optimizer.zero_grad(set_to_none)
+        if set_to_none:
+            self._stepped_at = None
         for p in (p for group in self._groups for p in group["params"]):
             if set_to_none:
                 p.grad = None
@@ -332,6 +374,7 @@ class ShardedOptimizer(torch.optim.Optimizer):
 
     def _stand_in(self) -> None:
         """Gives parameters a stand-in for their gradients. Called at the end of each step."""
+        self._stepped_at = -1
         if all(part.run.grad is None for part in self._parts):
             return
         # For an empty part this rank does not know whether there is a gradient.

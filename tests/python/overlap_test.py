@@ -197,6 +197,27 @@ def steps_one_of_two_every_other_time(model):
             second.step()
 
 
+def leaves_a_parameter_out_right_after_a_step(model):
+    optimizer = optimizer_of(model)
+    train(model, optimizer, range(STEPS))
+    del optimizer.param_groups[0]["params"][0]
+    train(model, optimizer, range(STEPS))
+
+
+class Halves(torch.optim.SGD):
+    """Moves parameters in eval(), as schedule-free optimisers do."""
+
+    @torch.no_grad()
+    def eval(self):
+        for p in self.param_groups[0]["params"]:
+            p.mul_(0.5)
+
+
+def moves_parameters_right_after_a_step(model):
+    optimizer = optimizer_of(model, Halves, lr=0.1)
+    train(model, optimizer, range(2 * STEPS), after_step=optimizer.eval)
+
+
 def drops_gradients(model):
     optimizer = firkin.OverlappedOptimizer(model, sgd(model.parameters()))
     train(model, optimizer, range(STEPS))
@@ -253,7 +274,7 @@ ORDERED = (
     resumes_with_a_schedule, loads_right_after_a_step, loads_the_optimizer_right_after_a_step, steps_plainly, steps_plainly_beside_an_overlapped_one,
     clips_the_unwrapped_module, clips_a_layer_and_steps_plainly, clips_a_list_and_steps_plainly, plainly(scales), steps_by_hand, averages,
     schedules_and_checkpoints_the_overlapped_one, plainly(joins), ends_its_steps_by_itself,
-    steps_one_of_two_every_other_time, drops_gradients,
+    steps_one_of_two_every_other_time, leaves_a_parameter_out_right_after_a_step, moves_parameters_right_after_a_step, drops_gradients,
 )  # fmt: skip
 PROGRAMS = {"ordered": IN_BOTH + ORDERED, "sharded": (*IN_BOTH, clips, adds_a_group)}
 

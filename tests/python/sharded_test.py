@@ -92,18 +92,8 @@ def steps_whole_parameters(rank, name, tolerance=0, saved=None):
             optimizer.load_state_dict(state)
         train(model, optimizer, range(STEPS))
         reached.append((copy.deepcopy(model.module.state_dict()), optimizer.state_dict()))
-    assert max(map(difference, *reached)) <= tolerance
+    torch.testing.assert_close(*reached, rtol=0, atol=tolerance)
     return in_bytes(reached[1]), elements(optimizer.state) / elements(reached[1][1]["state"])
-
-
-def difference(a, b):
-    """Of two states, the largest."""
-    if torch.is_tensor(a):
-        return float((a.double() - b.double()).abs().max())
-    if isinstance(a, dict):
-        assert a.keys() == b.keys(), (a.keys(), b.keys())
-        return max((difference(a[key], b[key]) for key in a), default=0.0)
-    return 0.0
 
 
 class Toy(nn.Module):
@@ -257,6 +247,13 @@ class Sharded(TestCase):
             p.grad = torch.zeros_like(p)
             optimizer.step()
 
+        def steps_again(model, optimizer):
+            optimizer.step()
+            optimizer.zero_grad()
+            optimizer.step()  # nothing, as with other optimisers
+            train(model, optimizer, range(1))
+            optimizer.step()
+
         def goes_back_through_an_old_graph():
             model = wrapped("sharded")
             optimizer, old = optimizer_of(model), loss_of(model, 0)
@@ -282,6 +279,8 @@ class Sharded(TestCase):
             "layers.0.weight is not to be synchronised": ignores,
             "the scaler judged by each rank's own gradients": scales_alone,
             "is divided among the ranks": lambda: after_a_backward(lambda model, _: nn.utils.clip_grad_norm_(model.parameters(), 1.0)),
+            "step() again, when the gradients are gone": lambda: after_a_backward(steps_again),
+            "expected a part in param_groups as the key": lambda: optimizer.state[next(model.parameters())],
             "has another gradient than backward left": lambda: after_a_backward(replaces_a_gradient),
             "expected this optimiser's own state_dict()": lambda: get_optimizer_state_dict(model.module, optimizer),
             f"the state of a frozen parameter of shape [{WIDTH}, {WIDTH}]; expected it thawed first": loads_what_is_frozen,
