@@ -120,6 +120,7 @@ class Arrivals:
         # During forward a module that looks at its parameters (for their dtype, say) does not wait for other modules'.
         self.in_forward = False
         self.forwards = 0  # of modules
+        self.zeroed_at = -1  # what `forwards` was when all gradients were last set to None
         self.optimizers: weakref.WeakSet[OverlappedOptimizer] = weakref.WeakSet()
         self.is_installed = False
         self._parameters = parameters
@@ -182,6 +183,11 @@ class Arrivals:
             if "_hooks" in name and isinstance(hooks, dict):
                 state[name] = type(hooks)((k, hook) for k, hook in hooks.items() if k not in self._hooks)
         return (*reduced[:2], state, *reduced[3:])
+
+    def check_gradients_are_new(self, wrapper: str, stepped_at: int) -> None:
+        """Before a step. stepped_at: what `forwards` was at the last one."""
+        if stepped_at == self.forwards != self.zeroed_at:
+            raise InputError(f"{wrapper}: step() again, when gradients are gone; expected a backward(), or zero_grad(), between two steps")
 
     def before_step(self, optimizer: Any) -> None:
         """Waits before a step that is not the engine's own."""
@@ -385,6 +391,9 @@ class OverlappedOptimizer(torch.optim.Optimizer):
             raise InputError("OverlappedOptimizer: the inner optimiser has hooks, which each part would call; expected them on this one")
         if len(self.optimizer.param_groups) != self._groups:
             raise InputError("OverlappedOptimizer: a parameter group was added later; expected all groups at construction")
+        if self._steps_by_parts and self.is_stepped:
+            self._arrivals.check_gradients_are_new("OverlappedOptimizer", self.stepped_at)
+            self.drain()
         self._held[:] = [(group, list(group["params"])) for group in self.optimizer.param_groups]
         self._native.step()
         self.is_stepped = True
@@ -394,6 +403,8 @@ class OverlappedOptimizer(torch.optim.Optimizer):
     def zero_grad(self, set_to_none: bool = True) -> None:
         self._before_gradients_are_seen()
         self.optimizer.zero_grad(set_to_none)
+        if set_to_none:
+            self._arrivals.zeroed_at = self._arrivals.forwards
 
     def drain(self) -> None:
         """Waits for all gradients in flight and, after step(), steps their parameters."""

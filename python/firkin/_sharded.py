@@ -166,7 +166,8 @@ class ShardedOptimizer(torch.optim.Optimizer):
         self._takes_new = params is None
         self._stand_ins: list[_Part] = []  # parts whose parameters have one
         self._left_out = 0  # a hash of the parameters that each step has left out
-        self._stepped_at: int | None = None  # what Arrivals.forwards was when the last gradients were used; -1: there are new ones
+        self._has_new = False  # gradients, of a step that has ended well
+        self._stepped_at = -1  # what Arrivals.forwards was when the last ones were used
         self._make = lambda groups: optimizer_class(groups, **options)
         params = None if params is None else list(params)
         tried = [_options(group) for group in params or () if isinstance(group, dict)] or [{}]
@@ -217,9 +218,9 @@ class ShardedOptimizer(torch.optim.Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        forwards = self._model._arrivals.forwards
-        if self._stepped_at == forwards:
-            raise InputError("ShardedOptimizer: step() again, when the gradients are gone; expected a backward(), or zero_grad(), between two steps")
+        arrivals = self._model._arrivals
+        if not self._has_new:
+            arrivals.check_gradients_are_new("ShardedOptimizer", self._stepped_at)
         if self._overflowed():
             self.optimizer.zero_grad()
         self._leave_out()
@@ -230,8 +231,8 @@ class ShardedOptimizer(torch.optim.Optimizer):
             part.parameter.grad = None
         self._stand_ins.clear()
         self._native.step()
-        if self._stepped_at is not None:
-            self._stepped_at = forwards
+        if self._has_new:
+            self._has_new, self._stepped_at = False, arrivals.forwards
         return loss
 
     def clip_grad_norm_(self, max_norm: float) -> float:
@@ -246,7 +247,7 @@ class ShardedOptimizer(torch.optim.Optimizer):
     def zero_grad(self, set_to_none: bool = True) -> None:
         self.optimizer.zero_grad(set_to_none)
         if set_to_none:
-            self._stepped_at = None
+            self._model._arrivals.zeroed_at = self._model._arrivals.forwards
         for p in (p for group in self._groups for p in group["params"]):
             if set_to_none:
                 p.grad = None
@@ -374,7 +375,7 @@ class ShardedOptimizer(torch.optim.Optimizer):
 
     def _stand_in(self) -> None:
         """Gives parameters a stand-in for their gradients. Called at the end of each step."""
-        self._stepped_at = -1
+        self._has_new = True
         if all(part.run.grad is None for part in self._parts):
             return
         # For an empty part this rank does not know whether there is a gradient.

@@ -32,6 +32,14 @@ def steps(how):
     return run
 
 
+def ending(model, optimizer, x):
+    """A step for what is left over, which is nothing."""
+    model(x).square().mean().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    optimizer.step()
+
+
 def zeroing(model, optimizer, x):
     optimizer.zero_grad(set_to_none=False)
     model(x).square().mean().backward()
@@ -269,7 +277,7 @@ def counts_steps_in_groups(model):
     return [torch.tensor(float(group["steps"])) for group in optimizer.state_dict()["param_groups"]]
 
 
-IN_BOTH = (takes_groups, steps(accumulating), steps(closing), steps(zeroing), scales, joins, copies, counts_steps_in_groups)
+IN_BOTH = (takes_groups, steps(accumulating), steps(closing), steps(zeroing), steps(ending), scales, joins, copies, counts_steps_in_groups)
 ORDERED = (
     resumes_with_a_schedule, loads_right_after_a_step, loads_the_optimizer_right_after_a_step, steps_plainly, steps_plainly_beside_an_overlapped_one,
     clips_the_unwrapped_module, clips_a_layer_and_steps_plainly, clips_a_list_and_steps_plainly, plainly(scales), steps_by_hand, averages,

@@ -247,12 +247,11 @@ class Sharded(TestCase):
             p.grad = torch.zeros_like(p)
             optimizer.step()
 
-        def steps_again(model, optimizer):
-            optimizer.step()
-            optimizer.zero_grad()
-            optimizer.step()  # nothing, as with other optimisers
-            train(model, optimizer, range(1))
-            optimizer.step()
+        def steps_again(strategy):
+            model = wrapped(strategy)
+            optimizer = optimizer_of(model)
+            train(model, optimizer, range(STEPS), after_step=lambda: (optimizer.zero_grad(), optimizer.step()))
+            train(model, optimizer, range(STEPS), after_step=optimizer.step)
 
         def goes_back_through_an_old_graph():
             model = wrapped("sharded")
@@ -279,7 +278,8 @@ class Sharded(TestCase):
             "layers.0.weight is not to be synchronised": ignores,
             "the scaler judged by each rank's own gradients": scales_alone,
             "is divided among the ranks": lambda: after_a_backward(lambda model, _: nn.utils.clip_grad_norm_(model.parameters(), 1.0)),
-            "step() again, when the gradients are gone": lambda: after_a_backward(steps_again),
+            "OverlappedOptimizer: step() again, when gradients are gone": lambda: steps_again("ordered"),
+            "ShardedOptimizer: step() again, when gradients are gone": lambda: steps_again("sharded"),
             "expected a part in param_groups as the key": lambda: optimizer.state[next(model.parameters())],
             "has another gradient than backward left": lambda: after_a_backward(replaces_a_gradient),
             "expected this optimiser's own state_dict()": lambda: get_optimizer_state_dict(model.module, optimizer),
