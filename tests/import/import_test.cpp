@@ -330,9 +330,8 @@ TEST(Cmsc828gProfile, RejectsMalformedTimes) {
 
 TEST(Cmsc828gProfile, FindsTheModelByItsBlocks) {
   EXPECT_EQ(parse().model, "gpt2");
-  EXPECT_EQ(
-      profile_error(replaced(sizes_text(), "5,Block 3,7087872\n", ""), times_text()),
-      "s.csv:1: 11 blocks; expected those of gpt2 (12 blocks), gpt2-medium (24 blocks), gpt2-large (36 blocks), gpt2-xl (48 blocks)");
+  EXPECT_EQ(profile_error(replaced(sizes_text(), "5,Block 3,7087872\n", ""), times_text()),
+            "s.csv:1: 11 blocks; expected those of gpt2 (12 blocks), gpt2-medium (24 blocks), gpt2-large (36 blocks), gpt2-xl (48 blocks)");
 }
 
 }  // namespace
