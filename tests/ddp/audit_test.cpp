@@ -2,7 +2,7 @@
 #include "real_programs.h"
 
 #include "../test.h"
-#include "late_programs.h"
+#include "programs.h"
 
 namespace firkin {
 namespace {

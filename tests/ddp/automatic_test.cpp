@@ -5,7 +5,7 @@
 #include <set>
 
 #include "../test.h"
-#include "throw_in_backward.h"
+#include "autograd_functions.h"
 #include "training.h"
 
 namespace firkin {

@@ -60,7 +60,7 @@ const std::vector<Change>& changes() {
 Program program_with(const Change& change, bool same_values, bool tells,
                      const std::function<void(World&, DataParallel&, Net&, torch::optim::Optimizer&, int step)>& on_change = {}) {
   return with_net(change.thaws_middle, [=](World& world, DataParallel* ddp, Net& net, torch::optim::SGD& optimizer) {
-    for (int step = 0; step < kSteps; ++step) {
+    for (int step = 0; step < kProgramSteps; ++step) {
       if (step != world.repeat() % 4) {
         world.train(ddp, net, optimizer, step);
         continue;
@@ -128,7 +128,7 @@ TEST_P(ChangingParameters, AnOrdinaryFailureInThatStepLosesNothingAndTheNextStep
 TEST_P(ChangingParameters, AccumulatedGradientsOfThemAreInTheStep) {
   expect_what_one_process_computes(
       with_net(/*freezes_middle=*/true, [](World& world, DataParallel* ddp, Net& net, torch::optim::SGD& optimizer) {
-        for (int step = 0; step < kSteps; ++step) {
+        for (int step = 0; step < kProgramSteps; ++step) {
           if (step == world.repeat() % 4) set_trainable(*net.middle, true);
           optimizer.zero_grad(world.zeroes_to_none());
           if (ddp) ddp->set_gradient_synchronization(false);
@@ -142,7 +142,7 @@ TEST_P(ChangingParameters, AccumulatedGradientsOfThemAreInTheStep) {
 
 TEST_P(ChangingParameters, ALayerThatIsThawedAndFrozenByTurnsTrainsInEveryOtherStep) {
   expect_what_one_process_computes(with_net([](World& world, DataParallel* ddp, Net& net, torch::optim::SGD& optimizer) {
-    for (int step = 0; step < 2 * kSteps; ++step) {
+    for (int step = 0; step < 2 * kProgramSteps; ++step) {
       set_trainable(*net.middle, step % 2 == 0);
       optimizer.zero_grad();
       world.backward(ddp, world.loss(net, step));
@@ -158,7 +158,7 @@ TEST_P(ChangingParameters, RanksThatTrainDifferentSetsAllHearWhichParameter) {
     SCOPED_TRACE(change.name);
     expect_what_one_process_computes(
         with_net(change.thaws_middle, [&change](World& world, DataParallel* ddp, Net& net, torch::optim::SGD& optimizer) {
-          for (int step = 0; step < kSteps; ++step) {
+          for (int step = 0; step < kProgramSteps; ++step) {
             const bool changes_now = step == world.repeat() % 4;
             if (changes_now && ddp) {
               if (world.is_offender()) change.make(net, optimizer, 0);
@@ -188,7 +188,7 @@ TEST_P(ChangingParameters, ParametersChangedSaysOnEveryRankWhereTheirSetsDiffer)
 
 TEST_P(ChangingParameters, ParametersChangedWithoutAChangeChangesNothing) {
   expect_what_one_process_computes(with_net([](World& world, DataParallel* ddp, Net& net, torch::optim::SGD& optimizer) {
-    for (int step = 0; step < kSteps; ++step) {
+    for (int step = 0; step < kProgramSteps; ++step) {
       if (ddp) ddp->parameters_changed();
       world.train(ddp, net, optimizer, step);
     }

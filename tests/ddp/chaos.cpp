@@ -11,11 +11,11 @@
 #include <utility>
 #include <vector>
 
+#include "autograd_functions.h"
 #include "chaos_meeting.h"
 #include "chaos_plan.h"
 #include "chaos_trainee.h"
 #include "firkin/base/error.h"
-#include "throw_in_backward.h"
 
 #include <torch/torch.h>
 #include <torch/csrc/distributed/c10d/HashStore.hpp>

@@ -1,11 +1,10 @@
-#include "chaos_model.h"
+#include "chaos_plan.h"
 
 #include <fmt/format.h>
 
-#include "checkpoint.h"
+#include "autograd_functions.h"
 #include "firkin/ddp/await_parameters.h"
 #include "firkin/ddp/module_parameters.h"
-#include "throw_in_backward.h"
 
 namespace firkin {
 

@@ -3,7 +3,7 @@
 #include <fmt/format.h>
 
 #include "firkin/ddp/module_parameters.h"
-#include "seeded.h"
+#include "tensors.h"
 
 #include <torch/torch.h>
 

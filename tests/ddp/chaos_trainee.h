@@ -4,7 +4,6 @@
 #include <memory>
 #include <vector>
 
-#include "chaos_model.h"
 #include "chaos_plan.h"
 #include "firkin/comm/process_group.h"
 #include "firkin/ddp/data_parallel.h"

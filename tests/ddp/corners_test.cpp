@@ -1,8 +1,8 @@
 // The corners that data-parallel libraries have learned the hard way.
 #include "../test.h"
-#include "checkpoint.h"
+#include "autograd_functions.h"
 #include "known_gradients.h"
-#include "seeded.h"
+#include "tensors.h"
 
 namespace firkin {
 namespace {

@@ -4,9 +4,9 @@
 #include <ATen/ops/allclose.h>
 #include <c10/core/StreamGuard.h>
 
+#include "autograd_functions.h"
 #include "layered_net.h"
 #include "side_streams.h"
-#include "throw_in_backward.h"
 #include "training.h"
 
 #include <torch/csrc/autograd/variable.h>

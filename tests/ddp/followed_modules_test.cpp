@@ -1,7 +1,7 @@
 // The module is followed, not remembered: programs that change what a wrapped module holds, under every strategy.
 #include <sstream>
 
-#include "by_hand.h"
+#include "programs.h"
 
 #include "../test.h"
 

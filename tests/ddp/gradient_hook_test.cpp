@@ -1,7 +1,7 @@
 // What travels in place of a bucket's gradients: compressed, or as a hook of the program's says.
 #include "../test.h"
 #include "known_gradients.h"
-#include "seeded.h"
+#include "tensors.h"
 
 #include <torch/csrc/autograd/function_hook.h>
 #include <torch/csrc/autograd/variable.h>

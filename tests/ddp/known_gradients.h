@@ -1,7 +1,7 @@
 // Steps whose gradients are known: a module that is parameters and nothing else, on two ranks.
 #pragma once
 
-#include "throw_in_backward.h"
+#include "autograd_functions.h"
 #include "training.h"
 
 #include <torch/torch.h>

@@ -2,7 +2,7 @@
 // does. And of ordered: in what order gradients leave, and what a step does while some are still on their way.
 
 #include "../test.h"
-#include "late_programs.h"
+#include "programs.h"
 #include "training.h"
 
 namespace firkin {

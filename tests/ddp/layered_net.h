@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "firkin/ddp/await_parameters.h"
-#include "seeded.h"
+#include "tensors.h"
 
 #include <torch/torch.h>
 

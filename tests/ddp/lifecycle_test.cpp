@@ -3,7 +3,7 @@
 
 #include "../test.h"
 #include "known_gradients.h"
-#include "seeded.h"
+#include "tensors.h"
 
 #include <torch/csrc/autograd/variable.h>
 

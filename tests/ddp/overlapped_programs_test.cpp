@@ -1,7 +1,7 @@
 // What people do with an optimiser besides step(): clipping, schedules, groups, checkpoints and averages of parameters work through an
 // OverlappedOptimizer, and give the bits that they give under `bucketed`.
 
-#include "late_programs.h"
+#include "programs.h"
 
 #include "../test.h"
 

@@ -1,6 +1,6 @@
 // Programs that step by themselves: they move parameters and back, or keep the gradients that they are given. And what tells of steps that
 // went apart.
-#include "by_hand.h"
+#include "programs.h"
 
 #include "../test.h"
 

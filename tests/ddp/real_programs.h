@@ -7,14 +7,13 @@
 
 #include "../comm/thread_ranks.h"
 #include "firkin/ddp/data_parallel.h"
-#include "seeded.h"
 #include "tensors.h"
 
 #include <torch/torch.h>
 
 namespace firkin {
 
-inline constexpr int kSteps = 6;                                   // of most programs
+inline constexpr int kProgramSteps = 6;                            // of most programs
 inline constexpr auto kProgramTimeout = std::chrono::seconds(60);  // of a collective; who waits for it has been told nothing
 
 // Three layers, to which a fourth may be added before the last; everything in double.

@@ -72,7 +72,7 @@ TEST_P(RealPrograms, RanksThatStepTwoModulesInDifferentOrdersAllHearWhichTwo) {
 
 TEST_P(RealPrograms, ABackwardThatCreatesAGraphFailsTheStepOnEveryRankAndTheNextStepWorks) {
   expect_what_one_process_computes(with_net([](World& world, DataParallel* ddp, Net& net, torch::optim::SGD& optimizer) {
-    for (int step = 0; step < kSteps; ++step) {
+    for (int step = 0; step < kProgramSteps; ++step) {
       if (step != world.repeat() % 4) {
         world.train(ddp, net, optimizer, step);
         continue;
@@ -107,7 +107,7 @@ TEST_P(RealPrograms, APenaltyOnGradientsThatAutogradGradComputesIsPartOfTheLoss)
       }
       return loss + 0.5 * penalty;
     };
-    for (int step = 0; step < kSteps; ++step) {
+    for (int step = 0; step < kProgramSteps; ++step) {
       optimizer.zero_grad(world.zeroes_to_none());
       world.backward(ddp, world.mean_loss(step, penalised));
       optimizer.step();
@@ -141,7 +141,7 @@ TEST_P(RealPrograms, ParametersThatWereSteppedWithGradientsOfNoSyncFailTheStepAf
       world.note(ddp->last_failure());
     }
     for (size_t i = 0; i < saved.size(); ++i) net.parameters()[i].detach().copy_(saved[i]);  // back to the checkpoint, and on
-    for (int step = offence + 3; step < kSteps; ++step) world.train(ddp.get(), net, optimizer, step);
+    for (int step = offence + 3; step < kProgramSteps; ++step) world.train(ddp.get(), net, optimizer, step);
     return copies(net.parameters());
   });
 }

@@ -3,8 +3,8 @@
 #include <sstream>
 
 #include "../test.h"
-#include "late_programs.h"
-#include "throw_in_backward.h"
+#include "autograd_functions.h"
+#include "programs.h"
 
 namespace firkin {
 namespace {

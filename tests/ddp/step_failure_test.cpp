@@ -2,7 +2,7 @@
 
 #include "../test.h"
 #include "known_gradients.h"
-#include "seeded.h"
+#include "tensors.h"
 
 namespace firkin {
 namespace {

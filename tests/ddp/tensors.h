@@ -1,16 +1,30 @@
-// Lists of tensors, as tests keep and compare them.
+// Tensors of tests: random ones from a seed (LibTorch's default generator is shared by all ranks of a test), and lists that are kept and
+// compared.
 #pragma once
 
-#include <ATen/core/Tensor.h>
+#include <ATen/CPUGeneratorImpl.h>
 #include <ATen/ops/equal.h>
+#include <ATen/ops/randn.h>
 
 #include <algorithm>
 #include <limits>
 #include <vector>
 
+#include <torch/nn/module.h>
+
 namespace firkin {
 
 using Tensors = std::vector<at::Tensor>;
+
+inline at::Tensor seeded_randn(at::IntArrayRef shape, uint64_t seed) {
+  return at::randn(shape, at::detail::createCPUGenerator(seed), at::kDouble);
+}
+
+inline void seed_parameters(torch::nn::Module& module, uint64_t seed) {
+  for (at::Tensor& parameter : module.parameters()) {
+    parameter.detach().copy_(0.3 * seeded_randn(parameter.sizes(), seed++));
+  }
+}
 
 inline Tensors copies(const Tensors& tensors) {
   Tensors result;

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "seeded.h"
+#include "tensors.h"
 #include "workload/transformer.h"
 
 #include <torch/torch.h>

@@ -4,13 +4,12 @@
 
 #include "../ddp/chaos.h"
 #include "../test.h"
-#include "checked_backend.h"
 #include "checked_device.h"
 
 namespace firkin::streams {
 namespace {
 
-constexpr auto kTimeout = std::chrono::seconds(60);  // checked_backend.h's
+constexpr auto kTimeout = std::chrono::seconds(60);  // checked_backend.cpp's
 
 // Ranks train on the stream that their thread finds, or on one of their own.
 ProcessGroup checked_group(bool on_a_side_stream, const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,

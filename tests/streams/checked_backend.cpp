@@ -1,4 +1,4 @@
-#include "checked_backend.h"
+#include "checked_device.h"
 
 #include <ATen/ops/empty.h>
 #include <c10/core/StreamGuard.h>
@@ -9,8 +9,6 @@
 #include <string>
 #include <utility>
 #include <vector>
-
-#include "checked_device.h"
 
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 

@@ -9,7 +9,6 @@
 #include "../ddp/device_course.h"
 #include "../test.h"
 #include "bench/step_bench.h"
-#include "checked_backend.h"
 #include "checked_device.h"
 #include "firkin/tune/tune.h"
 #include "workload/workload.h"

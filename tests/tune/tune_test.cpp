@@ -5,7 +5,7 @@
 
 #include "../base/temporary_folder.h"
 #include "../comm/thread_ranks.h"
-#include "../ddp/checkpoint.h"
+#include "../ddp/autograd_functions.h"
 #include "../test.h"
 #include "results/results.h"
 
