@@ -6,17 +6,14 @@ import os
 from program import InFolder, firkin
 
 NO_GPU = dict(os.environ, CUDA_VISIBLE_DEVICES="")
-COMMANDS = [["tune"], ["bench", "allreduce"], ["trace"], ["bench", "step"], ["bench", "chunks"], ["bench", "collectives"], ["bench", "layers"]]
 
 
 class Device(InFolder):
-    def refused(self, mentions, *words):
-        self.assert_refused(*words, "--out", self.out, mentions=mentions, env=NO_GPU)
-        self.assertFalse(self.out.exists(), words)
-
     def test_what_needs_a_gpu_is_refused_in_one_line_by_every_command(self):
-        for i, command in enumerate(COMMANDS):
-            self.refused(*[("expected cpu", *command, "--device", "cuda"), ("backend nccl: ", *command, "--backend", "nccl")][i % 2])
+        for i, command in enumerate(("tune", "bench allreduce", "trace", "bench step", "bench chunks", "bench collectives", "bench layers")):
+            mentions, *asked = [("expected cpu", "--device", "cuda"), ("backend nccl: ", "--backend", "nccl")][i % 2]
+            self.assert_refused(*command.split(), *asked, "--out", self.out, mentions=mentions, env=NO_GPU)
+            self.assertFalse(self.out.exists(), command)
 
     def test_the_cpu_over_gloo_is_what_there_is_by_default(self):
         result = firkin("bench", "allreduce", "-b", 8, "-e", 8, "--time", 0.1, "--out", self.out, env=NO_GPU)
