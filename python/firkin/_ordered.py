@@ -324,6 +324,14 @@ def warn_of_unknown(wrapper: str, optimizer: torch.optim.Optimizer) -> None:
         )
 
 
+def _after(first: Callable[[], Any], then: Callable[[], Any]) -> Callable[[], Any]:
+    def call() -> Any:
+        first()
+        return then()
+
+    return call
+
+
 class OverlappedOptimizer(torch.optim.Optimizer):
     """The optimiser for the strategy "ordered": steps parameters once their gradients are there, during forward.
 
@@ -379,7 +387,7 @@ class OverlappedOptimizer(torch.optim.Optimizer):
         for name in ("train", "eval"):  # of schedule-free optimisers: they move parameters, and are there to be called on either object
             if (moves := getattr(optimizer, name, None)) is not None:
                 for each in (optimizer, self):
-                    setattr(each, name, lambda moves=moves: (drain(), moves())[1])
+                    setattr(each, name, _after(drain, moves))
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Steps the parameters whose gradients have arrived; the others when needed, with the options of now."""
