@@ -1,12 +1,36 @@
-"""The command lines that the scripts of examples/launch/ build. Needs neither a cluster nor LibTorch."""
+"""The command lines that the scripts of examples/launch/ build, which needs neither a cluster nor LibTorch; and that each really starts
+`firkin` on two ranks here: Slurm is played by stubs/, torchrun and mpirun are the real ones.
 
+FIRKIN names the binary with LibTorch, where there is one. torchrun is the one beside this Python.
+"""
+
+import json
+import os
+import pathlib
 import shlex
+import shutil
 import subprocess
+import sys
+import tempfile
 import unittest
 
-from launchers import ALLOCATION, LAUNCH, SCRIPTS, launch
+from ports import reserved_port
 
+HERE = pathlib.Path(__file__).resolve().parent
+LAUNCH = HERE.parents[1] / "examples" / "launch"
+SCRIPTS = sorted(LAUNCH.glob("*.sh"))
+LAUNCHER_VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_", "MASTER_", "OMPI_", "PMIX_", "SLURM_", "TORCHELASTIC_")  # how their names start
+ALLOCATION = {"SLURM_JOB_ID": "4711", "SLURM_JOB_NODELIST": "localhost", "SLURM_JOB_NUM_NODES": "1", "SLURM_NTASKS_PER_NODE": "2"}
 TWO_NODES = ALLOCATION | {"SLURM_JOB_NODELIST": "n7,n8", "SLURM_JOB_NUM_NODES": "2", "SLURM_NTASKS_PER_NODE": "4"}
+DEADLINE_S = 300
+
+
+def launch(script, *words, **variables):
+    """Runs a script with a fake Slurm and this Python's torchrun in front of PATH, and no launcher's variables but those given."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(LAUNCHER_VARIABLES)}
+    environment["PATH"] = f"{HERE / 'stubs'}:{pathlib.Path(sys.executable).parent}:{environment['PATH']}"
+    command = ["bash", str(LAUNCH / script), *map(str, words)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S, env=environment | variables)
 
 
 class Scripts(unittest.TestCase):
@@ -73,3 +97,32 @@ class Scripts(unittest.TestCase):
 
     def test_the_exit_code_is_the_commands(self):
         self.assertEqual(launch("slurm-srun.sh", "bash", "-c", "exit 3", **ALLOCATION).returncode, 3)
+
+
+@unittest.skipUnless("FIRKIN" in os.environ, "needs the program with LibTorch")
+class TwoRanksFull(unittest.TestCase):
+    def measure(self, script, **variables):
+        with tempfile.TemporaryDirectory() as folder, reserved_port() as port:
+            words = [os.environ["FIRKIN"], "bench", "allreduce", "-e", "8K", "--time", "0.2", "--out", folder]
+            result = launch(script, *words, PORT=str(port), OMP_NUM_THREADS="1", **variables)
+            self.assertEqual(result.returncode, 0, f"{result.stdout}\n{result.stderr}")
+            results = json.loads((pathlib.Path(folder) / "results.json").read_text())
+        self.assertEqual(results["environment"]["world_size"], 2)
+        self.assertEqual(results["allreduce"][0]["bytes"], 4)
+        self.assertEqual({row["world_size"] for row in results["allreduce"]}, {2})
+
+    def test_slurm_srun(self):
+        self.measure("slurm-srun.sh", **ALLOCATION)
+
+    def test_slurm_torchrun(self):
+        self.measure("slurm-torchrun.sh", **ALLOCATION)
+
+    def test_torchrun(self):
+        self.measure("torchrun.sh")
+
+    def test_mpirun(self):
+        mpirun = shutil.which("mpirun")
+        version = subprocess.run([mpirun, "--version"], capture_output=True, text=True).stdout if mpirun else ""
+        if "Open MPI" not in version:
+            self.skipTest("no mpirun of Open MPI on this machine")
+        self.measure("mpirun.sh", OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1")
