@@ -30,7 +30,6 @@ from small_models import Transformer, next_bytes  # noqa: E402
 from torch.nn.functional import cross_entropy  # noqa: E402
 from torch.nn.parallel import DistributedDataParallel as DDP  # noqa: E402
 from torch.utils.data import DataLoader, TensorDataset  # noqa: E402
-from torchvision.models.resnet import BasicBlock  # noqa: E402
 from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainingArguments  # noqa: E402
 
 QUICK = {"time_budget_s": 1.0, "progress": False}
@@ -53,10 +52,6 @@ def transformers(tuned, adapt=lambda model: model, for_callback=QUICK, **options
         trainer.add_callback(callback)
     trainer.train()
     return model, callback.result, trainer.model_wrapped
-
-
-def lora(tuned):
-    return transformers(tuned, lambda model: get_peft_model(model, LoraConfig(r=4, target_modules=["c_attn"])))
 
 
 class Language(L.LightningModule):
@@ -137,7 +132,7 @@ def images(tuned, make, wrap=DDP):
 PROGRAMS = {
     "torchvision, ResNet-50": lambda tuned: images(tuned, lambda: torchvision.models.resnet50(num_classes=10, width_per_group=16)),
     "torchvision, small ResNet, synchronised statistics": lambda tuned: images(
-        tuned, lambda: torchvision.models.ResNet(BasicBlock, [1] * 4, num_classes=10, norm_layer=SyncedNorm)
+        tuned, lambda: torchvision.models.ResNet(torchvision.models.resnet.BasicBlock, [1] * 4, num_classes=10, norm_layer=SyncedNorm)
     ),
     "timm, torch.compile": lambda tuned: images(
         tuned, lambda: timm.create_model("vit_tiny_patch16_224", img_size=32, patch_size=8, depth=1, num_classes=10),
@@ -149,7 +144,7 @@ PROGRAMS = {
     "transformers, accumulation": lambda tuned: transformers(tuned, gradient_accumulation_steps=2),
     "lightning": lightning,
     "lightning, bfloat16": lambda tuned: lightning(tuned, precision="bf16-mixed"),
-    "transformers, LoRA": lora,
+    "transformers, LoRA": lambda tuned: transformers(tuned, lambda net: get_peft_model(net, LoraConfig(r=4, target_modules=["c_attn"]))),
     "transformers, watched": lambda tuned: transformers(tuned, for_callback=WATCH),
     "lightning, watched": lambda tuned: lightning(tuned, WATCH),
     "accelerate, watched": accelerated,
