@@ -58,7 +58,7 @@ Measured measured_beside(const std::vector<std::vector<double>>& step_s) {
 double expected_excess(double mean, double deviation) {
   const double z = mean / deviation;
   const double density = std::exp(-z * z / 2) / std::sqrt(2 * std::numbers::pi);
-  return deviation * density + mean * std::erfc(-z / std::numbers::sqrt2) / 2;
+  return std::max(0.0, deviation * density + mean * std::erfc(-z / std::numbers::sqrt2) / 2);  // rounding, far out
 }
 
 void check_series(size_t caps, const std::vector<std::vector<double>>& step_s) {

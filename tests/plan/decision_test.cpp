@@ -65,6 +65,13 @@ TEST(Weigh, StaysWithThePredictionWhereOneNoisyBlockSaysOtherwise) {
   EXPECT_EQ(weigh(caps, {{0.100}, {0.101}, {0.102}}).choice, 1u);
 }
 
+TEST(Weigh, NeverExpectsANegativeRegret) {
+  const auto caps = caps_of_regrets({0.0, 0.2});
+  for (double slower = 1.1; slower < 2; slower += 1e-5) {
+    EXPECT_GE(weigh(caps, blocks_of({0.1, 0.1 * slower}, 10, 0.01, 1)).expected_regret, 0) << slower;
+  }
+}
+
 // Over many draws of truth and noise, what the choice costs in the mean is at most what it says.
 TEST(Weigh, SaysWhatRegretIsLeft) {
   double said = 0, paid = 0;
