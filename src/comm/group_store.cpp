@@ -142,11 +142,12 @@ class Gatherer {
  private:
   Gathering await_roster() {
     int64_t over = 0;    // this generation and those before it are over for this rank
-    int64_t joined = 0;  // the generation in which this rank has arrived
+    int64_t joined = 0;  // the generation in which this rank has arrived, or that it has contradicted
+    bool has_arrived = false;
     for (;; pause(joined > over ? part(joined) : nullptr)) {
       const int64_t number = all_->add(kGenerations, 0);
       const Store group = part(number);
-      if (number > over && joined == number && has_double(*group, *group)) return {.store = group};
+      if (number > over && joined == number && has_arrived && has_double(*group, *group)) return {.store = group};
       if (number > over && group->check({kRoster})) {
         const Roster roster = read_roster(*group);
         if (token_of_this_rank(roster) == token_) return {.complete = true, .store = group, .why_not_nccl = roster.why_not_nccl};
@@ -157,14 +158,15 @@ class Gatherer {
         over = number;  // it failed before this rank came: an earlier attempt
       } else if (number > over && joined != number && group->check({kSize})) {
         const std::string size = group->get_to_str(kSize);
-        if (size == std::to_string(arrival_.size)) {
+        has_arrived = size == std::to_string(arrival_.size);
+        if (has_arrived) {
           arrive(*group);
         } else {  // an error if rank 0 is alive: it looks for this
           contradict(*group, fmt::format("rank 0 was started as one of {}; expected one number of ranks for all", size));
         }
         joined = number;
       }
-      if (is_late()) return {.store = joined > over ? part(joined) : nullptr};
+      if (is_late()) return {.store = joined > over && has_arrived ? part(joined) : nullptr};
     }
   }
 
