@@ -169,6 +169,7 @@ class Arrivals:
         """Waits for all gradients, unless OverlappedOptimizers hold every parameter."""
         for each in self.optimizers:
             each.is_stepped = False
+        self.zeroed_at = -1
         late = {id(p) for each in self.optimizers for group in each.optimizer.param_groups for p in group["params"]}
         if any(p.requires_grad and id(p) not in late for p in self._parameters):
             self.engine.drain()
@@ -195,7 +196,7 @@ class Arrivals:
             raise InputError("OverlappedOptimizer: step() called on the inner optimiser; expected OverlappedOptimizer.step()")
         if not self.are_stepped_by(optimizer):
             return
-        just_now = [each.optimizer for each in self.optimizers if each.stepped_at == self.forwards]
+        just_now = [each.optimizer for each in self.optimizers if each.is_stepped and each.stepped_at == self.forwards]
         stepped = {id(p) for each in just_now for group in each.param_groups for p in group["params"]}
         if any(id(p) in stepped for group in optimizer.param_groups for p in group["params"]):
             raise InputError(
@@ -284,7 +285,7 @@ def steps_parts_alike(make: Callable[[list[dict[str, Any]]], torch.optim.Optimiz
 
     def stepped(options: dict[str, Any], divide: _Divide) -> list[torch.Tensor]:
         parameters = [p.clone() for p in given]
-        optimizers = [make([{**copy.deepcopy(options), "params": parts}]) for parts in divide(parameters)]
+        optimizers = [make([{**copy.deepcopy(options), "lr": 0.01, "params": parts}]) for parts in divide(parameters)]
         for of_step in noise:
             # At right angles to the parameters, which some optimisers look at.
             gradients = [g - p * (g * p).sum() / p.square().sum() for g, p in zip(of_step, parameters)]
@@ -324,10 +325,10 @@ def warn_of_unknown(wrapper: str, optimizer: torch.optim.Optimizer) -> None:
         )
 
 
-def _after(first: Callable[[], Any], then: Callable[[], Any]) -> Callable[[], Any]:
-    def call() -> Any:
+def _after(first: Callable[[], Any], then: Callable[..., Any]) -> Callable[..., Any]:
+    def call(*args: Any, **kwargs: Any) -> Any:
         first()
-        return then()
+        return then(*args, **kwargs)
 
     return call
 
@@ -385,7 +386,7 @@ class OverlappedOptimizer(torch.optim.Optimizer):
         optimizer.register_state_dict_pre_hook(lambda *_: drain())
         optimizer.register_load_state_dict_pre_hook(lambda *_: drain())
         for name in ("train", "eval"):  # of schedule-free optimisers: they move parameters, and are there to be called on either object
-            if (moves := getattr(optimizer, name, None)) is not None:
+            if callable(moves := getattr(optimizer, name, None)):
                 for each in (optimizer, self):
                     setattr(each, name, _after(drain, moves))
 

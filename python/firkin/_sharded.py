@@ -376,6 +376,7 @@ class ShardedOptimizer(torch.optim.Optimizer):
     def _stand_in(self) -> None:
         """Gives parameters a stand-in for their gradients. Called at the end of each step."""
         self._has_new = True
+        self._model._arrivals.zeroed_at = -1
         if all(part.run.grad is None for part in self._parts):
             return
         # For an empty part this rank does not know whether there is a gradient.
