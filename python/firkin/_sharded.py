@@ -52,9 +52,6 @@ class _Divided(torch.Tensor):
 class _States(collections.defaultdict[torch.Tensor, Any]):
     """The states of parts. Refuses a parameter as a key, since a program that found nothing under it would go on without."""
 
-    def __init__(self, states: dict[torch.Tensor, Any]) -> None:
-        super().__init__(dict, states)
-
     @staticmethod
     def _part(key: Any) -> Any:
         if isinstance(key, torch.nn.Parameter):
@@ -184,7 +181,7 @@ class ShardedOptimizer(torch.optim.Optimizer):
 
         self._native = load_engine().EngineShardedOptimizer(self._engine, make, master_weights, takes_whole)
         inner = self.optimizer
-        inner.state = _States(inner.state)
+        inner.state = _States(dict, inner.state)
         self.defaults = inner.defaults
         super().__setstate__({})  # makes what every Optimizer has besides its groups and states
         left_out = weakly(self._audited_left_out)
