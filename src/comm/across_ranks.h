@@ -70,7 +70,7 @@ std::vector<Value> list_of_rank(const ProcessGroup& group, const std::vector<Val
   static_assert(std::is_trivially_copyable_v<Value>);
   const std::string bytes = text_of_rank(group, {reinterpret_cast<const char*>(values.data()), values.size() * sizeof(Value)}, root);
   std::vector<Value> list(bytes.size() / sizeof(Value));
-  std::memcpy(list.data(), bytes.data(), bytes.size());
+  if (!list.empty()) std::memcpy(list.data(), bytes.data(), bytes.size());
   return list;
 }
 
