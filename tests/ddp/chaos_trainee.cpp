@@ -97,7 +97,7 @@ void ChaosTrainee::change(const ChaosChange& change, int step) {
     case ChaosChangeKind::kThaw:
     case ChaosChangeKind::kFreeze:
       for (torch::nn::Module* module : {&drained, static_cast<torch::nn::Module*>(reference_.get())}) {
-        at::Tensor& parameter = module->named_parameters()[change.name];
+        at::Tensor parameter = module->named_parameters()[change.name];
         parameter.set_requires_grad(change.kind == ChaosChangeKind::kThaw);
         parameter.mutable_grad().reset();  // a frozen one that kept its last gradient would be stepped with that
       }
