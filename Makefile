@@ -23,10 +23,11 @@ test: build ## build, and test every behaviour once; takes five minutes on two c
 	tools/test $(BUILD) $(TEST_FLAGS)
 
 test-all: test ## and full products, long runs, packaging
+	@tools/bootstrap test-all
 	tools/test $(BUILD) --full
 
 test-asan: ## all tests under AddressSanitizer and UndefinedBehaviorSanitizer
-	@tools/bootstrap test
+	@tools/bootstrap test-all
 	cmake --preset asan
 	cmake --build --preset asan
 	ctest --preset asan -j 2 -LE package

@@ -1,6 +1,6 @@
 """The notebook for CMSC 828G is executed, and prints what it was stored with; its model is that of `firkin predict`.
 
-FIRKIN names the binary, FIRKIN_SOURCE_DIR the repository. Needs nbclient and matplotlib: .venv-notebook, which tools/bootstrap test makes.
+FIRKIN names the binary, FIRKIN_SOURCE_DIR the repository. Needs nbclient and matplotlib: .venv-notebook, which tools/bootstrap test-all makes.
 `notebook_test.py --store` stores what it prints now.
 """
 
@@ -20,7 +20,7 @@ except ImportError:
     python = ROOT / ".venv-notebook/bin/python"
     if python.exists() and pathlib.Path(sys.prefix) != python.parents[1]:
         os.execv(python, [str(python), *sys.argv])
-    print("no nbclient beside this Python, and no .venv-notebook; tools/bootstrap test makes it")
+    print("no nbclient beside this Python, and no .venv-notebook; tools/bootstrap test-all makes it")
     sys.exit(77)
 
 NOTEBOOK = ROOT / "examples/cmsc828g/assignment2.ipynb"

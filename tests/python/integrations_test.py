@@ -1,7 +1,7 @@
 """examples/python and firkin.integrations on two real ranks: Transformers' Trainer (PEFT's LoRA too), Accelerate, Lightning, torchvision's
 ResNet-50 and a compiled model of timm's, with the buckets that were tuned.
 
-INTEGRATIONS_VENV names the virtual environment with them, which tools/bootstrap test makes. Skipped where there is none.
+INTEGRATIONS_VENV names the virtual environment with them, which tools/bootstrap test-all makes. Skipped where there is none.
 """
 
 import functools
@@ -21,7 +21,7 @@ DEADLINE_S = 600  # a hang; a busy machine takes minutes for what takes seconds
 
 def setUpModule():  # noqa: N802: unittest's name
     if not (VENV / "firkin-requirements.txt").exists():  # written when all is installed
-        raise unittest.SkipTest(f"no Transformers, Accelerate, Lightning, torchvision and timm in {VENV}; tools/bootstrap test installs them")
+        raise unittest.SkipTest(f"no Transformers, Accelerate, Lightning, torchvision and timm in {VENV}; tools/bootstrap test-all installs them")
 
 
 @functools.cache
