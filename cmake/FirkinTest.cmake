@@ -33,22 +33,28 @@ function(firkin_python_test name)
     COMMAND ${arg_PYTHON} ${PROJECT_SOURCE_DIR}/tests/run.py ${arg_UNPARSED_ARGUMENTS})
 endfunction()
 
-# main(), and what every test without LibTorch includes, compiled once.
-add_library(firkin_test_main STATIC tests/main.cpp)
-target_link_libraries(firkin_test_main PUBLIC GTest::gmock PRIVATE firkin_fmt nlohmann_json::nlohmann_json)
-target_precompile_headers(firkin_test_main PRIVATE <gmock/gmock.h> <fmt/format.h> <nlohmann/json.hpp>)
-# Most of a test's time is its compilation. A precompiled header is only taken with the -O that it was made with.
-# With one, g++ 12 warns of its own std::string (GCC bug 105651).
-set(firkin_test_options $<$<CONFIG:Release>:-O1> $<$<CXX_COMPILER_ID:GNU>:-Wno-array-bounds;-Wno-restrict;-Wno-stringop-overflow>)
-target_compile_options(firkin_test_main PRIVATE ${firkin_test_options})
+# How tests are compiled: most of a test's time is its compilation, so not optimised, and with precompiled headers. These are only taken with
+# the options and definitions that they were made with. With one, g++ 12 warns of its own std::string (GCC bug 105651).
+add_library(firkin_test_options INTERFACE)
+target_link_libraries(firkin_test_options INTERFACE GTest::gmock firkin_fmt)
+target_compile_options(firkin_test_options INTERFACE
+  $<$<CONFIG:Release>:-O0> $<$<CXX_COMPILER_ID:GNU>:-Wno-array-bounds;-Wno-restrict;-Wno-stringop-overflow>)
 
-# LibTorch's for tests: what uses a precompiled header is optimised as that header was, whatever its own -O says. A third less time a file.
+# main(), and what every test without LibTorch includes.
+add_library(firkin_test_main STATIC tests/main.cpp)
+target_link_libraries(firkin_test_main PUBLIC GTest::gmock PRIVATE firkin_test_options nlohmann_json::nlohmann_json)
+target_precompile_headers(firkin_test_main PRIVATE <gmock/gmock.h> <fmt/format.h> <nlohmann/json.hpp>)
+function(firkin_light_test_options target)
+  target_link_libraries(${target} PRIVATE firkin_test_options)
+  target_precompile_headers(${target} REUSE_FROM firkin_test_main)
+endfunction()
+
 if(FIRKIN_WITH_TORCH)
-  firkin_torch_precompiled(firkin_torch_test_pch <torch/torch.h>)
-  target_compile_options(firkin_torch_test_pch PRIVATE $<$<CONFIG:Release>:-O1>)
+  firkin_torch_precompiled(firkin_torch_test_pch ${PROJECT_SOURCE_DIR}/tests/torch.h <gmock/gmock.h>)
+  target_link_libraries(firkin_torch_test_pch PRIVATE firkin_test_options)
 endif()
 function(firkin_torch_test_options target)
-  target_compile_options(${target} PRIVATE $<$<CONFIG:Release>:-O1>)
+  target_link_libraries(${target} PRIVATE firkin_test_options)
   target_precompile_headers(${target} REUSE_FROM firkin_torch_test_pch)
 endfunction()
 
@@ -75,20 +81,24 @@ function(firkin_test_program target prefix)
 endfunction()
 
 function(firkin_test name)
-  cmake_parse_arguments(arg "TORCH" "" "SOURCES;DEPENDS;FULL" ${ARGN})
+  cmake_parse_arguments(arg "TORCH;COMPUTES" "" "SOURCES;DEPENDS;FULL" ${ARGN})
   add_executable(${name}_test ${arg_SOURCES})
   target_link_libraries(${name}_test PRIVATE firkin_${name} firkin_warnings firkin_fmt)
   foreach(module IN LISTS arg_DEPENDS)
     target_link_libraries(${name}_test PRIVATE firkin_${module})
   endforeach()
+  # Not all of ddp's in one, which would be compiled last, and alone.
+  set_target_properties(${name}_test PROPERTIES UNITY_BUILD_BATCH_SIZE 6)
   if(arg_TORCH)
     firkin_torch_test_options(${name}_test)
     firkin_test_program(${name}_test ${name} EACH_FILE LABELS ${name} FULL ${arg_FULL})
   else()
     target_compile_definitions(${name}_test PRIVATE FIRKIN_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
-    target_compile_options(${name}_test PRIVATE ${firkin_test_options})
-    target_precompile_headers(${name}_test REUSE_FROM firkin_test_main)
-    set_target_properties(${name}_test PROPERTIES UNITY_BUILD OFF)  # a file is quick to compile, and test files like the same short names
+    if(arg_COMPUTES)  # for longer than its compilation takes, also in what the linker takes from it for the module's own
+      target_compile_options(${name}_test PRIVATE $<$<CONFIG:Release>:-O1>)
+    else()
+      firkin_light_test_options(${name}_test)
+    endif()
     firkin_test_program(${name}_test ${name} LABELS ${name} FULL ${arg_FULL})
   endif()
 endfunction()

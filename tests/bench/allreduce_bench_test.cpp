@@ -3,10 +3,9 @@
 
 #include "../comm/thread_ranks.h"
 #include "../test.h"
+#include "../torch.h"
 #include "firkin/base/units.h"
 #include "firkin/stats/estimates.h"
-
-#include <torch/torch.h>
 
 namespace firkin {
 namespace {

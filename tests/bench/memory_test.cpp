@@ -2,12 +2,11 @@
 
 #include "../comm/thread_ranks.h"
 #include "../test.h"
+#include "../torch.h"
 #include "bench/step_bench.h"
 #include "firkin/ddp/data_parallel.h"
 #include "model/transformer_config.h"
 #include "workload/transformer.h"
-
-#include <torch/torch.h>
 
 namespace firkin {
 namespace {

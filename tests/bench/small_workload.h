@@ -1,9 +1,8 @@
 // A workload that steps in a millisecond.
 #pragma once
 
+#include "../torch.h"
 #include "workload/workload.h"
-
-#include <torch/torch.h>
 
 namespace firkin {
 

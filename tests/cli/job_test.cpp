@@ -3,8 +3,7 @@
 
 #include "../base/temporary_folder.h"
 #include "../test.h"
-
-#include <torch/torch.h>
+#include "../torch.h"
 
 namespace firkin {
 

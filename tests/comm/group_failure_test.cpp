@@ -5,9 +5,8 @@
 #include "../../src/comm/group_state.h"
 #include "../../src/comm/group_store.h"
 #include "../test.h"
+#include "../torch.h"
 #include "thread_ranks.h"
-
-#include <torch/torch.h>
 
 namespace firkin {
 namespace {

@@ -7,10 +7,9 @@
 #include "../../src/comm/backends.h"
 #include "../base/temporary_folder.h"
 #include "../test.h"
+#include "../torch.h"
 #include "firkin/comm/modelled_link.h"
 #include "thread_ranks.h"
-
-#include <torch/torch.h>
 
 namespace firkin {
 namespace {

@@ -3,9 +3,8 @@
 #include <latch>
 
 #include "../test.h"
+#include "../torch.h"
 #include "thread_ranks.h"
-
-#include <torch/torch.h>
 
 namespace firkin {
 namespace {

@@ -8,11 +8,11 @@
 
 #include "../../src/comm/group_store.h"
 #include "../test.h"
+#include "../torch.h"
 #include "firkin/comm/process_group.h"
 #include "launcher_environment.h"
 #include "thread_ranks.h"
 
-#include <torch/torch.h>
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 
 namespace firkin {

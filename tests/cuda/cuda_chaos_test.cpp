@@ -10,8 +10,6 @@ namespace {
 constexpr auto kTimeout = std::chrono::seconds(20);
 constexpr uint64_t kSequences = 30;
 
-using FourGpus = NeedsGpus<4>;
-
 TEST_F(FourGpus, AfterEveryStepOfRandomProgramsAllRanksAreEqualOrHaveTheSameFailure) {
   const auto over_gloo = [](const auto& store, int rank, int size, auto timeout) {
     return make_process_group(store, rank, size, {.backend = "gloo", .timeout = timeout});

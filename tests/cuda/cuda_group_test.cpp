@@ -10,9 +10,6 @@
 namespace firkin {
 namespace {
 
-using OneGpu = NeedsGpus<1>;
-using TwoGpus = NeedsGpus<2>;
-
 constexpr const char* kGlooAndNccl = "cpu:gloo,cuda:nccl";
 
 GroupOptions within_a_minute(const std::string& backend) {

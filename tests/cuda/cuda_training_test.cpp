@@ -7,9 +7,6 @@
 namespace firkin {
 namespace {
 
-using OneGpu = NeedsGpus<1>;
-using TwoGpus = NeedsGpus<2>;
-
 constexpr std::array kStrategies = {"naive", "flat", "overlap", "bucketed", "planned", "ordered", "sharded"};
 
 // What a course is compared with on the CPU.
@@ -60,8 +57,6 @@ std::vector<Course> every_strategy(bool a_step_fails) {
   courses.back().sharded.whole_parameters = true;
   return courses;
 }
-
-const c10::Device kFirstGpu(c10::kCUDA, 0);
 
 // What the tests of a GPU stand on, where there is none.
 TEST(Cuda, RanksInProcessesTrainOnTheCpuAsOnTheCpu) {

@@ -4,19 +4,15 @@
 #include "../ddp/layered_net.h"
 #include "../ddp/tensors.h"
 #include "../test.h"
+#include "../torch.h"
 #include "firkin/ddp/data_parallel.h"
 #include "firkin/tune/tune.h"
 #include "gpus.h"
 
-#include <torch/torch.h>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 
 namespace firkin {
 namespace {
-
-using OneGpu = NeedsGpus<1>;
-
-const c10::Device kFirstGpu(c10::kCUDA, 0);
 
 void run_two_ranks(c10::Device device, const std::function<void(const ProcessGroup&)>& body) {
   run_ranks_in_processes(2, {.backend = "gloo", .device = device}, body);

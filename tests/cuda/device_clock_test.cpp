@@ -9,7 +9,6 @@
 namespace firkin {
 namespace {
 
-using OneGpu = NeedsGpus<1>;
 using HostClock = std::chrono::steady_clock;
 
 struct Timed {

@@ -14,5 +14,10 @@ class NeedsGpus : public testing::Test {
     if (device_count() < kGpus) GTEST_SKIP() << "needs " << kGpus << " GPUs, and sees " << device_count();
   }
 };
+using OneGpu = NeedsGpus<1>;
+using TwoGpus = NeedsGpus<2>;
+using FourGpus = NeedsGpus<4>;
+
+inline const c10::Device kFirstGpu(c10::kCUDA, 0);
 
 }  // namespace firkin

@@ -4,15 +4,12 @@
 #include "../comm/thread_ranks.h"
 #include "../ddp/layered_net.h"
 #include "../test.h"
+#include "../torch.h"
 #include "firkin/ddp/sharded_optimizer.h"
 #include "gpus.h"
 
-#include <torch/torch.h>
-
 namespace firkin {
 namespace {
-
-using OneGpu = NeedsGpus<1>;
 
 class NoHostWaits {
  public:

@@ -11,13 +11,13 @@
 #include <utility>
 #include <vector>
 
+#include "../torch.h"
 #include "autograd_functions.h"
 #include "chaos_meeting.h"
 #include "chaos_plan.h"
 #include "chaos_trainee.h"
 #include "firkin/base/error.h"
 
-#include <torch/torch.h>
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 
 namespace firkin {

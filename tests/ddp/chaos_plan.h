@@ -7,10 +7,9 @@
 #include <string>
 #include <vector>
 
+#include "../torch.h"
 #include "firkin/plan/bucket_plan.h"
 #include "layered_net.h"
-
-#include <torch/torch.h>
 
 namespace firkin {
 

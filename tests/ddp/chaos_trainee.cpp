@@ -2,10 +2,9 @@
 
 #include <fmt/format.h>
 
+#include "../torch.h"
 #include "firkin/ddp/module_parameters.h"
 #include "tensors.h"
-
-#include <torch/torch.h>
 
 namespace firkin {
 namespace {

@@ -117,7 +117,7 @@ struct DtypeRow {
   const char* refusal_under_sharded = nullptr;
 };
 
-constexpr DtypeRow kDtypes[] = {
+constexpr DtypeRow kDtypeRows[] = {
     {at::kFloat},
     {at::kDouble},
     {at::kHalf},
@@ -130,7 +130,7 @@ constexpr DtypeRow kDtypes[] = {
 
 TEST(Construction, EveryDtypeIsTrainedOrRefusedByName) {
   run_ranks(2, [](const ProcessGroup& group) {
-    for (const DtypeRow& row : kDtypes) {
+    for (const DtypeRow& row : kDtypeRows) {
       for (const char* strategy : {"naive", "flat", "overlap", "bucketed", "planned", "ordered", "sharded"}) {
         SCOPED_TRACE(testing::Message() << c10::toString(row.dtype) << " under " << strategy);
         torch::nn::Module net;

@@ -4,13 +4,13 @@
 #include <ATen/ops/allclose.h>
 #include <c10/core/StreamGuard.h>
 
+#include "../torch.h"
 #include "autograd_functions.h"
 #include "layered_net.h"
 #include "side_streams.h"
 #include "training.h"
 
 #include <torch/csrc/autograd/variable.h>
-#include <torch/torch.h>
 
 namespace firkin {
 

@@ -1,8 +1,7 @@
 #include "ddp/buckets.h"
 
 #include "../test.h"
-
-#include <torch/torch.h>
+#include "../torch.h"
 
 namespace firkin {
 namespace {

@@ -1,10 +1,9 @@
 // Steps whose gradients are known: a module that is parameters and nothing else, on two ranks.
 #pragma once
 
+#include "../torch.h"
 #include "autograd_functions.h"
 #include "training.h"
-
-#include <torch/torch.h>
 
 namespace firkin {
 

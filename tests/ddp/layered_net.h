@@ -4,10 +4,9 @@
 #include <functional>
 #include <vector>
 
+#include "../torch.h"
 #include "firkin/ddp/await_parameters.h"
 #include "tensors.h"
-
-#include <torch/torch.h>
 
 namespace firkin {
 

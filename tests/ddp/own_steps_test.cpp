@@ -85,7 +85,7 @@ Tensors keeps_copies_and_zeroes_gradients(Trainee& trainee, FollowedNet& net) {
   return keeps_gradients(trainee, net, /*to_none=*/false, [](const at::Tensor& gradient) { return gradient.clone(); });
 }
 
-constexpr ProgramByHand kPrograms[] = {
+constexpr ProgramByHand kOwnSteps[] = {
     {"perturbs weights in a micro-batch", perturbs_weights_in_a_micro_batch, false, 0},
     {"perturbs weights in every backward", perturbs_weights_in_every_backward, false, 0},
     {"perturbs weights in every backward, audited", perturbs_weights_in_every_backward, false, 2},
@@ -98,7 +98,7 @@ constexpr ProgramByHand kPrograms[] = {
 class OwnSteps : public testing::TestWithParam<int> {};
 
 TEST_P(OwnSteps, TrainAsByHand) {
-  run_ranks(GetParam(), [](const ProcessGroup& group) { expect_as_by_hand(group, kPrograms); });
+  run_ranks(GetParam(), [](const ProcessGroup& group) { expect_as_by_hand(group, kOwnSteps); });
 }
 
 TEST_P(OwnSteps, ARankThatMissesAStepIsEveryRanksErrorInTheNext) {

@@ -6,10 +6,9 @@
 #pragma once
 
 #include "../comm/thread_ranks.h"
+#include "../torch.h"
 #include "firkin/ddp/data_parallel.h"
 #include "tensors.h"
-
-#include <torch/torch.h>
 
 namespace firkin {
 

@@ -7,10 +7,9 @@
 #include <string>
 #include <vector>
 
+#include "../torch.h"
 #include "tensors.h"
 #include "workload/transformer.h"
-
-#include <torch/torch.h>
 
 namespace firkin {
 

@@ -2,14 +2,13 @@
 #pragma once
 
 #include "../comm/thread_ranks.h"
+#include "../torch.h"
 #include "firkin/ddp/data_parallel.h"
 #include "firkin/ddp/module_parameters.h"
 #include "firkin/ddp/overlapped_optimizer.h"
 #include "firkin/ddp/sharded_optimizer.h"
 #include "tensors.h"
 #include "test_models.h"
-
-#include <torch/torch.h>
 
 namespace firkin {
 

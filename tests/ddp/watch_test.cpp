@@ -3,9 +3,8 @@
 
 #include "../comm/thread_ranks.h"
 #include "../test.h"
+#include "../torch.h"
 #include "test_models.h"
-
-#include <torch/torch.h>
 
 namespace firkin {
 namespace {

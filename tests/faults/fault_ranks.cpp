@@ -25,6 +25,7 @@
 #include <thread>
 
 #include "../../src/comm/group_state.h"
+#include "../torch.h"
 #include "firkin/base/error.h"
 #include "firkin/comm/process_group.h"
 #include "firkin/comm/rank_info.h"
@@ -33,7 +34,6 @@
 #include "firkin/ddp/overlapped_optimizer.h"
 #include "firkin/ddp/sharded_optimizer.h"
 
-#include <torch/torch.h>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
 namespace firkin {

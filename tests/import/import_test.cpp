@@ -259,7 +259,7 @@ std::string times_text() {
   return text + "lm_head grad,9,9,2,0,9\nln_f grad,9,9,0.5,0,9\n";
 }
 
-std::string replaced(std::string text, const std::string& from, const std::string& to) {
+std::string changed(std::string text, const std::string& from, const std::string& to) {
   return text.replace(text.find(from), from.size(), to);
 }
 
@@ -311,26 +311,26 @@ TEST(Cmsc828gProfile, SaysThatTheTiedWeightIsListedTwiceAndInTheSumOfTheSizes) {
 }
 
 TEST(Cmsc828gProfile, RejectsSizesThatAreNotTheModels) {
-  EXPECT_EQ(profile_error(replaced(sizes_text(), "Block 3,7087872", "Block 3,7087871"), times_text()),
+  EXPECT_EQ(profile_error(changed(sizes_text(), "Block 3,7087872", "Block 3,7087871"), times_text()),
             "s.csv:7: Block 3 has 7087871 parameters; expected 7087872, as in gpt2");
-  EXPECT_EQ(profile_error(replaced(sizes_text(), "Block 3,", "Block 99,"), times_text()), "s.csv:7: 'Block 99' is not part of gpt2");
-  EXPECT_EQ(profile_error(replaced(sizes_text(), "Block 3,", "Block 4,"), times_text()), "s.csv:8: 'Block 4' appears twice");
-  EXPECT_EQ(profile_error(replaced(sizes_text(), "LM head,", "Head,"), times_text()), "s.csv:17: 'Head' is not part of gpt2");
+  EXPECT_EQ(profile_error(changed(sizes_text(), "Block 3,", "Block 99,"), times_text()), "s.csv:7: 'Block 99' is not part of gpt2");
+  EXPECT_EQ(profile_error(changed(sizes_text(), "Block 3,", "Block 4,"), times_text()), "s.csv:8: 'Block 4' appears twice");
+  EXPECT_EQ(profile_error(changed(sizes_text(), "LM head,", "Head,"), times_text()), "s.csv:17: 'Head' is not part of gpt2");
   EXPECT_THAT(profile_error("", times_text()), HasSubstr("s.csv:1: no header"));
 }
 
 TEST(Cmsc828gProfile, RejectsMalformedTimes) {
-  EXPECT_EQ(profile_error(sizes_text(), replaced(times_text(), "block_1 grad,9,9,1", "block_1 grad,9,9,-1")),
+  EXPECT_EQ(profile_error(sizes_text(), changed(times_text(), "block_1 grad,9,9,1", "block_1 grad,9,9,-1")),
             "t.csv:6: mean is -1; expected seconds, more than 0");
-  EXPECT_THAT(profile_error(sizes_text(), replaced(times_text(), "block_1 grad,9,9,1", "block_1 grad,9,9,nan")), HasSubstr("t.csv:6: "));
-  EXPECT_EQ(profile_error(sizes_text(), replaced(times_text(), "ln_f grad", "ln_g grad")),
+  EXPECT_THAT(profile_error(sizes_text(), changed(times_text(), "block_1 grad,9,9,1", "block_1 grad,9,9,nan")), HasSubstr("t.csv:6: "));
+  EXPECT_EQ(profile_error(sizes_text(), changed(times_text(), "ln_f grad", "ln_g grad")),
             "t.csv:1: no 'ln_f grad'; expected its gradient's time");
   EXPECT_EQ(profile_error(sizes_text(), times_text() + "block_12 grad,1,1,1,1,1\n"), "t.csv:19: 'block_12 grad' is not part of gpt2");
 }
 
 TEST(Cmsc828gProfile, FindsTheModelByItsBlocks) {
   EXPECT_EQ(parse().model, "gpt2");
-  EXPECT_EQ(profile_error(replaced(sizes_text(), "5,Block 3,7087872\n", ""), times_text()),
+  EXPECT_EQ(profile_error(changed(sizes_text(), "5,Block 3,7087872\n", ""), times_text()),
             "s.csv:1: 11 blocks; expected those of gpt2 (12 blocks), gpt2-medium (24 blocks), gpt2-large (36 blocks), gpt2-xl (48 blocks)");
 }
 

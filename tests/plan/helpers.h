@@ -27,6 +27,15 @@ inline TensorProfile even_profile(int tensors, int64_t bytes, double backward_s)
   return make_profile(std::vector<int64_t>(static_cast<size_t>(tensors), bytes), ready_s);
 }
 
+// Of 8 bytes, ready at 1 and 2 s; the second is needed when forward begins, the first after 3 of 4 s.
+inline TensorProfile two_tensors() {
+  TensorProfile profile = make_profile({8, 8}, {1, 2});
+  profile.needed_s = {3, 0};
+  profile.forward_s = 4;
+  return profile;
+}
+inline const BucketPlan kTwoBuckets = {.buckets = {{0, 1}, {1, 1}}};
+
 // Of each bucket: how many tensors.
 inline std::vector<int64_t> counts(const BucketPlan& plan) {
   std::vector<int64_t> result;

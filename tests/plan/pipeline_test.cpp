@@ -11,16 +11,6 @@ namespace {
 // All-reduce of x bytes: 1 s + x / 8 s on an idle link.
 const CommCosts kPipelineCosts = linear_costs(1, 0.125);
 
-// Two tensors of 8 bytes, ready at 1 and 2 s; the second is needed when forward begins, the first after 3 of 4 s.
-TensorProfile two_tensors() {
-  TensorProfile profile = make_profile({8, 8}, {1, 2});
-  profile.needed_s = {3, 0};
-  profile.forward_s = 4;
-  return profile;
-}
-
-const BucketPlan kTwoBuckets = {.buckets = {{0, 1}, {1, 1}}};
-
 TEST(SimulatePipeline, ForwardWaitsForWhatItNeedsAndHidesTheRest) {
   // In ready order: bucket 0 arrives at 3, bucket 1 at 5. Forward begins at 2, waits until 5, and ends at 9.
   const Pipeline ready_order = simulate_pipeline(two_tensors(), kTwoBuckets, kPipelineCosts);

@@ -10,22 +10,18 @@ namespace {
 
 constexpr int64_t kTwoRanks = 2;
 
-// Two tensors of 8 bytes, ready at 1 and 2 s; the second is needed when forward begins, the first after 3 of 4 s. Stepping them takes two
-// ranks 1 s and 0.5 s.
-TensorProfile two_tensors() {
-  TensorProfile profile = make_profile({8, 8}, {1, 2});
-  profile.needed_s = {3, 0};
+// Stepping them takes two ranks 1 s and 0.5 s.
+TensorProfile stepped_tensors() {
+  TensorProfile profile = two_tensors();
   profile.update_s = {2, 1};
-  profile.forward_s = 4;
   return profile;
 }
 
-const BucketPlan kTwoBuckets = {.buckets = {{0, 1}, {1, 1}}};
 const CommCosts kTwoSeconds = linear_costs(1, 0.125), kOneSecond = linear_costs(0.5, 0.0625), kFourSeconds = linear_costs(3, 0.125);
 
 TEST(SimulateSharded, StepsWhatForwardNeedsFirstAndGathersItUnderTheOthers) {
   // Sums arrive at 3 and 5. Bucket 1 is stepped until 5.5 and gathered until 6.5; bucket 0 until 6.5 and 7.5. Forward runs from 6.5.
-  const Pipeline step = simulate_sharded(two_tensors(), kTwoBuckets, {kTwoSeconds, kOneSecond}, kTwoRanks);
+  const Pipeline step = simulate_sharded(stepped_tensors(), kTwoBuckets, {kTwoSeconds, kOneSecond}, kTwoRanks);
   EXPECT_DOUBLE_EQ(step.period_s, 10.5);
   EXPECT_DOUBLE_EQ(step.forward_end_s, 4);
   EXPECT_DOUBLE_EQ(step.backward_end_s, 6);
@@ -36,14 +32,14 @@ TEST(SimulateSharded, StepsWhatForwardNeedsFirstAndGathersItUnderTheOthers) {
 
 TEST(SimulateSharded, ForwardWaitsForParametersThatAreNotThere) {
   // Gathered until 9.5 and 13.5; forward stops at 6.5 and at 12.5.
-  const Pipeline step = simulate_sharded(two_tensors(), kTwoBuckets, {kTwoSeconds, kFourSeconds}, kTwoRanks);
+  const Pipeline step = simulate_sharded(stepped_tensors(), kTwoBuckets, {kTwoSeconds, kFourSeconds}, kTwoRanks);
   EXPECT_DOUBLE_EQ(step.period_s, 14.5);
   EXPECT_DOUBLE_EQ(step.waited_s, 3 + 3 + 1);
 }
 
 TEST(SimulateSharded, RefusesNoRanks) {
   const ShardedCosts costs = {kTwoSeconds, kOneSecond};
-  EXPECT_EQ(error_of([&] { simulate_sharded(two_tensors(), kTwoBuckets, costs, 0); }), "sharded among 0 ranks; expected at least 1");
+  EXPECT_EQ(error_of([&] { simulate_sharded(stepped_tensors(), kTwoBuckets, costs, 0); }), "sharded among 0 ranks; expected at least 1");
 }
 
 // From the words in timeline.h, tensor by tensor, without contention.
@@ -141,12 +137,12 @@ TEST(FindShardedCap, OfManyCapsThatMakeTheBucketsAHighOneIsNamed) {
 }
 
 TEST(PredictSharded, ComparesPeriodsAndCountsElements) {
-  const PredictedSharded sharded = predict_sharded(two_tensors(), {kTwoSeconds, kOneSecond}, {.ranks = 2}, 6);
+  const PredictedSharded sharded = predict_sharded(stepped_tensors(), {kTwoSeconds, kOneSecond}, {.ranks = 2}, 6);
   EXPECT_DOUBLE_EQ(sharded.bucketed_period_s, 4 + 6 + 3);
   EXPECT_DOUBLE_EQ(sharded.gain(), 1 - sharded.period_s / 13);
   EXPECT_GE(sharded.period_s, sharded.bound_s);
   EXPECT_EQ(sharded.plain.total(), 16 + 16 + 32);
-  EXPECT_EQ(error_of([] { predict_sharded(two_tensors(), halves_of(kTwoSeconds), {.search = {.most_buckets = 0}}, 6); }),
+  EXPECT_EQ(error_of([] { predict_sharded(stepped_tensors(), halves_of(kTwoSeconds), {.search = {.most_buckets = 0}}, 6); }),
             "no cap makes at most 0 buckets; expected more");
 }
 

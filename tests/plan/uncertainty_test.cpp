@@ -8,7 +8,7 @@
 namespace firkin {
 namespace {
 
-constexpr CapOptions kAtMost = {.rule = CapRule::kAtMost};
+constexpr CapOptions kRule = {.rule = CapRule::kAtMost};
 
 TEST(RedrawCosts, SpreadAsTheStandardErrorOfAMedian) {
   // 1.2533 * 0.2 / sqrt(100): 2.5 % of the median.
@@ -82,8 +82,8 @@ TEST(WithModelErrors, HasEachErrorOfTheModelInTurn) {
 TEST(CapOdds, OfOneDrawIsItsBestCapWithoutRegret) {
   const TensorProfile profile = make_profile({8, 8, 8, 8}, {1, 2, 3, 4});
   const CommCosts costs = linear_costs(0.25, 1.0 / 32);
-  const CapOdds odds(profile, draws_of({costs}), kAtMost);
-  EXPECT_EQ(odds.least_regret().plan, find_best_uniform_cap(profile, costs, kAtMost).plan);
+  const CapOdds odds(profile, draws_of({costs}), kRule);
+  EXPECT_EQ(odds.least_regret().plan, find_best_uniform_cap(profile, costs, kRule).plan);
   EXPECT_EQ(odds.of(odds.least_regret().plan).expected_regret, 0);
   EXPECT_EQ(odds.of(odds.least_regret().plan).near_best, 1);
 }
@@ -91,7 +91,7 @@ TEST(CapOdds, OfOneDrawIsItsBestCapWithoutRegret) {
 TEST(CapOdds, OfAPlanThatIsAlwaysBestAreExactlyOne) {
   const TensorProfile profile = make_profile({8, 8, 8, 8}, {1, 2, 3, 4});
   for (const size_t draws : {9u, 10u, 49u}) {  // so many times its share, added up, is above 1, below and above
-    const CapOdds odds(profile, draws_of(std::vector<CommCosts>(draws, linear_costs(0.25, 1.0 / 32))), kAtMost);
+    const CapOdds odds(profile, draws_of(std::vector<CommCosts>(draws, linear_costs(0.25, 1.0 / 32))), kRule);
     EXPECT_EQ(odds.of(odds.least_regret().plan).near_best, 1) << draws;
   }
 }
@@ -100,7 +100,7 @@ TEST(CapOdds, WeighWhatIsLostByHowOftenItIs) {
   // Under the fast draw one bucket ends at 4 + 1.25, two at 4.75, four at 4.5; under the slow one (16 s a call) at 21, 35 and 66.
   const TensorProfile profile = make_profile({8, 8, 8, 8}, {1, 2, 3, 4});
   const CommCosts fast = linear_costs(0.25, 1.0 / 32), slow = linear_costs(16, 1.0 / 32);
-  const CapOdds even(profile, draws_of({fast, slow}), kAtMost);
+  const CapOdds even(profile, draws_of({fast, slow}), kRule);
   const BucketPlan named = even.least_regret().plan;
   EXPECT_EQ(named.buckets.size(), 1u);
   EXPECT_NEAR(even.of(named).expected_regret, (5.25 / 4.5 - 1) / 2, 1e-12);
@@ -108,7 +108,7 @@ TEST(CapOdds, WeighWhatIsLostByHowOftenItIs) {
   // One slow draw in a hundred does not pay for a bucket that is always late: three tensors and one end at 4.5, and at 36.
   std::vector<CommCosts> rarely(100, fast);
   rarely[7] = slow;
-  EXPECT_EQ(CapOdds(profile, draws_of(rarely), kAtMost).least_regret().plan.buckets.size(), 2u);
+  EXPECT_EQ(CapOdds(profile, draws_of(rarely), kRule).least_regret().plan.buckets.size(), 2u);
 }
 
 TEST(DrawnTimes, HoldMostOfTheDraws) {
@@ -121,7 +121,7 @@ TEST(DrawnTimes, HoldMostOfTheDraws) {
 }
 
 TEST(CapOdds, RejectNoDraws) {
-  EXPECT_EQ(error_of([] { CapOdds(make_profile({8}, {1}), {}, kAtMost); }), "no draw of the inputs; expected at least one");
+  EXPECT_EQ(error_of([] { CapOdds(make_profile({8}, {1}), {}, kRule); }), "no draw of the inputs; expected at least one");
 }
 
 }  // namespace

@@ -8,7 +8,7 @@ namespace firkin {
 namespace {
 
 // Blocks of which some are up to three times as slow, for all settings alike.
-std::vector<std::vector<double>> measure(SyntheticNoise& noise, const std::vector<double>& true_s, size_t blocks, double stdev) {
+std::vector<std::vector<double>> measure_under_load(SyntheticNoise& noise, const std::vector<double>& true_s, size_t blocks, double stdev) {
   std::vector<double> machine = noise.series(blocks, 0.6);
   std::vector<std::vector<double>> measured(true_s.size());
   for (size_t s = 0; s < true_s.size(); ++s) {
@@ -35,7 +35,7 @@ TEST(BlockFit, RecoversSettingsThatDifferByAFactorWhateverTheBlocksAreLike) {
 
 TEST(BlockFit, GivesIntervalsOfTheSettingsOwnNoiseAndNotOfTheMachines) {
   SyntheticNoise noise(1);
-  const auto measured = measure(noise, std::vector<double>(8, 0.1), 16, 0.05);
+  const auto measured = measure_under_load(noise, std::vector<double>(8, 0.1), 16, 0.05);
   for (const SettingFit& setting : fit_blocks(measured)) {
     EXPECT_LT(setting.interval.high / setting.interval.low, 1.15);
   }
@@ -46,7 +46,7 @@ TEST(BlockFit, HoldsTheMedianOfAllSamplesWhereAllSettingsAreEqual) {
   SyntheticNoise noise(2);
   int held = 0;
   for (int trial = 0; trial < 1000; ++trial) {
-    const auto measured = measure(noise, std::vector<double>(8, 0.1), 20, 0.05);
+    const auto measured = measure_under_load(noise, std::vector<double>(8, 0.1), 20, 0.05);
     std::vector<double> all;
     for (const auto& setting : measured) all.insert(all.end(), setting.begin(), setting.end());
     held += fit_blocks(measured)[static_cast<size_t>(trial) % 8].interval.contains(median(all)) ? 1 : 0;

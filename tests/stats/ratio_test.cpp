@@ -7,7 +7,6 @@
 namespace firkin {
 namespace {
 
-constexpr int kTrials = 1000;
 constexpr double kTrueRatio = 0.97;
 
 struct Pair {
@@ -16,7 +15,7 @@ struct Pair {
 };
 
 // Blocks of both settings, 1 % noise of their own each, times what `common` says the machine does in that block.
-Pair measure(SyntheticNoise& noise, const std::vector<double>& common) {
+Pair measure_pair(SyntheticNoise& noise, const std::vector<double>& common) {
   Pair pair;
   for (const double machine : common) {
     pair.a.push_back(kTrueRatio * 0.1 * machine * std::exp(0.01 * noise.normal()));
@@ -27,10 +26,11 @@ Pair measure(SyntheticNoise& noise, const std::vector<double>& common) {
 
 // Percent of trials in which the 95 % interval holds the true ratio.
 double coverage(size_t blocks, const auto& common_of_trial) {
+  constexpr int kTrials = 1000;
   SyntheticNoise noise(1);
   int covered = 0;
   for (int trial = 0; trial < kTrials; ++trial) {
-    const Pair pair = measure(noise, common_of_trial(noise, blocks));
+    const Pair pair = measure_pair(noise, common_of_trial(noise, blocks));
     if (paired_ratio(pair.a, pair.reference).interval.contains(kTrueRatio)) ++covered;
   }
   return 100.0 * covered / kTrials;
@@ -80,7 +80,7 @@ TEST(PairedRatio, LosesWhatBothHaveInCommon) {
 
 TEST(PairedRatio, IsHardlyMovedByAnOutlier) {
   SyntheticNoise noise(3);
-  Pair pair = measure(noise, std::vector<double>(20, 1.0));
+  Pair pair = measure_pair(noise, std::vector<double>(20, 1.0));
   const PairedRatio clean = paired_ratio(pair.a, pair.reference);
   pair.a[7] *= 100;
   const PairedRatio disturbed = paired_ratio(pair.a, pair.reference);
@@ -90,7 +90,7 @@ TEST(PairedRatio, IsHardlyMovedByAnOutlier) {
 
 TEST(PairedRatio, TakesThousandsOfBlocks) {
   SyntheticNoise noise(4);
-  const Pair pair = measure(noise, std::vector<double>(5000, 1.0));
+  const Pair pair = measure_pair(noise, std::vector<double>(5000, 1.0));
   EXPECT_NEAR(paired_ratio(pair.a, pair.reference).ratio, kTrueRatio, 0.001);
 }
 

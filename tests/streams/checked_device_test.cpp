@@ -2,10 +2,9 @@
 #include "checked_device.h"
 
 #include "../test.h"
+#include "../torch.h"
 
 #include <c10/core/StreamGuard.h>
-
-#include <torch/torch.h>
 
 namespace firkin::streams {
 namespace {

@@ -8,12 +8,11 @@
 #include "../comm/process_ranks.h"
 #include "../ddp/device_course.h"
 #include "../test.h"
+#include "../torch.h"
 #include "bench/step_bench.h"
 #include "checked_device.h"
 #include "firkin/tune/tune.h"
 #include "workload/workload.h"
-
-#include <torch/torch.h>
 
 namespace firkin::streams {
 namespace {

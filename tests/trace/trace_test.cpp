@@ -1,12 +1,11 @@
 #include "trace/trace.h"
 
 #include "../test.h"
+#include "../torch.h"
 
 #include <ATen/record_function.h>
 
 #include <map>
-
-#include <torch/torch.h>
 
 namespace firkin {
 namespace {

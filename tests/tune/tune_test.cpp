@@ -7,9 +7,8 @@
 #include "../comm/thread_ranks.h"
 #include "../ddp/autograd_functions.h"
 #include "../test.h"
+#include "../torch.h"
 #include "results/results.h"
-
-#include <torch/torch.h>
 
 namespace firkin {
 namespace {

@@ -5,10 +5,9 @@
 
 #include <nlohmann/json.hpp>
 
+#include "../torch.h"
 #include "firkin/base/file.h"
 #include "workload/transformer.h"
-
-#include <torch/torch.h>
 
 namespace {
 

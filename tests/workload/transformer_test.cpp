@@ -3,10 +3,8 @@
 #include <ATen/Functions.h>
 
 #include "../test.h"
+#include "../torch.h"
 #include "model/transformer_config.h"
-
-#include <torch/torch.h>
-#include <torch/utils.h>
 
 namespace firkin {
 namespace {
