@@ -69,7 +69,7 @@ class Matrix(Steps):
     def test_an_interrupted_matrix_is_a_valid_file_and_resumes(self):
         shape = ["--batch", "1", "--sequence", "16,24,32", "--strategies", "flat", "--out", str(self.out)]
         process = subprocess.Popen(
-            [FIRKIN, "bench", "step", "--ranks", "2", *TINY, "--blocks", "30", *shape],
+            [FIRKIN, "bench", "step", "--ranks", "2", *TINY, "--blocks", "10", *shape],
             stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
         )
         deadline = time.monotonic() + DEADLINE_S
@@ -84,7 +84,7 @@ class Matrix(Steps):
             self.skipTest("the machine was too fast to be interrupted")
         self.assertGreaterEqual(len(partial["configurations"]), 1)
 
-        result = bench_step(*shape, "--resume", blocks=30)
+        result = bench_step(*shape, "--resume", blocks=10)
         self.assertEqual(result.returncode, 0, result.stderr)
         self.assertIn("measured before: ", result.stdout)
         resumed = self.results()
@@ -93,9 +93,9 @@ class Matrix(Steps):
         measured_before = len(partial["configurations"])
         self.assertEqual(resumed["configurations"][:measured_before], partial["configurations"])
 
-        result = bench_step(*shape, "--resume", blocks=31)
+        result = bench_step(*shape, "--resume", blocks=11)
         self.assertEqual(result.returncode, 2)
-        self.assertIn("--blocks 30, now 31", result.stderr)
+        self.assertIn("--blocks 10, now 11", result.stderr)
 
     def test_bad_input_is_one_line_before_any_rank_starts(self):
         short = self.folder / "short.txt"

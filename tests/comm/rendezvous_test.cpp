@@ -68,7 +68,7 @@ void expect_both_work(const ProcessGroup& first, const ProcessGroup& second) {
   }
 }
 
-constexpr std::chrono::milliseconds kForOthers{1000};  // long enough for another thread to come, on a busy machine too
+constexpr std::chrono::milliseconds kForOthers{600};  // long enough for another thread to come, on a busy machine too
 
 using Rendezvous = LauncherEnvironment;
 
@@ -186,7 +186,7 @@ TEST_F(Rendezvous, WithoutRank0SaysWhoElseIsNotThere) {
   run_threads(2, [&](int i) {
     const int rank = i + 1;
     EXPECT_EQ(failure_of([&] { make_process_group(store, rank, 4, {.timeout = kForOthers}); }),
-              "rank " + std::to_string(rank) + " cannot form a group of 4 within 1 s: ranks 0, 3 have not arrived");
+              "rank " + std::to_string(rank) + " cannot form a group of 4 within 600 ms: ranks 0, 3 have not arrived");
   });
 }
 
@@ -233,7 +233,7 @@ TEST_F(Rendezvous, NamesTheRankThatHasNotArrivedOnEveryOther) {
   auto store = c10::make_intrusive<c10d::HashStore>();
   run_threads(2, [&](int rank) {
     const auto timeout = rank == 0 ? kForOthers : 60000ms;  // rank 1 hears of rank 0's end
-    const std::string limit = rank == 0 ? "1 s" : "60 s";
+    const std::string limit = rank == 0 ? "600 ms" : "60 s";
     EXPECT_EQ(failure_of([&] { make_process_group(store, rank, 3, {.timeout = timeout}); }),
               "rank " + std::to_string(rank) + " cannot form a group of 3 within " + limit + ": rank 2 has not arrived");
   });
@@ -258,15 +258,15 @@ TEST_F(Rendezvous, SaysForWhomARankWaits) {
 TEST_F(Rendezvous, NamesTheMeetingPoint) {
   const LoopbackPort reserved;
   const int port = reserved.number();
-  EXPECT_EQ(failure_of([&] { connect(rank_at(0, 3, port), {.timeout = kForOthers}); }),
-            "rank 0 cannot form a group of 3 at 127.0.0.1:" + std::to_string(port) + " within 1 s: ranks 1, 2 have not arrived");
+  EXPECT_EQ(failure_of([&] { connect(rank_at(0, 3, port), {.timeout = 300ms}); }),
+            "rank 0 cannot form a group of 3 at 127.0.0.1:" + std::to_string(port) + " within 300 ms: ranks 1, 2 have not arrived");
 }
 
 TEST_F(Rendezvous, NamesTheRankThatArrivedButDidNotConnect) {
   auto store = c10::make_intrusive<c10d::HashStore>();
   std::thread rank_1([&] { gather_ranks(store, {.rank = 1, .size = 2}, in(60s)); });
   EXPECT_THAT(failure_of([&] { make_process_group(store, 0, 2, {.timeout = kForOthers}); }),
-              StartsWith("rank 0 cannot form a group of 2 within 1 s: rank 1 (" + host_name() + ") arrived but did not connect"));
+              StartsWith("rank 0 cannot form a group of 2 within 600 ms: rank 1 (" + host_name() + ") arrived but did not connect"));
   rank_1.join();
 }
 

@@ -13,7 +13,7 @@
 namespace firkin {
 
 // A link over which the test models' gradients or parameters are still on their way when the next forward begins.
-inline constexpr const char* kLateLink = "8mbit,200us";
+inline constexpr const char* kLateLink = "16mbit,200us";
 
 inline constexpr const char* kWhole = "sharded, whole parameters";
 inline const std::array<std::string, 2> kSharded = {"sharded", kWhole};

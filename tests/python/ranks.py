@@ -3,7 +3,8 @@
     @on_ranks(2)                        a test that each rank runs as a whole; it fails where one fails or hangs
     with_ranks(2, worker, argument)     runs worker(rank, argument) on each, and returns what each returned
 
-The processes live on and run the next test, in a new group: importing torch takes seconds, and starting a process longer than most tests.
+The processes live on and run the next test, in a new group: importing torch takes seconds, and starting a process longer than most tests. They
+are forked from this one, with all that it has imported.
 """
 
 import functools
@@ -23,7 +24,6 @@ sys.path.append(str(pathlib.Path(__file__).resolve().parents[1]))  # for scripts
 from ports import reserved_port  # noqa: E402
 
 TIMEOUT_S = 600  # a busy machine takes minutes for what takes seconds
-PRELOADED = ["torch", "torch._dynamo", "torch.nn.parallel", "firkin"]  # torch._dynamo: an optimiser's first step imports it
 
 
 def _run(variables, worker, arguments):
@@ -38,7 +38,9 @@ def _run(variables, worker, arguments):
     return value
 
 
-def _serve(jobs):
+def _serve(jobs, ours):
+    for each in ours:
+        each.close()  # it would outlive the process that gives it jobs
     torch.set_num_threads(1)
     gc.freeze()  # what the imports have made: with it a collection, of which firkin.tune does many, takes 0.1 s
     try:
@@ -53,17 +55,18 @@ def _serve(jobs):
 
 
 class _Ranks:
-    def __init__(self, context):
-        self._context, self._processes, self._jobs = context, [], []
+    def __init__(self, start):
+        self._context, self._processes, self._jobs = multiprocessing.get_context(start), [], []
+        self._inherits = start == "fork"
 
     def run(self, size, worker, arguments):
         while len(self._processes) < size:
             ours, theirs = self._context.Pipe()
-            process = self._context.Process(target=_serve, args=(theirs,), daemon=True)
+            self._jobs.append(ours)
+            process = self._context.Process(target=_serve, args=(theirs, self._jobs if self._inherits else ()), daemon=True)
             process.start()
             theirs.close()
             self._processes.append(process)
-            self._jobs.append(ours)
         with reserved_port() as port:
             return self._run_at(str(port), size, worker, arguments)
 
@@ -97,14 +100,13 @@ class _Ranks:
 _living = None
 
 
-def with_ranks(size, worker, *arguments, start="forkserver"):
+def with_ranks(size, worker, *arguments, start="fork"):
     """start="spawn": new processes, which import torch anew with the environment of now, and end with this call."""
     global _living
-    if start == "forkserver" and _living is None:
-        context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload(PRELOADED)
-        _living = _Ranks(context)
-    ranks = _living if start == "forkserver" else _Ranks(multiprocessing.get_context(start))
+    if start == "fork" and _living is None:
+        importlib.import_module("torch._dynamo")  # which an optimiser's first step imports
+        _living = _Ranks(start)
+    ranks = _living if start == "fork" else _Ranks(start)
     try:
         returned = ranks.run(size, worker, arguments)
     except BaseException:

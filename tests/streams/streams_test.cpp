@@ -39,17 +39,6 @@ void expect_in_order(const Course& course, int ranks = 2) {
   EXPECT_THAT(Clocks::all().take_races(), IsEmpty());
 }
 
-// Two ranks on one device, which are processes.
-void expect_in_order_on_one_device(const Course& course) {
-  run_ranks_in_processes(2, {.timeout = std::chrono::seconds(60)}, [&](const ProcessGroup& group) {
-    const Tensors on_cpu = train(course, group, c10::kCPU);
-    const c10::DeviceGuard guard(checked_device(0));
-    const Tensors on_device = train(course, with_checked_device(group, checked_device(0)), checked_device(0));
-    expect_near(on_device, on_cpu, 1e-12);
-    EXPECT_THAT(Clocks::all().take_races(), IsEmpty());
-  });
-}
-
 struct Place {
   const char* name;
   Course course;
@@ -86,14 +75,28 @@ TEST_F(Streams, OrderedIsInOrder) {
   expect_in_order({.strategy = "ordered", .steps = 6, .on_a_side_stream = true, .with_two_gradients_streams = true});
 }
 
-class SharedDevice : public Streams, public testing::WithParamInterface<std::string> {};
+const ShardedOptions kShardedOptions[] = {{}, {.whole_parameters = true}, {.master_weights = true}};
 
-TEST_P(SharedDevice, IsUsedInOrderByTwoRanks) {
-  expect_in_order_on_one_device({.strategy = GetParam(), .steps = 6, .on_a_side_stream = GetParam() == "ordered"});
+// These ranks are processes.
+TEST_F(Streams, TwoRanksOnOneDeviceAreInOrder) {
+  std::vector<Course> courses;
+  for (const char* strategy : {"naive", "flat", "overlap", "bucketed", "planned", "ordered"}) {
+    courses.push_back({.strategy = strategy, .steps = 6, .on_a_side_stream = strategy == std::string("ordered")});
+  }
+  for (const ShardedOptions& options : kShardedOptions) {
+    courses.push_back({.strategy = "sharded", .steps = 6, .on_a_side_stream = true, .clips = true, .sharded = options});
+  }
+  run_ranks_in_processes(2, {.timeout = std::chrono::seconds(60)}, [&](const ProcessGroup& group) {
+    for (const Course& course : courses) {
+      SCOPED_TRACE(course.strategy);
+      const Tensors on_cpu = train(course, group, c10::kCPU);
+      const c10::DeviceGuard guard(checked_device(0));
+      const Tensors on_device = train(course, with_checked_device(group, checked_device(0)), checked_device(0));
+      expect_near(on_device, on_cpu, 1e-12);
+      EXPECT_THAT(Clocks::all().take_races(), IsEmpty());
+    }
+  });
 }
-
-INSTANTIATE_TEST_SUITE_P(Strategies, SharedDevice, Values("naive", "flat", "overlap", "bucketed", "planned", "ordered"),
-                         [](const auto& test) { return test.param; });
 
 class ShardedOnStreams : public Streams, public testing::WithParamInterface<ShardedOptions> {};
 
@@ -110,15 +113,9 @@ TEST_P(ShardedOnStreams, IsInOrder) {
   expect_in_order(on_streams, 3);
 }
 
-TEST_P(ShardedOnStreams, IsInOrderWhereTwoRanksShareTheDevice) {
-  expect_in_order_on_one_device({.strategy = "sharded", .steps = 6, .on_a_side_stream = true, .clips = true, .sharded = GetParam()});
-}
-
-INSTANTIATE_TEST_SUITE_P(Options, ShardedOnStreams,
-                         Values(ShardedOptions{}, ShardedOptions{.whole_parameters = true}, ShardedOptions{.master_weights = true}),
-                         [](const auto& test) {
-                           return test.param.whole_parameters ? "Whole" : test.param.master_weights ? "Masters" : "Even";
-                         });
+INSTANTIATE_TEST_SUITE_P(Options, ShardedOnStreams, ValuesIn(kShardedOptions), [](const auto& test) {
+  return test.param.whole_parameters ? "Whole" : test.param.master_weights ? "Masters" : "Even";
+});
 
 // Runs `body` on ranks that have a device each. options: doubles there.
 using Body = std::function<void(const ProcessGroup& group, const at::TensorOptions& options)>;
