@@ -1,5 +1,8 @@
-// What tests use of LibTorch's C++ API. Not torch/torch.h: every file that has it precompiled instantiates twice as much.
+// What the tests with LibTorch share: test.h, and what they use of LibTorch's C++ API. Not torch/torch.h: every file that has it precompiled
+// instantiates twice as much.
 #pragma once
+
+#include "test.h"
 
 #include <torch/autograd.h>
 #include <torch/nn/functional/loss.h>

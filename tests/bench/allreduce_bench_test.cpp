@@ -2,7 +2,6 @@
 #include "bench/allreduce_bench.h"
 
 #include "../comm/thread_ranks.h"
-#include "../test.h"
 #include "../torch.h"
 #include "firkin/base/units.h"
 #include "firkin/stats/estimates.h"

@@ -1,7 +1,6 @@
 // Gradients exist once, counted in the allocator.
 
 #include "../comm/thread_ranks.h"
-#include "../test.h"
 #include "../torch.h"
 #include "bench/step_bench.h"
 #include "firkin/ddp/data_parallel.h"

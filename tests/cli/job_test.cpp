@@ -2,7 +2,6 @@
 #include "../../src/cli/job.h"
 
 #include "../base/temporary_folder.h"
-#include "../test.h"
 #include "../torch.h"
 
 namespace firkin {

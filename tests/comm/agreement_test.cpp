@@ -5,7 +5,6 @@
 
 #include "../../src/comm/group_state.h"
 #include "../../src/comm/group_store.h"
-#include "../test.h"
 #include "../torch.h"
 #include "thread_ranks.h"
 

@@ -6,7 +6,6 @@
 
 #include "../../src/comm/backends.h"
 #include "../base/temporary_folder.h"
-#include "../test.h"
 #include "../torch.h"
 #include "firkin/comm/modelled_link.h"
 #include "thread_ranks.h"

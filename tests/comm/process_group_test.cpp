@@ -2,7 +2,6 @@
 
 #include <latch>
 
-#include "../test.h"
 #include "../torch.h"
 #include "thread_ranks.h"
 

@@ -7,7 +7,6 @@
 #include <cstdlib>
 
 #include "../../src/comm/group_store.h"
-#include "../test.h"
 #include "../torch.h"
 #include "firkin/comm/process_group.h"
 #include "launcher_environment.h"

@@ -1,14 +1,10 @@
 // Ranks as threads of one test process, with a real Gloo group over loopback between them.
 #pragma once
 
-#include <ATen/ops/equal.h>
-#include <ATen/ops/full.h>
-#include <ATen/ops/ones.h>
-
 #include <exception>
 #include <latch>
 
-#include "../test.h"
+#include "../torch.h"
 #include "firkin/comm/process_group.h"
 
 #include <torch/csrc/distributed/c10d/HashStore.hpp>

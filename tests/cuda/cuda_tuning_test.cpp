@@ -3,7 +3,6 @@
 #include "../comm/process_ranks.h"
 #include "../ddp/layered_net.h"
 #include "../ddp/tensors.h"
-#include "../test.h"
 #include "../torch.h"
 #include "firkin/ddp/data_parallel.h"
 #include "firkin/tune/tune.h"

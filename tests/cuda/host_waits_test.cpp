@@ -3,7 +3,6 @@
 
 #include "../comm/thread_ranks.h"
 #include "../ddp/layered_net.h"
-#include "../test.h"
 #include "../torch.h"
 #include "firkin/ddp/sharded_optimizer.h"
 #include "gpus.h"

@@ -1,10 +1,6 @@
 // What tests put into a forward: a part that runs again in backward, and one whose backward throws.
 #pragma once
 
-#include <functional>
-#include <stdexcept>
-#include <string>
-
 #include "../torch.h"
 
 namespace firkin {

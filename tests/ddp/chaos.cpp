@@ -1,22 +1,14 @@
 #include "chaos.h"
 
 #include <c10/core/DeviceGuard.h>
-#include <fmt/format.h>
 
-#include <algorithm>
-#include <chrono>
 #include <cstdlib>
-#include <memory>
-#include <thread>
-#include <utility>
-#include <vector>
 
 #include "../torch.h"
 #include "autograd_functions.h"
 #include "chaos_meeting.h"
 #include "chaos_plan.h"
 #include "chaos_trainee.h"
-#include "firkin/base/error.h"
 
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 

@@ -6,12 +6,7 @@
 // chaos_test.cpp runs some, or thousands of them.
 #pragma once
 
-#include <chrono>
-#include <cstdint>
-#include <functional>
-#include <optional>
-#include <string>
-
+#include "../test.h"
 #include "firkin/comm/process_group.h"
 
 namespace firkin {

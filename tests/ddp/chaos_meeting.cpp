@@ -1,12 +1,9 @@
 #include "chaos_meeting.h"
 
 #include <ATen/ops/zeros_like.h>
-#include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include <algorithm>
 #include <cstring>
-#include <utility>
 
 namespace firkin {
 namespace {

@@ -1,13 +1,9 @@
 // Where the ranks of a chaos sequence meet after every step and compare what they have, in the memory that they share.
 #pragma once
 
-#include <chrono>
 #include <condition_variable>
 #include <exception>
 #include <mutex>
-#include <optional>
-#include <string>
-#include <vector>
 
 #include "chaos_plan.h"
 #include "firkin/ddp/data_parallel.h"

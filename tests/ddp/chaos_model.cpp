@@ -1,7 +1,5 @@
 #include "chaos_plan.h"
 
-#include <fmt/format.h>
-
 #include "autograd_functions.h"
 #include "firkin/ddp/await_parameters.h"
 #include "firkin/ddp/module_parameters.h"

@@ -1,10 +1,5 @@
 #include "chaos_plan.h"
 
-#include <fmt/format.h>
-
-#include <algorithm>
-#include <array>
-#include <numeric>
 #include <random>
 
 #include "firkin/ddp/options.h"

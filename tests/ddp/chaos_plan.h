@@ -1,12 +1,6 @@
 // What happens in a chaos sequence, drawn before it starts: every rank reads the same plan. And the module that it trains.
 #pragma once
 
-#include <cstdint>
-#include <functional>
-#include <optional>
-#include <string>
-#include <vector>
-
 #include "../torch.h"
 #include "firkin/plan/bucket_plan.h"
 #include "layered_net.h"

@@ -1,7 +1,5 @@
 #include "chaos_trainee.h"
 
-#include <fmt/format.h>
-
 #include "../torch.h"
 #include "firkin/ddp/module_parameters.h"
 #include "tensors.h"

@@ -1,16 +1,11 @@
 // One module of a rank in a chaos sequence: wrapped, with its optimiser, and beside it a copy that knows of no other ranks.
 #pragma once
 
-#include <memory>
-#include <vector>
-
 #include "chaos_plan.h"
 #include "firkin/comm/process_group.h"
 #include "firkin/ddp/data_parallel.h"
 #include "firkin/ddp/overlapped_optimizer.h"
 #include "firkin/ddp/sharded_optimizer.h"
-
-#include <torch/optim/optimizer.h>
 
 namespace firkin {
 

@@ -1,7 +1,6 @@
 // A training on a device, on whatever streams of it, and the same one on the CPU to compare.
 #pragma once
 
-#include <ATen/ops/allclose.h>
 #include <c10/core/StreamGuard.h>
 
 #include "../torch.h"
@@ -9,8 +8,6 @@
 #include "layered_net.h"
 #include "side_streams.h"
 #include "training.h"
-
-#include <torch/csrc/autograd/variable.h>
 
 namespace firkin {
 

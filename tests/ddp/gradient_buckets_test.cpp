@@ -1,6 +1,5 @@
 #include "ddp/buckets.h"
 
-#include "../test.h"
 #include "../torch.h"
 
 namespace firkin {

@@ -1,9 +1,6 @@
 // A net of three layers that await their parameters, on any device, and its batches.
 #pragma once
 
-#include <functional>
-#include <vector>
-
 #include "../torch.h"
 #include "firkin/ddp/await_parameters.h"
 #include "tensors.h"

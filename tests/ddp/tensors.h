@@ -3,14 +3,8 @@
 #pragma once
 
 #include <ATen/CPUGeneratorImpl.h>
-#include <ATen/ops/equal.h>
-#include <ATen/ops/randn.h>
 
-#include <algorithm>
-#include <limits>
-#include <vector>
-
-#include <torch/nn/module.h>
+#include "../torch.h"
 
 namespace firkin {
 

@@ -1,12 +1,6 @@
 // Small models of the kinds that data-parallel training meets, each with a loss that is a mean over samples.
 #pragma once
 
-#include <cstdint>
-#include <functional>
-#include <memory>
-#include <string>
-#include <vector>
-
 #include "../torch.h"
 #include "tensors.h"
 #include "workload/transformer.h"

@@ -2,7 +2,6 @@
 #include "firkin/ddp/watch.h"
 
 #include "../comm/thread_ranks.h"
-#include "../test.h"
 #include "../torch.h"
 #include "test_models.h"
 

@@ -8,25 +8,19 @@
 // Exit code 0 when the training ended well; 1 and one line on standard error when it did not.
 #include <ATen/record_function.h>
 #include <fcntl.h>
-#include <fmt/format.h>
 #include <sys/prctl.h>
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
-#include <chrono>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <iostream>
 #include <map>
-#include <optional>
-#include <string>
 #include <string_view>
-#include <thread>
 
 #include "../../src/comm/group_state.h"
 #include "../torch.h"
-#include "firkin/base/error.h"
 #include "firkin/comm/process_group.h"
 #include "firkin/comm/rank_info.h"
 #include "firkin/ddp/await_parameters.h"

@@ -4,12 +4,6 @@
 #include <c10/core/StreamGuard.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
-#include <algorithm>
-#include <cmath>
-#include <string>
-#include <utility>
-#include <vector>
-
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 
 namespace firkin::streams {

@@ -5,15 +5,9 @@
 #include <c10/core/Allocator.h>
 #include <c10/core/Event.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
-#include <fmt/format.h>
 
-#include <algorithm>
-#include <array>
 #include <atomic>
-#include <chrono>
 #include <cstring>
-#include <memory>
-#include <utility>
 
 namespace firkin::streams {
 namespace {

@@ -12,15 +12,11 @@
 
 #include <ATen/core/Tensor.h>
 
-#include <cstdint>
 #include <map>
-#include <memory>
 #include <mutex>
-#include <optional>
-#include <string>
-#include <vector>
 
 #include "../ddp/side_streams.h"
+#include "../test.h"
 #include "comm/backends.h"
 #include "comm/device_time.h"
 #include "firkin/comm/process_group.h"

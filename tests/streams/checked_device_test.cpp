@@ -1,7 +1,6 @@
 // The device that looks for races finds them.
 #include "checked_device.h"
 
-#include "../test.h"
 #include "../torch.h"
 
 #include <c10/core/StreamGuard.h>

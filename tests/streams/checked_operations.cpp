@@ -7,9 +7,6 @@
 #include <ATen/ops/empty_strided.h>
 #include <c10/core/DeviceGuard.h>
 
-#include <optional>
-#include <vector>
-
 #include "checked_device.h"
 
 #include <torch/library.h>

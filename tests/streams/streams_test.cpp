@@ -7,7 +7,6 @@
 
 #include "../comm/process_ranks.h"
 #include "../ddp/device_course.h"
-#include "../test.h"
 #include "../torch.h"
 #include "bench/step_bench.h"
 #include "checked_device.h"

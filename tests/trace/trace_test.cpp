@@ -1,6 +1,5 @@
 #include "trace/trace.h"
 
-#include "../test.h"
 #include "../torch.h"
 
 #include <ATen/record_function.h>

@@ -6,7 +6,6 @@
 #include "../base/temporary_folder.h"
 #include "../comm/thread_ranks.h"
 #include "../ddp/autograd_functions.h"
-#include "../test.h"
 #include "../torch.h"
 #include "results/results.h"
 

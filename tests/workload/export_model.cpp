@@ -1,7 +1,6 @@
 // Writes a small model's weights, tokens, logits, loss and gradients as raw little-endian files with a JSON manifest, for
 // reference_test.py.
 //   export_model FAMILY HEAD FOLDER       FAMILY: cs336 or gpt2, HEAD: tied or untied
-#include <fmt/format.h>
 
 #include <nlohmann/json.hpp>
 

@@ -2,7 +2,6 @@
 
 #include <ATen/Functions.h>
 
-#include "../test.h"
 #include "../torch.h"
 #include "model/transformer_config.h"
 
