@@ -3,11 +3,22 @@
 FAULT_RANKS names the program.
 """
 
+import functools
 import random
 import signal
 import unittest
 
 import faults
+
+# Children would keep a lost rank's connections open, and the others waiting until the timeout.
+WITH_CHILDREN = faults.Case(2, "bucket", signal.SIGKILL, victim=1, rank_0_hosts=False, timeout_s=120, children=True)
+NOTHING_LOST = [faults.Case(max(faults.WORLDS), None, signal.SIGKILL, victim=0, rank_0_hosts=hosts) for hosts in (False, True)]
+
+
+@functools.cache
+def outcomes():
+    """Of the first tier's cases, some of which run at once: by case."""
+    return {outcome.case: outcome for outcome in faults.run_all([*faults.one_case_a_phase(), WITH_CHILDREN, *NOTHING_LOST])}
 
 
 class LostRank:
@@ -48,7 +59,7 @@ class LostRank:
 class LostInEachPhase(LostRank, unittest.TestCase):
     @classmethod
     def setUpClass(cls):
-        cls.outcomes = faults.run_all(faults.one_case_a_phase())
+        cls.outcomes = [outcomes()[case] for case in faults.one_case_a_phase()]
 
 
 class LostWheneverFull(LostRank, unittest.TestCase):
@@ -63,21 +74,18 @@ class LostWheneverFull(LostRank, unittest.TestCase):
 
 
 class ChildrenOutliveALostRank(unittest.TestCase):
-    """They would keep its connections open, and the others waiting until the timeout."""
-
     def test_the_others_end_long_before_the_timeout(self):
-        case = faults.Case(2, "bucket", signal.SIGKILL, victim=1, rank_0_hosts=False, timeout_s=120, children=True)
-        outcome = faults.run(case)
+        outcome = outcomes()[WITH_CHILDREN]
         [ending] = outcome.survivors
         self.assertEqual(ending.code, 1, f"{ending.output}{ending.errors}")
-        self.assertLess(ending.seconds, case.timeout_s / 2)
+        self.assertLess(ending.seconds, outcome.case.timeout_s / 2)
         self.assertTrue(faults.names_lost_rank(outcome, ending), f"{ending.output}{ending.errors}")
 
 
 class NothingLost(unittest.TestCase):
     def test_every_rank_ends_well_under_either_host_of_the_store(self):
-        for hosts in (False, True):
-            with self.subTest(rank_0_hosts=hosts):
-                outcome = faults.run(faults.Case(max(faults.WORLDS), None, signal.SIGKILL, victim=0, rank_0_hosts=hosts))
+        for case in NOTHING_LOST:
+            with self.subTest(str(case)):
+                outcome = outcomes()[case]
                 self.assertEqual(outcome.victims_end, "exit 0", outcome.victims_output)
                 self.assertEqual([ending.code for ending in outcome.survivors], [0] * len(outcome.survivors), outcome.survivors)
