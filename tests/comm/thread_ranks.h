@@ -2,7 +2,9 @@
 #pragma once
 
 #include <exception>
+#include <future>
 #include <latch>
+#include <mutex>
 
 #include "../torch.h"
 #include "firkin/comm/process_group.h"
@@ -10,6 +12,14 @@
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 
 namespace firkin {
+
+// Beside the next test: to close a connection, Gloo waits until its event loop has ticked, up to 10 ms, and closes one after another.
+inline void let_go(ProcessGroup group) {
+  static std::mutex mutex;
+  static std::vector<std::future<void>> going;  // all are gone when the program ends
+  const std::lock_guard lock(mutex);
+  going.push_back(std::async(std::launch::async, [group = std::move(group)]() mutable { group = {}; }));
+}
 
 // Runs `body` once per rank, each on a thread of its own, and rethrows the first rank's exception, if any, when all have ended.
 inline void run_ranks_with(int size, const GroupOptions& options, const std::function<void(const ProcessGroup&)>& body) {
@@ -28,9 +38,10 @@ inline void run_ranks_with(int size, const GroupOptions& options, const std::fun
   for (int rank = 0; rank < size; ++rank) {
     threads.emplace_back([&, rank] {
       try {
-        const ProcessGroup group = form(rank);
+        ProcessGroup group = form(rank);
         formed.arrive_and_wait();
         body(group);
+        let_go(std::move(group));
       } catch (...) {
         errors[static_cast<size_t>(rank)] = std::current_exception();
       }
