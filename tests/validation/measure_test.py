@@ -53,8 +53,8 @@ class Runs(InAFolder):
         self.assertFalse(self.is_measured())  # the result is an earlier one's
 
     def test_a_run_beyond_its_limit_is_ended_with_all_that_it_started(self):
-        record = self.run_script("sleep 600 & echo $! > child; wait", limit_s=2)
-        self.assertEqual(record["status"], "ended after its limit of 2 s")
+        record = self.run_script("sleep 600 & echo $! > child; wait", limit_s=1)
+        self.assertEqual(record["status"], "ended after its limit of 1 s")
         self.assertFalse(self.is_measured())
         child = int((self.out / "child").read_text())
         self.assertTrue(ends(child), "what it started still runs")
@@ -62,7 +62,7 @@ class Runs(InAFolder):
     def test_a_run_that_ignores_signals_is_killed(self):
         import measure as module
         self.addCleanup(setattr, module, "GRACE_S", module.GRACE_S)
-        module.GRACE_S = 1
+        module.GRACE_S = 0.2
         self.assertEqual(self.run_script("trap '' TERM; while :; do sleep 0.1; done", limit_s=1)["status"], "ended after its limit of 1 s")
 
 
