@@ -8,7 +8,7 @@ import torch.distributed as dist
 from models import (
     WIDTH, Layers, TestCase, accumulating, batch, closing, loss_of, optimizer_of, over_a_slow_link, parameters_of, same, seeded, sgd, share, train,
 )  # fmt: skip
-from ranks import on_ranks
+from ranks import let_go, on_ranks
 from torch import nn
 from torch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler
 from torch.utils.checkpoint import checkpoint
@@ -292,7 +292,11 @@ def reached(strategy, program):
     model = over_a_slow_link(strategy)
     results = program(model) or []
     tensors = [t.detach().clone() for t in [*results, *model.module.state_dict().values()]]
-    return tensors, model.stats().awaited_bytes > 0 or program is ends_its_steps_by_itself
+    late = model.stats().awaited_bytes > 0 or program is ends_its_steps_by_itself
+    held = [model]
+    del model
+    let_go(held)
+    return tensors, late
 
 
 class Programs(TestCase):
