@@ -30,13 +30,13 @@ test-asan: ## all tests under AddressSanitizer and UndefinedBehaviorSanitizer
 	@tools/bootstrap test-all
 	cmake --preset asan
 	cmake --build --preset asan
-	ctest --preset asan -j 2 -LE package
+	ctest --preset asan -j 4 -LE package
 
 test-light: ## only the modules without LibTorch, and their tests
 	@tools/bootstrap test
 	cmake --preset light
 	cmake --build --preset light
-	ctest --preset light -j 2
+	ctest --preset light -j 4
 
 python: ## the Python package with its engine for the torch in .venv (or in $FIRKIN_PYTHON's environment), installed there
 	@tools/bootstrap python

@@ -8,7 +8,7 @@
 #   set_property(TEST lab.hosts APPEND PROPERTY LABELS full)           -> an entry that is of the second tier as a whole
 #
 # COST: seconds, of those tests that take half a minute and more. ctest starts the longest first, by what it measured before, in a new build
-# folder by these.
+# folder by these. PROCESSORS: half cores, one for those that mostly wait. So `ctest -j 4` is for two cores.
 
 # ctest entry `name`; FULL true: also `name`.full, of the second tier. COMMAND takes --first and --full (tests/main.cpp, tests/run.py).
 function(firkin_test_entry name)
@@ -22,7 +22,7 @@ function(firkin_test_entry name)
     add_test(NAME ${name} COMMAND ${arg_COMMAND})
   endif()
   set_tests_properties(${name} PROPERTIES LABELS "${arg_LABELS}" TIMEOUT 1200)
-  set_tests_properties(${name} ${second} PROPERTIES SKIP_RETURN_CODE 77 ENVIRONMENT "${arg_ENVIRONMENT}")
+  set_tests_properties(${name} ${second} PROPERTIES SKIP_RETURN_CODE 77 PROCESSORS 2 ENVIRONMENT "${arg_ENVIRONMENT}")
 endfunction()
 
 # Test files of Python's in this folder, which share a process.
