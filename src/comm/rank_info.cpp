@@ -109,8 +109,11 @@ std::optional<RankInfo> rank_info_from_environment() {
   for (const Launcher& launcher : kLaunchers) {
     if (variable(launcher.rank) || variable(launcher.world_size)) return from_launcher(launcher);
   }
-  // A batch script has SLURM_PROCID as well; only a step started by srun has its number of tasks.
-  if (variable("SLURM_PROCID") && variable("SLURM_STEP_NUM_TASKS")) return from_slurm();
+  // A batch script has SLURM_PROCID as well; only a step started by srun has its number of tasks. Within a step, say of a
+  // shell, Hydra may have started other ranks.
+  const auto tasks = variable("SLURM_STEP_NUM_TASKS");
+  const bool is_within_step = variable(kHydra.world_size) && variable(kHydra.world_size) != tasks;
+  if (variable("SLURM_PROCID") && tasks && !is_within_step) return from_slurm();
   if (variable(kHydra.rank) || variable(kHydra.world_size)) return from_launcher(kHydra);
   for (const char* rank : kRanksWithoutWorldSize) {
     if (!variable(rank)) continue;
