@@ -7,7 +7,7 @@
 namespace firkin {
 namespace {
 
-class Audit : public OnRanks {};
+class Audits : public OnRanks {};
 
 void set_element(at::Tensor& tensor, int64_t index, double value) {
   tensor.data_ptr<double>()[index] = value;
@@ -45,7 +45,7 @@ const std::vector<Damage> kDamages = {
      "middle.bias"},
 };
 
-TEST_P(Audit, FindsWhatOneRankHasOtherwise) {
+TEST_P(Audits, FindsWhatOneRankHasOtherwise) {
   expect_the_same_on_every_rank(3, [](World& world) {
     for (const Damage& damage : kDamages) {
       SCOPED_TRACE(damage.what);
@@ -65,7 +65,7 @@ TEST_P(Audit, FindsWhatOneRankHasOtherwise) {
   });
 }
 
-TEST_P(Audit, NansThatAreTheSameOnAllRanksAreNoDifference) {
+TEST_P(Audits, NansThatAreTheSameOnAllRanksAreNoDifference) {
   expect_the_same_on_every_rank(3, [](World& world) {
     Net net(world.seed());
     const auto ddp = world.wrap(net);
@@ -75,7 +75,7 @@ TEST_P(Audit, NansThatAreTheSameOnAllRanksAreNoDifference) {
   });
 }
 
-TEST_P(Audit, BuffersOfBatchNormAreNoDifferenceWhetherTheyAreBroadcastOrNot) {
+TEST_P(Audits, BuffersOfBatchNormAreNoDifferenceWhetherTheyAreBroadcastOrNot) {
   for (const bool broadcasts : {true, false}) {
     SCOPED_TRACE(broadcasts);
     expect_the_same_on_every_rank(3, [broadcasts](World& world) {
@@ -110,7 +110,7 @@ int first_audited_step(World& world, DataParallelOptions options, int steps) {
   return steps;
 }
 
-TEST_P(Audit, TakesPlaceEveryHundredStepsUnlessToldOtherwise) {
+TEST_P(Audits, TakesPlaceEveryHundredStepsUnlessToldOtherwise) {
   expect_the_same_on_every_rank(1, [](World& world) {
     const int step = first_audited_step(world, {}, 101);
     EXPECT_LE(step, 100);
@@ -125,7 +125,7 @@ TEST_P(Audit, TakesPlaceEveryHundredStepsUnlessToldOtherwise) {
   });
 }
 
-TEST_P(Audit, SaysSinceWhichStepAllWasStillEqual) {
+TEST_P(Audits, SaysSinceWhichStepAllWasStillEqual) {
   expect_the_same_on_every_rank(5, [](World& world) {
     Net net(world.seed());
     DataParallelOptions options = world.options();
@@ -146,7 +146,7 @@ TEST_P(Audit, SaysSinceWhichStepAllWasStillEqual) {
 }
 
 // Of a checkpoint that was read halfway, say.
-TEST_P(Audit, ComparesTheOptimisersStateWhereItIsGivenAndThatOfAnOverlappedOneAlways) {
+TEST_P(Audits, ComparesTheOptimisersStateWhereItIsGivenAndThatOfAnOverlappedOneAlways) {
   expect_the_same_on_every_rank(3, [](World& world) {
     for (const bool overlaps : {false, true}) {
       Net net(world.seed());
@@ -177,7 +177,7 @@ TEST_P(Audit, ComparesTheOptimisersStateWhereItIsGivenAndThatOfAnOverlappedOneAl
   });
 }
 
-TEST_P(Audit, WaitsForParametersThatAreStillOnTheirWay) {
+TEST_P(Audits, WaitsForParametersThatAreStillOnTheirWay) {
   const auto often = [](DataParallelOptions& options) { options.audit_every = 2; };
   const auto program = [](Place& place) {
     for (int step = 0; step < 9; ++step) {
@@ -190,7 +190,7 @@ TEST_P(Audit, WaitsForParametersThatAreStillOnTheirWay) {
   run_late("ordered", program, {.ranks = GetParam().ranks, .optimizer = "AdamW", .set = often});
 }
 
-TEST_P(Audit, RanksWithoutDataInAJoinSectionTakePartInIt) {
+TEST_P(Audits, RanksWithoutDataInAJoinSectionTakePartInIt) {
   expect_the_same_on_every_rank(4, [](World& world) {
     Net net(world.seed());
     DataParallelOptions options = world.options();
@@ -204,7 +204,7 @@ TEST_P(Audit, RanksWithoutDataInAJoinSectionTakePartInIt) {
   });
 }
 
-TEST_P(Audit, ParametersOfEveryDtypeAndShapeAreCompared) {
+TEST_P(Audits, ParametersOfEveryDtypeAndShapeAreCompared) {
   expect_the_same_on_every_rank(2, [](World& world) {
     struct Module : torch::nn::Module {
       at::Tensor half = register_parameter("half", at::ones({3}, at::kBFloat16));
@@ -226,7 +226,7 @@ TEST_P(Audit, ParametersOfEveryDtypeAndShapeAreCompared) {
   });
 }
 
-INSTANTIATE_TEST_SUITE_P(Ranks, Audit, kFewRuns, name_of_runs);
+INSTANTIATE_TEST_SUITE_P(Ranks, Audits, kFewRuns, name_of_runs);
 
 }  // namespace
 }  // namespace firkin
