@@ -80,23 +80,33 @@ void write_file_atomically(const std::filesystem::path& path, std::string_view c
     std::filesystem::create_directories(path.parent_path(), error);
     if (error) throw RuntimeError(fmt::format("{}: cannot be created: {}", path.parent_path().string(), error.message()));
   }
-  // A temporary file beside its target, without a name until it is whole, so that a killed process leaves nothing behind;
-  // some file systems, such as NFS, need the name at once. Not mkstemp(): it makes private files.
+  // A temporary file beside its target, without a name until it is whole, so that a killed process leaves nothing behind.
+  // Some file systems, such as NFS, need the name at once, as everything does without /proc. Not mkstemp(): it makes private files.
   const std::string name = fmt::format("{}.{:08x}", path.string(), std::random_device()());
   const std::filesystem::path folder = path.has_parent_path() ? path.parent_path() : ".";
   int file = open(folder.c_str(), O_TMPFILE | O_WRONLY | O_CLOEXEC, 0666);
-  const bool is_unnamed = file >= 0;
-  if (!is_unnamed) file = open(name.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+  bool is_named = false;
   const auto fail = [&] {
     const int reason = errno;
     if (file >= 0) close(file);
-    unlink(name.c_str());
+    if (is_named) unlink(name.c_str());
     throw RuntimeError(fmt::format("{}: cannot be written: {}", path.string(), std::strerror(reason)));
   };
-  if (file < 0 || !write_all(file, content)) fail();
-  if (fsync(file) != 0 && errno != EINVAL) fail();  // EINVAL: this file system cannot sync
-  const std::string open_file = fmt::format("/proc/self/fd/{}", file);
-  if (is_unnamed && linkat(AT_FDCWD, open_file.c_str(), AT_FDCWD, name.c_str(), AT_SYMLINK_FOLLOW) != 0) fail();
+  const auto write_whole = [&] {
+    if (file < 0 || !write_all(file, content)) fail();
+    if (fsync(file) != 0 && errno != EINVAL) fail();  // EINVAL: this file system cannot sync
+  };
+  if (file >= 0) {
+    write_whole();
+    const std::string open_file = fmt::format("/proc/self/fd/{}", file);
+    is_named = linkat(AT_FDCWD, open_file.c_str(), AT_FDCWD, name.c_str(), AT_SYMLINK_FOLLOW) == 0;
+    if (!is_named) close(file);
+  }
+  if (!is_named) {
+    file = open(name.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    is_named = file >= 0;
+    write_whole();
+  }
   if (close(std::exchange(file, -1)) != 0 || std::rename(name.c_str(), path.c_str()) != 0) fail();
 }
 

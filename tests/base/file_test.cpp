@@ -1,6 +1,7 @@
 // Files that are whole or not there, and folders that a run has for itself.
 #include "firkin/base/file.h"
 
+#include <fcntl.h>
 #include <sched.h>
 #include <sys/mount.h>
 #include <sys/resource.h>
@@ -102,6 +103,9 @@ TEST(WriteFile, LeavesTheOldFileWhenTheNewOneCannotBeWrittenWhole) {
 // A signal that comes in the middle of writing.
 TEST(WriteFile, LeavesNothingWhenItsProcessIsKilled) {
   const TemporaryFolder work;
+  const int unnamed = open(work.path.c_str(), O_TMPFILE | O_WRONLY, 0600);
+  if (unnamed < 0) GTEST_SKIP() << "this file system has no unnamed files";
+  close(unnamed);
   EXPECT_FALSE(in_child([&] {
     limit_file_size();
     std::signal(SIGXFSZ, [](int) { raise(SIGKILL); });
@@ -109,6 +113,19 @@ TEST(WriteFile, LeavesNothingWhenItsProcessIsKilled) {
     return true;
   }));
   EXPECT_THAT(paths_in(work.path), ElementsAre());
+}
+
+TEST(WriteFile, NeedsNoProc) {
+  if (!can_mount()) GTEST_SKIP() << "may not mount";
+  const TemporaryFolder work;
+  EXPECT_TRUE(in_child([&] {
+    if (!mount_privately("/proc", "size=64k", false)) return false;
+    write_file_atomically(work.path / "file", "old");
+    write_file_atomically(work.path / "file", "new");
+    return error_of_writing(work.path, "x").ends_with(": cannot be written: Is a directory");
+  }));
+  EXPECT_EQ(read_file(work.path / "file"), "new");
+  EXPECT_THAT(paths_in(work.path), ElementsAre("file"));
 }
 
 TEST(WriteFile, LeavesNoTemporaryFileWhenItCannotTakeItsPlace) {
