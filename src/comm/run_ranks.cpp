@@ -58,7 +58,7 @@ c10::intrusive_ptr<c10d::TCPStore> host_store() {
   // Where loopback is down, LibTorch would try to connect until its timeout.
   const int trial = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
   address.sin_port = htons(1);
-  if (connect(trial, reinterpret_cast<sockaddr*>(&address), sizeof address) != 0) fail("cannot connect to loopback");
+  if (trial < 0 || connect(trial, reinterpret_cast<sockaddr*>(&address), sizeof address) != 0) fail("cannot connect to loopback");
   close(trial);
   c10d::TCPStoreOptions options;
   options.port = 0;
