@@ -25,6 +25,7 @@ std::vector<std::vector<Span>> trace_steps(const ProcessGroup& group, Workload& 
   }
   runner.drain();  // no collective may be in flight when recording stops
   const std::vector<Span> recorded = recorder.stop();
+  late_collectives_are_recorded = false;
   const auto is_in_a_step = [steps = steps_in(recorded)](const Span& span) {  // and no barrier between steps
     return std::ranges::any_of(steps, [&](const Period& each) { return span.start_ns >= each.start_ns && span.start_ns < each.end_ns; });
   };
