@@ -293,7 +293,7 @@ void Sharded::step_bucket(int64_t bucket, const std::vector<at::Tensor>& gradien
   step.run();
   forget_gradients();
   for (size_t i = 0; i < parts_.size(); ++i) {
-    // Who keeps one (an optimiser for its next step) gets other memory for it: parameters come into this.
+    // One that somebody keeps (an optimiser, for its next step) moves to other memory: parameters are gathered into this.
     const bool is_kept = parts_[i].bucket == bucket && gradients[i].defined() && held_elsewhere(gradients[i]) == HeldBy::kTensor;
     if (is_kept) gradients[i].set_data(gradients[i].clone());
   }
