@@ -121,6 +121,7 @@ class Arrivals:
         self.in_forward = False
         self.forwards = 0  # of modules
         self.zeroed_at = -1  # what `forwards` was when all gradients were last set to None
+        self.has_ended_a_step = False
         self.optimizers: weakref.WeakSet[OverlappedOptimizer] = weakref.WeakSet()
         self.is_installed = False
         self._parameters = parameters
@@ -170,6 +171,7 @@ class Arrivals:
         for each in self.optimizers:
             each.is_stepped = False
         self.zeroed_at = -1
+        self.has_ended_a_step = True
         late = {id(p) for each in self.optimizers for group in each.optimizer.param_groups for p in group["params"]}
         if any(p.requires_grad and id(p) not in late for p in self._parameters):
             self.engine.drain()
@@ -405,7 +407,7 @@ class OverlappedOptimizer(torch.optim.Optimizer):
             self.drain()
         self._held[:] = [(group, list(group["params"])) for group in self.optimizer.param_groups]
         self._native.step()
-        self.is_stepped = True
+        self.is_stepped = self._arrivals.has_ended_a_step  # before, programs step to move a schedule to where they go on
         self.stepped_at = self._arrivals.forwards
         return loss
 
