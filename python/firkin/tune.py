@@ -126,12 +126,14 @@ def leave(code: int) -> NoReturn:
     DistributedDataParallel keeps such threads even after destroy_process_group() (PyTorch 2.13; pytorch issue 190489).
     """
     atexit._run_exitfuncs()
-    try:
-        for stream in filter(None, (sys.stdout, sys.stderr)):  # None: the program was started without it
-            stream.flush()
-    except OSError as error:
-        print(f"firkin: standard output cannot be written: {error}", file=sys.stderr, flush=True)
-        code = code or 1
+    for stream in filter(None, (sys.stdout, sys.stderr)):  # None: the program was started without it
+        with contextlib.suppress(ValueError):  # the program has closed it
+            try:
+                stream.flush()
+            except OSError as error:
+                code = code or 1
+                with contextlib.suppress(OSError):  # of stderr, too
+                    print(f"firkin: standard output cannot be written: {error}", file=sys.stderr, flush=True)
     os._exit(code)
 
 

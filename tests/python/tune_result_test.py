@@ -1,6 +1,7 @@
 """What firkin.tune says: while it runs, on the command line, and in its result, which is kept, copied, looked at and taken to more ranks."""
 
 import argparse
+import atexit
 import contextlib
 import copy
 import importlib
@@ -122,6 +123,16 @@ def torchrun(*words, modules=""):
 
 
 class CommandLine(unittest.TestCase):
+    def test_ends_with_the_programs_code_whatever_became_of_its_streams(self):
+        leave = runpy.run_path(firkin.__path__[0] + "/tune.py")["leave"]
+        closed, full = io.StringIO(), mock.Mock(write=mock.Mock(), flush=mock.Mock(side_effect=OSError("full")))
+        closed.close()
+        for out, err, code in (closed, closed, 0), (None, None, 0), (full, closed, 1), (full, None, 1), (full, full, 1), (closed, io.StringIO(), 0):
+            with mock.patch.object(atexit, "_run_exitfuncs"), mock.patch.object(os, "_exit") as ended:
+                with mock.patch.multiple(sys, stdout=out, stderr=err):
+                    leave(0)
+            ended.assert_called_once_with(code)
+
     @on_ranks(2)
     def test_a_scripts_own_flags_and_process_group(self):
         main = runpy.run_path(firkin.__path__[0] + "/tune.py")["main"]
