@@ -418,8 +418,8 @@ class DistributedDataParallel(torch.nn.Module):
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         super().zero_grad(set_to_none)
-        if set_to_none and self._running is not None:
-            self._running.zeroed_at = self._running.forwards
+        if self._running is not None:
+            self._running.note_zero_grad(set_to_none)
 
     def named_parameters(self, *args: Any, **kwargs: Any) -> Iterator[tuple[str, torch.nn.Parameter]]:
         running: Arrivals | None = self.__dict__.get("_running")  # missing during construction

@@ -119,7 +119,7 @@ class Arrivals:
         self.engine = engine
         # During forward a module that looks at its parameters (for their dtype, say) does not wait for other modules'.
         self.in_forward = False
-        self.forwards = 0  # of modules
+        self.forwards = 0  # how often any module's forward has run
         self.zeroed_at = -1  # what `forwards` was when all gradients were last set to None
         self.has_ended_a_step = False
         self.optimizers: weakref.WeakSet[OverlappedOptimizer] = weakref.WeakSet()
@@ -147,6 +147,8 @@ class Arrivals:
             begin, end = (torch.compiler.disable(each, reason=reason) for each in (awaited.begin_forward, awaited.end_forward))  # type: ignore[no-untyped-call]
             handles += [part.register_forward_pre_hook(begin), part.register_forward_hook(end, always_call=True)]
             part.__dict__["__reduce_ex__"] = types.MethodType(self._reduce_ex, part)
+        if not is_scripted(module):
+            module.__dict__["zero_grad"] = types.MethodType(self._zero_grad, module)
         self._hooks = {handle.id for handle in handles}
         _wait_before_steps()
         self.is_installed = True
@@ -157,6 +159,7 @@ class Arrivals:
                 handle.remove()
             for part in parts:
                 part.__dict__.pop("__reduce_ex__", None)
+                part.__dict__.pop("zero_grad", None)
                 part.__dict__["_parameters"] = _plain(part._parameters)
             self.engine.unwatch()
 
@@ -181,16 +184,26 @@ class Arrivals:
         reduced: Any = type(part).__reduce_ex__(part, protocol)
         if not isinstance(reduced, tuple) or len(reduced) < 3 or not isinstance(reduced[2], dict):
             return reduced
-        state = {name: value for name, value in reduced[2].items() if name != "__reduce_ex__"}
+        state = {name: value for name, value in reduced[2].items() if name not in ("__reduce_ex__", "zero_grad")}
         for name, hooks in state.items():
             if "_hooks" in name and isinstance(hooks, dict):
                 state[name] = type(hooks)((k, hook) for k, hook in hooks.items() if k not in self._hooks)
         return (*reduced[:2], state, *reduced[3:])
 
+    def _zero_grad(self, module: torch.nn.Module, *args: Any, **kwargs: Any) -> None:
+        """Replaces the wrapped module's zero_grad()."""
+        type(module).zero_grad(module, *args, **kwargs)
+        self.note_zero_grad(*args, **kwargs)
+
+    def note_zero_grad(self, set_to_none: bool = True) -> None:
+        """After zero_grad() of an optimiser or a module: another step() may find no gradients."""
+        if set_to_none:
+            self.zeroed_at = self.forwards
+
     def check_gradients_are_new(self, wrapper: str, stepped_at: int) -> None:
         """Before a step. stepped_at: what `forwards` was at the last one."""
         if stepped_at == self.forwards != self.zeroed_at:
-            raise InputError(f"{wrapper}: step() again, when gradients are gone; expected a backward(), or zero_grad(), between two steps")
+            raise InputError(f"{wrapper}: step() again after the same backward(), when gradients are gone; expected zero_grad() or a backward() between")
 
     def before_step(self, optimizer: Any) -> None:
         """Waits before a step that is not the engine's own."""
@@ -201,9 +214,9 @@ class Arrivals:
         just_now = [each.optimizer for each in self.optimizers if each.is_stepped and each.stepped_at == self.forwards]
         stepped = {id(p) for each in just_now for group in each.param_groups for p in group["params"]}
         if any(id(p) in stepped for group in optimizer.param_groups for p in group["params"]):
+            name = type(optimizer).__name__
             raise InputError(
-                f"OverlappedOptimizer: {type(optimizer).__name__} steps the same parameters after it, when late gradients are gone; expected it to step"
-                " before"
+                f"OverlappedOptimizer: {name} steps the same parameters after it, and would miss its late gradients; expected {name}.step() first"
             )
         self.engine.drain()
 
@@ -401,7 +414,7 @@ class OverlappedOptimizer(torch.optim.Optimizer):
         if self._steps_by_parts and (self.optimizer._optimizer_step_pre_hooks or self.optimizer._optimizer_step_post_hooks):
             raise InputError("OverlappedOptimizer: the inner optimiser has hooks, which each part would call; expected them on this one")
         if len(self.optimizer.param_groups) != self._groups:
-            raise InputError("OverlappedOptimizer: a parameter group was added later; expected all groups at construction")
+            raise InputError("OverlappedOptimizer: a parameter group was added or removed; expected the groups of construction")
         if self._steps_by_parts and self.is_stepped:
             self._arrivals.check_gradients_are_new("OverlappedOptimizer", self.stepped_at)
             self.drain()
@@ -414,8 +427,7 @@ class OverlappedOptimizer(torch.optim.Optimizer):
     def zero_grad(self, set_to_none: bool = True) -> None:
         self._before_gradients_are_seen()
         self.optimizer.zero_grad(set_to_none)
-        if set_to_none:
-            self._arrivals.zeroed_at = self._arrivals.forwards
+        self._arrivals.note_zero_grad(set_to_none)
 
     def drain(self) -> None:
         """Waits for all gradients in flight and, after step(), steps their parameters."""

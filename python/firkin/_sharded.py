@@ -73,6 +73,9 @@ class _States(collections.defaultdict[torch.Tensor, Any]):
     def get(self, key: Any, default: Any = None) -> Any:
         return super().get(self._part(key), default)
 
+    def setdefault(self, key: Any, default: Any = None) -> Any:
+        return super().setdefault(self._part(key), default)
+
     def pop(self, key: Any, *default: Any) -> Any:
         return super().pop(self._part(key), *default)
 
@@ -243,8 +246,7 @@ class ShardedOptimizer(torch.optim.Optimizer):
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         self.optimizer.zero_grad(set_to_none)
-        if set_to_none:
-            self._model._arrivals.zeroed_at = self._model._arrivals.forwards
+        self._model._arrivals.note_zero_grad(set_to_none)
         for p in (p for group in self._groups for p in group["params"]):
             if set_to_none:
                 p.grad = None
