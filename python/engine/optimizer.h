@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "ddp/optimizer_state.h"
+#include "firkin/base/error.h"
 
 #include <torch/extension.h>
 #include <torch/optim/optimizer.h>
@@ -100,6 +101,9 @@ class PythonOptions final : public ForeignOptions {
   py::dict group() const {
     if (!index_) return *held_;
     const py::list groups = held_->attr("param_groups");  // looked up at each use: load_state_dict() replaces groups
+    if (*index_ >= groups.size()) {
+      throw RuntimeError("a parameter group was removed from the optimiser before its step was complete; expected drain() before");
+    }
     return groups[*index_];
   }
 

@@ -386,6 +386,9 @@ class DistributedDataParallel(torch.nn.Module):
             longest = int(self._ranks.max([float(mine)])[0]) % self._ranks.size
             _sync_module_states(self.module, self.process_group, 250 * _ddp.MIB, longest, _ddp.ignored(self.module))
 
+    def join_hook(self, **_: Any) -> Any:
+        raise InputError("DataParallel: torch.distributed.algorithms.Join does not know this class; expected model.join(optimizer.step)")
+
     def drain(self) -> None:
         """Waits for everything in flight, as state_dict(), parameters() and copies do ("ordered" and "sharded")."""
         if self._running is not None:

@@ -95,6 +95,9 @@ std::string Synchronizer::where() const {
 }
 
 std::string Synchronizer::removed_by_hook(const NamedTensor& parameter) {
+  if (!parameter.tensor.requires_grad()) {
+    return fmt::format("{} was frozen between forward and backward; expected requires_grad to change before forward", parameter.name);
+  }
   return fmt::format(
       "a hook removed the gradient of {} before it was averaged; expected hooks that leave it in place, and steps of the optimiser after "
       "backward()",

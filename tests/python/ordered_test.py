@@ -15,6 +15,7 @@ from models import (
 )  # fmt: skip
 from ranks import on_ranks
 from torch._dynamo import compiled_autograd
+from torch.distributed.algorithms import Join
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 
 STEPS = 5  # the first ones leave nothing on its way
@@ -266,6 +267,18 @@ class Ordered(TestCase):
             module.layers[1].weight = nn.Parameter(module.layers[0].weight.data)
             over_a_slow_link(strategy, module)
 
+        def freezes_after_forward():
+            loss = loss_of(of_a_group, 0)
+            of_a_group.module.layers[0].requires_grad_(False)
+            loss.backward()
+
+        def removes_a_group():
+            model = over_a_slow_link("ordered")
+            optimizer = optimizer_of(model, parameters=[{"params": [p]} for p in model.parameters()])
+            train(model, optimizer, range(STEPS))
+            optimizer.param_groups.pop()
+            model.drain()
+
         def compiles_autograd():
             with compiled_autograd._enable(lambda graph: graph):
                 loss_of(of_a_group, 0).backward()
@@ -276,13 +289,18 @@ class Ordered(TestCase):
             "expected OverlappedOptimizer.step()": lambda: train(model, optimizer.optimizer, range(1)),
             "expected its state_dict()": lambda: copy.deepcopy(optimizer),
             "expected the default one": lambda: copy.deepcopy(of_a_group),
-            "SGD steps the same parameters after it": lambda: train(model, optimizer, range(1), after_step=sgd(model.parameters()).step),
+            "expected model.join(optimizer.step)": lambda: Join([model]),
+            "SGD steps the same parameters after it, and would miss its late gradients; expected SGD.step() first": lambda: train(model, optimizer, range(1), after_step=sgd(model.parameters()).step),
             "OverlappedOptimizer: Clipping looks at all parameters at once": lambda: optimizer_of(over_a_slow_link("ordered"), Clipping),
             "ShardedOptimizer: Clipping looks at all parameters at once": lambda: optimizer_of(over_a_slow_link("sharded"), Clipping),
             "layers.1.weight share memory": lambda: shares_memory("ordered"),
             "share memory, and the strategies ordered and sharded step each by itself": lambda: shares_memory("sharded"),
         }))  # fmt: skip
-        self.assert_refused(refusals({"expected compiled autograd turned off": compiles_autograd}), "RuntimeError")
+        self.assert_refused(refusals({
+            "expected compiled autograd turned off": compiles_autograd,
+            "was frozen between forward and backward": freezes_after_forward,
+            "a parameter group was removed from the optimiser before its step was complete": removes_a_group,
+        }), "RuntimeError", "StepError", "GroupError")  # fmt: skip
         handle = optimizer.optimizer.register_step_post_hook(lambda *_: None)
         self.assert_refused(refusals({"the inner optimiser has hooks": optimizer.step}))
         handle.remove()
