@@ -88,7 +88,7 @@ function(firkin_test name)
     target_link_libraries(${name}_test PRIVATE firkin_${module})
   endforeach()
   # Not all of ddp's in one, which would be compiled last, and alone.
-  set_target_properties(${name}_test PROPERTIES UNITY_BUILD_BATCH_SIZE 6)
+  set_target_properties(${name}_test PROPERTIES UNITY_BUILD_BATCH_SIZE 7)
   if(arg_TORCH)
     firkin_torch_test_options(${name}_test)
     firkin_test_program(${name}_test ${name} EACH_FILE LABELS ${name} FULL ${arg_FULL})

@@ -156,7 +156,7 @@ struct Net : torch::nn::Module {
 
 constexpr int64_t kLocalBatch = 4;
 
-at::Tensor batch_of(int rank, int step) {
+at::Tensor local_batch(int rank, int step) {
   return seeded_randn({kLocalBatch, 6}, 1000 * static_cast<uint64_t>(rank + 1) + static_cast<uint64_t>(step));
 }
 
@@ -167,7 +167,7 @@ Tensors train_alone(const std::vector<int>& batches) {
   for (int step = 0; step < *std::ranges::max_element(batches); ++step) {
     Tensors parts;
     for (size_t rank = 0; rank < batches.size(); ++rank) {
-      if (step < batches[rank]) parts.push_back(batch_of(static_cast<int>(rank), step));
+      if (step < batches[rank]) parts.push_back(local_batch(static_cast<int>(rank), step));
     }
     optimizer.zero_grad();
     net.loss(torch::cat(parts)).backward();
@@ -191,7 +191,7 @@ TEST_P(Join, TheMeanIsOverTheRanksThatHaveData) {
       torch::optim::SGD optimizer(net.parameters(), torch::optim::SGDOptions(0.1).momentum(0.9));
       for (int step = 0; step < batches[static_cast<size_t>(group.rank)]; ++step) {
         optimizer.zero_grad();
-        synchronise(ddp, net.loss(batch_of(group.rank, step)));
+        synchronise(ddp, net.loss(local_batch(group.rank, step)));
         optimizer.step();
       }
       ddp.join([&] { optimizer.step(); });
@@ -202,7 +202,7 @@ TEST_P(Join, TheMeanIsOverTheRanksThatHaveData) {
       // Outside the scope every rank steps again, and what it learned of the first backward holds.
       for (int step = 100; step < 102; ++step) {
         net.zero_grad();
-        synchronise(ddp, net.loss(batch_of(group.rank, step)));
+        synchronise(ddp, net.loss(local_batch(group.rank, step)));
       }
     }
   });
@@ -215,7 +215,7 @@ TEST(JoinScope, BuffersComeFromARankThatHasData) {
   run_ranks(2, [](const ProcessGroup& group) {
     Net net;
     DataParallel ddp(net, group);
-    for (int step = 0; step < (group.rank == 0 ? 1 : 4); ++step) synchronise(ddp, net.loss_with_norm(batch_of(group.rank, step)));
+    for (int step = 0; step < (group.rank == 0 ? 1 : 4); ++step) synchronise(ddp, net.loss_with_norm(local_batch(group.rank, step)));
     ddp.join([] {});
     // The first step counted rank 0's batch; then rank 1 was the only one to have any.
     EXPECT_EQ(net.norm->num_batches_tracked.item<int64_t>(), 4);
