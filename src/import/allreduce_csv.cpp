@@ -30,7 +30,7 @@ constexpr std::array kTimeUnits = {Unit{"s", 1},          Unit{"sec", 1},   Unit
 constexpr std::array<std::string_view, 15> kRanks = {"worldsize", "world",    "ranks",   "nranks",    "numranks",
                                                      "gpus",      "ngpus",    "numgpus", "processes", "numprocesses",
                                                      "procs",     "numprocs", "nprocs",  "nproc",     "np"};
-constexpr std::array<std::string_view, 3> kNodes = {"nodes", "nnodes", "numnodes"};
+constexpr std::array<std::string_view, 7> kNodes = {"nodes", "nnodes", "numnodes", "ppn", "gpuspernode", "rankspernode", "taskspernode"};
 constexpr std::array<std::string_view, 9> kTimes = {"median",  "time", "latency", "lat", "duration",
                                                     "average", "avg",  "mean",    "t"};  // the best first
 constexpr const char* kCourseDeviation = "stdev_time";                                   // seconds
@@ -79,12 +79,16 @@ std::optional<double> bytes_in(std::string_view column) {
 // How good a column of times is, the least being the best: by how little else it names (setup_time_us), then by what.
 // None if it is another column.
 std::optional<std::pair<ptrdiff_t, ptrdiff_t>> time_rank(std::string_view column, bool in_place) {
-  constexpr std::array<std::string_view, 17> kOthers = {"stdev", "std", "stddev", "stderr", "min",   "max", "gap",   "p50",      "p90",
-                                                        "p95",   "p99", "step",   "total",  "busbw", "bw",  "algbw", "bandwidth"};
+  constexpr std::array<std::string_view, 22> kOthers = {"stdev", "std",   "stddev",  "stderr",  "min",       "max",     "gap", "p50",
+                                                        "p90",   "p95",   "p99",     "step",    "total",     "busbw",   "bw",  "algbw",
+                                                        "cpu",   "train", "compute", "forward", "bandwidth", "backward"};
+  constexpr std::array<std::string_view, 5> kOtherCollectives = {"gather", "scatter", "broadcast", "bcast", "alltoall"};
   const std::vector<std::string> parts = parts_of(column);
   const auto has = [&](std::string_view part) { return std::ranges::find(parts, part) != parts.end(); };
   const bool is_in_place = has("ip") || (has("place") && !has("out"));
   const bool is_out_of_place = has("oop") || (has("place") && has("out"));
+  const auto is_in_name = [name = joined(column)](std::string_view part) { return name.find(part) != std::string::npos; };
+  if (std::ranges::any_of(kOtherCollectives, is_in_name) || (has("iteration") && !has("per"))) return std::nullopt;
   if (std::ranges::any_of(kOthers, has) || find_unit(kByteUnits, parts) || (in_place ? is_out_of_place : is_in_place)) return std::nullopt;
   const auto named = std::ranges::find_if(kTimes, has);
   if (named == kTimes.end() && (parts.size() != 1 || !find_unit(kTimeUnits, parts))) return std::nullopt;
@@ -114,6 +118,8 @@ Source find_columns(const CsvTable& table, const ImportOptions& options) {
       best = rank;
     } else if (const std::string name = joined(column); std::ranges::find(kRanks, std::string_view(name)) != kRanks.end()) {
       (source.ranks.empty() ? source.ranks : ranks_again) = column;
+    } else if (name.ends_with("unit") || name.ends_with("units")) {
+      table.fail_in_header(fmt::format("a column '{}'; expected units in the names of columns, as time_us", column));
     } else if (column == "type" || column == "dtype") {
       source.type = column;
     } else if (name == "inplace") {
@@ -138,7 +144,8 @@ Source find_columns(const CsvTable& table, const ImportOptions& options) {
 
 // Whether the row has every COLUMN=VALUE that is asked for, and is of the side that is.
 bool is_wanted(const CsvTable& table, size_t row, const Source& source, const ImportOptions& options) {
-  const bool in_place = !source.in_place.empty() && (table.text(row, source.in_place) == "1" || table.text(row, source.in_place) == "true");
+  const bool in_place =
+      !source.in_place.empty() && (table.text(row, source.in_place) == "1" || joined(table.text(row, source.in_place)) == "true");
   if (!source.in_place.empty() && in_place != options.in_place) return false;
   return std::ranges::all_of(options.where, [&](const std::string& condition) {
     const size_t equals = condition.find('=');
@@ -160,15 +167,16 @@ std::string other_collective(const CsvTable& table, size_t row) {
   return "";
 }
 
-// A column of words (a cluster, a backend, a setting), or of nodes where no ranks are stated, must have one value:
-// otherwise times of several settings would mix.
+// A column of words (a cluster, a backend, a setting), or of nodes for the same ranks, must have one value: otherwise
+// times of several settings would mix.
 void check_one_setting(const CsvTable& table, const std::vector<size_t>& rows, const Source& source) {
   for (const std::string& column : table.columns()) {
     const std::string name = joined(column);
     if (column == source.bytes || column == source.time || column == source.ranks || column == source.type || name == "timestamp") continue;
     const std::string& first = table.text(rows.front(), column);
-    const bool counts_nodes = source.ranks.empty() && std::ranges::find(kNodes, name) != kNodes.end();
     for (const size_t row : rows) {
+      const bool as_many = source.ranks.empty() || table.text(row, source.ranks) == table.text(rows.front(), source.ranks);
+      const bool counts_nodes = as_many && std::ranges::find(kNodes, std::string_view(name)) != kNodes.end();
       const std::string& value = table.text(row, column);
       const bool is_number = parse_number<double>(value) || parse_number<double>(first);
       if (value == first || (is_number && !counts_nodes)) continue;
@@ -180,6 +188,9 @@ void check_one_setting(const CsvTable& table, const std::vector<size_t>& rows, c
 int64_t bytes_of(const CsvTable& table, size_t row, const Source& source) {
   constexpr double kMost = 9007199254740992.0;  // 2^53
   const double bytes = source.byte_unit * table.number(row, source.bytes);
+  if (source.byte_unit == 1 && bytes != std::floor(bytes)) {
+    table.fail(row, fmt::format("{} is {}; expected a whole number", source.bytes, table.text(row, source.bytes)));
+  }
   if (bytes >= 1 && bytes < kMost) return static_cast<int64_t>(std::llround(bytes));
   table.fail(row, fmt::format("{} is {}; expected at least 1", source.bytes, table.text(row, source.bytes)));
 }
@@ -201,6 +212,9 @@ BenchmarkRow row_of(const CsvTable& table, size_t row, const Source& source, con
     }
   }
   if (!source.type.empty()) result.type = table.text(row, source.type);
+  if (table.has("#wrong") && parse_number<double>(table.text(row, "#wrong")).value_or(0) > 0) {
+    table.fail(row, fmt::format("{} wrong; expected 0 at most", table.text(row, "#wrong")));
+  }
   if (table.has(kCourseDeviation)) {
     result.stdev_s = table.number(row, kCourseDeviation);
     if (*result.stdev_s < 0) table.fail(row, fmt::format("{} is {}; expected at least 0", kCourseDeviation, *result.stdev_s));

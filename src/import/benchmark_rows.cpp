@@ -183,7 +183,10 @@ std::string collective_in(std::string_view word) {
   for (const char c : word) {
     if (std::isalpha(static_cast<unsigned char>(c))) name += static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
   }
-  if (name.ends_with("perf")) name.resize(name.size() - 4);
+  for (const std::string_view end : {"nccl", "rccl", "mpi", "cd", "perf", "intotensor", "tensor", "single", "base"}) {  // cd: c10d
+    if (name.starts_with(end)) name.erase(0, end.size());
+    if (name.ends_with(end)) name.resize(name.size() - end.size());
+  }
   return std::ranges::find(kCollectives, name) == kCollectives.end() ? "" : name;
 }
 
@@ -241,6 +244,7 @@ Imported parse_mpi_benchmark(std::string_view text, const std::string& file, con
   std::string benchmark, type;
   int64_t world_size = 0, last_line = 1;
   size_t columns = 0, time = 0;  // time: the column of the mean
+  std::ptrdiff_t tag_words = 0;  // before the header
   const auto is_value = [](std::string_view word) { return word == "Pass" || word == "Fail" || parse_number<double>(word); };
   for_each_line(clean, [&](int64_t number, std::string_view line) {
     last_line = number;
@@ -256,11 +260,13 @@ Imported parse_mpi_benchmark(std::string_view text, const std::string& file, con
       world_size = parse_number<int64_t>(processes).value_or(0);
     } else if (const auto named = mpi_columns_in(words); !named.empty()) {
       const auto mean = std::ranges::find(named, "t_avg[usec]");
-      columns = named.size();
+      columns = mean == named.end() && named[0] == "#bytes" ? 0 : named.size();
+      tag_words = std::ranges::find_if(words, [](std::string_view word) { return word.starts_with('#'); }) - words.begin();
       time = mean == named.end() ? 1 : static_cast<size_t>(mean - named.begin());
     }
     // A row may hold more values than the header names, as OSU 7.3 prints with -f.
-    for (size_t count = columns; count > 0 && count <= words.size(); ++count) {
+    const bool may_be_row = tag_words > 0 || (!words.empty() && is_value(words[0]));
+    for (size_t count = may_be_row ? columns : 0; count > 0 && count <= words.size(); ++count) {
       const auto values = std::span(words).last(count);
       if (!is_value(values[columns - 1])) break;
       const auto bytes = tagged_integer(values[0]);

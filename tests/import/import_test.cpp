@@ -202,9 +202,22 @@ TEST(AllReduceCsv, IsRefusedWithTheLineAndWhatWasExpected) {
             "t.csv:3: backend 'gloo' after 'nccl'; expected one, as --where 'backend=nccl' chooses");
   EXPECT_EQ(csv_error("nodes,bytes,time_us\n1,8,1\n2,8,1\n", {.world_size = 8}),
             "t.csv:3: nodes '2' after '1'; expected one, as --where 'nodes=1' chooses");
+  EXPECT_EQ(csv_error("nodes,gpus,bytes,time_us\n1,8,8,1\n2,8,8,1\n"),
+            "t.csv:3: nodes '2' after '1'; expected one, as --where 'nodes=1' chooses");
   EXPECT_EQ(csv_error("bytes;time_us;ranks\n8;1,5;2\n"), "t.csv:2: a comma between other separators; expected numbers such as 0.5");
   EXPECT_EQ(csv_error("collective,bytes,time_us,ranks\nReduceScatter,8,1,2\n"),
             "t.csv:2: only rows of ReduceScatter; expected all-reduce times");
+  for (const char* other : {"all_gather_into_tensor", "ncclReduceScatter", "MPI_Allgather", "c10d::alltoall_base_"}) {
+    EXPECT_EQ(csv_error(fmt::format("op,bytes,time_us,ranks\n{},8,1,2\n", other)),
+              fmt::format("t.csv:2: only rows of {}; expected all-reduce times", other));
+  }
+  for (const char* time : {"backward_time_us", "iteration_time_us", "allgather_time_us", "cpu_time_us"}) {
+    EXPECT_THAT(csv_error(fmt::format("bytes,{},ranks\n8,1,2\n", time)), HasSubstr("t.csv:1: no column of times")) << time;
+  }
+  EXPECT_EQ(csv_error("size,unit,time_us,ranks\n1,MB,1,2\n"),
+            "t.csv:1: a column 'unit'; expected units in the names of columns, as time_us");
+  EXPECT_EQ(csv_error("bytes,time_us,ranks,#wrong\n8,1,2,3\n"), "t.csv:2: 3 wrong; expected 0 at most");
+  EXPECT_EQ(csv_error("bytes;time_us;ranks\n1.024;1;2\n"), "t.csv:2: bytes is 1.024; expected a whole number");
   EXPECT_EQ(csv_error("bytes,nccl_time_us,rccl_time_us,ranks\n8,1,2,2\n"),
             "t.csv:1: columns of times 'nccl_time_us' and 'rccl_time_us'; expected one");
   EXPECT_EQ(csv_error("bytes,time (?s),ranks\n8,1,2\n"), "t.csv:1: column 'time (?s)' does not name its unit; expected --unit s, ms or us");
