@@ -203,7 +203,9 @@ class Arrivals:
     def check_gradients_are_new(self, wrapper: str, stepped_at: int) -> None:
         """Before a step. stepped_at: what `forwards` was at the last one."""
         if stepped_at == self.forwards != self.zeroed_at:
-            raise InputError(f"{wrapper}: step() again after the same backward(), when gradients are gone; expected zero_grad() or a backward() between")
+            raise InputError(
+                f"{wrapper}: step() again after the same backward(), when gradients are gone; expected zero_grad() or a backward() between"
+            )
 
     def before_step(self, optimizer: Any) -> None:
         """Waits before a step that is not the engine's own."""
@@ -216,7 +218,7 @@ class Arrivals:
         if any(id(p) in stepped for group in optimizer.param_groups for p in group["params"]):
             name = type(optimizer).__name__
             raise InputError(
-                f"OverlappedOptimizer: {name} steps the same parameters after it, and would miss its late gradients; expected {name}.step() first"
+                f"OverlappedOptimizer: {name} steps the same parameters after it, and misses late gradients; expected {name}.step() first"
             )
         self.engine.drain()
 

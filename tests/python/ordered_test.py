@@ -290,7 +290,7 @@ class Ordered(TestCase):
             "expected its state_dict()": lambda: copy.deepcopy(optimizer),
             "expected the default one": lambda: copy.deepcopy(of_a_group),
             "expected model.join(optimizer.step)": lambda: Join([model]),
-            "SGD steps the same parameters after it, and would miss its late gradients; expected SGD.step() first": lambda: train(model, optimizer, range(1), after_step=sgd(model.parameters()).step),
+            "expected SGD.step() first": lambda: train(model, optimizer, range(1), after_step=sgd(model.parameters()).step),
             "OverlappedOptimizer: Clipping looks at all parameters at once": lambda: optimizer_of(over_a_slow_link("ordered"), Clipping),
             "ShardedOptimizer: Clipping looks at all parameters at once": lambda: optimizer_of(over_a_slow_link("sharded"), Clipping),
             "layers.1.weight share memory": lambda: shares_memory("ordered"),

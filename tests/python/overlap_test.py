@@ -288,7 +288,9 @@ def counts_steps_in_groups(model):
     return [torch.tensor(float(group["steps"])) for group in optimizer.state_dict()["param_groups"]]
 
 
-IN_BOTH = (takes_groups, steps(accumulating), steps(closing), steps(zeroing), steps(ending), fast_forwards, scales, joins, copies, counts_steps_in_groups)
+IN_BOTH = (
+    takes_groups, steps(accumulating), steps(closing), steps(zeroing), steps(ending), fast_forwards, scales, joins, copies, counts_steps_in_groups,
+)  # fmt: skip
 ORDERED = (
     resumes_with_a_schedule, loads_right_after_a_step, loads_the_optimizer_right_after_a_step, steps_plainly, steps_plainly_beside_an_overlapped_one,
     clips_the_unwrapped_module, clips_a_layer_and_steps_plainly, clips_a_list_and_steps_plainly, plainly(scales), steps_by_hand, averages,
