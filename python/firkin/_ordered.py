@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import functools
+import inspect
 import itertools
 import os
 import threading
@@ -17,7 +18,7 @@ from typing import Any, TypeVar
 from firkin._core import InputError
 from firkin._native import load_engine
 from firkin._torch import torch
-from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+from torch.optim.optimizer import _global_optimizer_post_hooks, register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 T = TypeVar("T")
 _engine_steps = threading.local()  # `now`: whether the engine is running an optimiser's step on this thread
@@ -277,7 +278,7 @@ def engine_step(optimizer: torch.optim.Optimizer, held: Iterable[tuple[dict[str,
         for group, parameters in held:
             group["params"] = parameters
         try:
-            optimizer.step()
+            _step_without_global_hooks(optimizer)
         finally:
             _engine_steps.now = outer
             for group, parameters in now:
@@ -286,37 +287,45 @@ def engine_step(optimizer: torch.optim.Optimizer, held: Iterable[tuple[dict[str,
     return torch.compiler.disable(step)  # type: ignore[no-any-return, no-untyped-call]
 
 
+def _step_without_global_hooks(optimizer: torch.optim.Optimizer) -> None:
+    """Those hooks are called for the wrapper; otherwise each part would call them. PyTorch calls them around the class's step()."""
+    step: Any = type(optimizer).step
+    is_plain = "step" not in vars(optimizer) and not optimizer._optimizer_step_pre_hooks and not optimizer._optimizer_step_post_hooks
+    if is_plain and getattr(step, "hooked", False):
+        step.__wrapped__(optimizer)
+    else:  # a schedule may count its steps
+        optimizer.step()
+
+
 _Divide = Callable[[list[torch.Tensor]], list[list[torch.Tensor]]]
 
 
 def steps_parts_alike(make: Callable[[list[dict[str, Any]]], torch.optim.Optimizer], groups: Iterable[dict[str, Any]], *divides: _Divide) -> list[bool]:
-    """Whether optimisers that have parts of parameters step these as one that has all, on trial; True where that one cannot be tried.
+    """Whether optimisers that have parts of parameters step these, one after another, as one that has all steps these at once.
 
-    groups: their options. Those that differ only in floats count as one. divides: each divides two tensors into the lists of
-    parts that its optimisers have.
+    On trial; True where that one cannot be tried. groups: their options. Those that differ only in floats count as one. divides:
+    each divides two tensors into the lists of parts that its optimisers have.
     """
     numbers = torch.Generator().manual_seed(0)
     kind: dict[str, Any] = {"generator": numbers, "dtype": torch.float32, "device": "cpu"}
     given = [torch.randn(shape, **kind) for shape in ((33, 32), (2, 5))]  # some optimisers take small matrices for vectors
     noise = [[torch.randn(p.shape, **kind) * 4.0 ** (i * k) for i, p in enumerate(given)] for k in range(3)]
 
-    def stepped(options: dict[str, Any], divide: _Divide) -> list[torch.Tensor]:
+    def stepped(options: dict[str, Any], divide: _Divide, in_turn: bool = True) -> list[torch.Tensor]:
         parameters = [p.clone() for p in given]
         optimizers = [make([{**copy.deepcopy(options), "lr": 0.01, "params": parts}]) for parts in divide(parameters)]
         for of_step in noise:
             # At right angles to the parameters, which some optimisers look at.
             gradients = [g - p * (g * p).sum() / p.square().sum() for g, p in zip(of_step, parameters)]
             for optimizer, of_parts in zip(optimizers, divide(gradients)):
-                for p, gradient in zip(optimizer.param_groups[0]["params"], of_parts):
-                    p.grad = gradient
-                optimizer.step()
+                _step(optimizer, of_parts, in_turn)
         return parameters
 
     alike = [True] * len(divides)
     with torch.random.fork_rng(devices=[]), torch.compiler.set_stance("force_eager"):  # compiling would take longer than the trial
         for options in {repr([(k, v) for k, v in group.items() if not isinstance(v, float)]): group for group in groups}.values():
             try:
-                whole = stepped(options, lambda tensors: [tensors])
+                whole = stepped(options, undivided, in_turn=False)
             except Exception:  # noqa: BLE001, S112: it needs a closure, say, or a GPU
                 continue
             for i, divide in enumerate(divides):
@@ -325,6 +334,40 @@ def steps_parts_alike(make: Callable[[list[dict[str, Any]]], torch.optim.Optimiz
                 except Exception:  # noqa: BLE001: it needs matrices
                     alike[i] = False
     return alike
+
+
+def _step(optimizer: torch.optim.Optimizer, gradients: list[torch.Tensor], in_turn: bool) -> None:
+    """in_turn: one parameter after another, each with the group's options from before the first, as the engine steps buckets."""
+    [group] = optimizer.param_groups
+    pairs, before = list(zip(group["params"], gradients)), _copy_of(group)
+    for part in [[pair] for pair in reversed(pairs)] if in_turn else [pairs]:
+        group.clear()
+        group.update(_copy_of(before))
+        for p, gradient in part:
+            p.grad = gradient
+        _step_without_global_hooks(optimizer)
+        for p, _ in part:
+            p.grad = None
+
+
+def _copy_of(group: dict[str, Any]) -> dict[str, Any]:
+    return {name: value.clone() if isinstance(value, torch.Tensor) else value for name, value in group.items()}
+
+
+def _keywords(optimizer_class: type) -> set[str]:
+    """What its constructor takes; not all of its defaults, for AdamW."""
+    names: set[str] = set()
+    for each in optimizer_class.__mro__:
+        parameters = inspect.signature(each.__init__).parameters.values()  # type: ignore[misc]
+        names.update(p.name for p in parameters)
+        if all(p.kind is not p.VAR_KEYWORD for p in parameters):
+            break
+    return names
+
+
+def undivided(tensors: list[torch.Tensor]) -> list[list[torch.Tensor]]:
+    """For steps_parts_alike(): one optimiser has all."""
+    return [tensors]
 
 
 def one_by_one(tensors: list[torch.Tensor]) -> list[list[torch.Tensor]]:
@@ -340,6 +383,11 @@ def warn_of_unknown(wrapper: str, optimizer: torch.optim.Optimizer) -> None:
             " no random numbers. Otherwise parameters are wrong, and may differ between ranks",
             stacklevel=3,
         )
+
+
+def refuse_hooks(wrapper: str, inner: torch.optim.Optimizer) -> None:
+    if inner._optimizer_step_pre_hooks or inner._optimizer_step_post_hooks:
+        raise InputError(f"{wrapper}: the inner optimiser has hooks, which each part would call; expected them on this one")
 
 
 def _after(first: Callable[[], Any], then: Callable[..., Any]) -> Callable[..., Any]:
@@ -380,10 +428,12 @@ class OverlappedOptimizer(torch.optim.Optimizer):
                 names = f"{type(optimizer).__name__} around {type(inner).__name__}"
                 raise InputError(f"OverlappedOptimizer: {names} cannot step each part that arrives by itself; expected the inner one or another strategy")
             options = [{name: value for name, value in group.items() if name != "params"} for group in optimizer.param_groups]
-            if not all(steps_parts_alike(lambda groups: type(optimizer)(groups, **optimizer.defaults), options, one_by_one)):
+            known = _keywords(type(optimizer))
+            defaults = {name: value for name, value in optimizer.defaults.items() if name in known}
+            if not all(steps_parts_alike(lambda groups: type(optimizer)(groups, **defaults), options, undivided)):
                 raise InputError(
-                    f"OverlappedOptimizer: {type(optimizer).__name__} looks at all parameters at once; expected one that takes each by itself, or"
-                    " another strategy"
+                    f"OverlappedOptimizer: {type(optimizer).__name__} looks at all parameters at once, or counts its steps by itself; expected one that"
+                    " takes each parameter by itself, with counters in its groups or states of parameters, or another strategy"
                 )
             warn_of_unknown("OverlappedOptimizer", optimizer)
         self.optimizer = optimizer
@@ -402,6 +452,8 @@ class OverlappedOptimizer(torch.optim.Optimizer):
         drain = weakly(self.drain)
         optimizer.register_state_dict_pre_hook(lambda *_: drain())
         optimizer.register_load_state_dict_pre_hook(lambda *_: drain())
+        for kind in ("state_dict_pre", "state_dict_post", "load_state_dict_pre", "load_state_dict_post"):
+            setattr(self, f"register_{kind}_hook", getattr(optimizer, f"register_{kind}_hook"))
         for name in ("train", "eval"):  # of schedule-free optimisers: they move parameters, and are there to be called on either object
             if callable(moves := getattr(optimizer, name, None)):
                 for each in (optimizer, self):
@@ -413,8 +465,8 @@ class OverlappedOptimizer(torch.optim.Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        if self._steps_by_parts and (self.optimizer._optimizer_step_pre_hooks or self.optimizer._optimizer_step_post_hooks):
-            raise InputError("OverlappedOptimizer: the inner optimiser has hooks, which each part would call; expected them on this one")
+        if self._steps_by_parts:
+            refuse_hooks("OverlappedOptimizer", self.optimizer)
         if len(self.optimizer.param_groups) != self._groups:
             raise InputError("OverlappedOptimizer: a parameter group was added or removed; expected the groups of construction")
         if self._steps_by_parts and self.is_stepped:
@@ -424,6 +476,8 @@ class OverlappedOptimizer(torch.optim.Optimizer):
         self._native.step()
         self.is_stepped = self._arrivals.has_ended_a_step  # before, programs step to move a schedule to where they go on
         self.stepped_at = self._arrivals.forwards
+        if self._optimizer_step_post_hooks or len(_global_optimizer_post_hooks) > 1:  # which may use parameters
+            self.drain()
         return loss
 
     def zero_grad(self, set_to_none: bool = True) -> None:
@@ -465,6 +519,10 @@ class OverlappedOptimizer(torch.optim.Optimizer):
 
     def __getstate__(self) -> dict[str, Any]:
         raise InputError("OverlappedOptimizer: cannot be copied or pickled; expected its state_dict(), or a copy of the inner optimiser")
+
+    def __setstate__(self, state: dict[str, Any]) -> None:  # by which programs reset `state`
+        self.drain()
+        self.optimizer.__setstate__(state)
 
     def _before_gradients_are_seen(self) -> None:
         if not self.is_stepped:

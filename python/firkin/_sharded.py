@@ -11,8 +11,9 @@ from typing import Any, NamedTuple
 from firkin import _ddp
 from firkin._core import InputError
 from firkin._native import load_engine
-from firkin._ordered import engine_step, one_by_one, steps_parts_alike, warn_of_unknown, weakly
+from firkin._ordered import engine_step, one_by_one, refuse_hooks, steps_parts_alike, undivided, warn_of_unknown, weakly
 from firkin._torch import dist, torch
+from torch.utils._pytree import tree_leaves
 
 # The one state tensor that may have a parameter's shape without having a value per element.
 _COUNTED = "step"
@@ -171,7 +172,7 @@ class ShardedOptimizer(torch.optim.Optimizer):
         self._make = lambda groups: optimizer_class(groups, **options)
         params = None if params is None else list(params)
         tried = [_options(group) for group in params or () if isinstance(group, dict)] or [{}]
-        takes_halves, takes_one = steps_parts_alike(self._make, tried, _halves, one_by_one)
+        takes_halves, *takes_each = steps_parts_alike(self._make, tried, _halves, one_by_one, undivided)
         takes_whole = not takes_halves if whole_parameters is None else whole_parameters
 
         def make(runs: list[tuple[str, torch.Tensor]]) -> Any:
@@ -179,7 +180,7 @@ class ShardedOptimizer(torch.optim.Optimizer):
             self._parts = self._parts_of([(named[name], run) for name, run in runs])
             self._groups = self._as_groups([part.parameter for part in self._parts] if params is None else params)
             self.optimizer = self._make(self._over_runs(self._groups))
-            _check_fits(self.optimizer, takes_one, takes_halves or takes_whole)
+            _check_fits(self.optimizer, all(takes_each), takes_halves or takes_whole)
             return self.optimizer, engine_step(self.optimizer), weakly(self._divide)
 
         self._native = load_engine().EngineShardedOptimizer(self._engine, make, master_weights, takes_whole)
@@ -218,6 +219,7 @@ class ShardedOptimizer(torch.optim.Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
+        refuse_hooks("ShardedOptimizer", self.optimizer)
         arrivals = self._model._arrivals
         if not self._has_new:
             arrivals.check_gradients_are_new("ShardedOptimizer", self._stepped_at)
@@ -311,6 +313,8 @@ class ShardedOptimizer(torch.optim.Optimizer):
         groups = [dict(group) for group in wanted] if wanted and isinstance(wanted[0], dict) else [{"params": wanted}]
         for group in groups:
             group["params"] = [group["params"]] if isinstance(group["params"], torch.Tensor) else list(group["params"])
+            if any(isinstance(p, tuple) for p in group["params"]):  # named_parameters()
+                group["param_names"], group["params"] = map(list, zip(*group["params"]))
             for p in group["params"]:
                 if id(p) not in trained:
                     shape = list(p.shape)
@@ -333,7 +337,8 @@ class ShardedOptimizer(torch.optim.Optimizer):
 
         mine: this rank's state of each part.
         """
-        everyone = self._model._ranks.all([_described(state, part) for state, part in zip(mine, self._parts)])
+        ranks = self._model._ranks
+        everyone = ranks.all(ranks.attempt(lambda: [_described(state, part) for state, part in zip(mine, self._parts)]))
         for i, part in enumerate(self._parts):
             state = next((theirs[i] for theirs in everyone if theirs[i]), {})
             for key, value in state.items():
@@ -418,11 +423,16 @@ class ShardedOptimizer(torch.optim.Optimizer):
     def __getstate__(self) -> dict[str, Any]:
         raise InputError("ShardedOptimizer: cannot be copied or pickled; expected its state_dict()")
 
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        raise InputError("ShardedOptimizer: its state cannot be set; expected load_state_dict(), or state.clear()")
+
     def _whole(self) -> torch.optim.Optimizer:
         """A plain optimizer_class over whole parameters, with the current options and no state: the format of checkpoints."""
         wholes = {id(part.parameter): part.whole for part in self._parts}
         whole = self._make([{**group, "params": [wholes.get(id(p), p) for p in group["params"]]} for group in self._groups])
         whole.state.clear()
+        for kind in ("state_dict_pre", "state_dict_post", "load_state_dict_pre", "load_state_dict_post"):
+            setattr(whole, f"_optimizer_{kind}_hooks", getattr(self, f"_optimizer_{kind}_hooks"))
         for mine, its in zip(self.optimizer.param_groups, whole.param_groups):
             its.update(_options(mine))
         return whole
@@ -447,7 +457,10 @@ def _halves(tensors: list[torch.Tensor]) -> list[list[torch.Tensor]]:
 def _check_fits(optimizer: torch.optim.Optimizer, takes_one: bool, takes_its_part: bool) -> None:
     name = type(optimizer).__name__
     if isinstance(optimizer, torch.optim.LBFGS) or not takes_one:
-        raise InputError(f"ShardedOptimizer: {name} looks at all parameters at once; expected an optimiser that looks at one at most")
+        raise InputError(
+            f"ShardedOptimizer: {name} looks at all parameters at once, or counts its steps by itself; expected an optimiser that looks at one parameter"
+            " at most, with counters in its groups or states of parameters"
+        )
     if not takes_its_part:
         raise InputError(f"ShardedOptimizer: {name} looks at whole parameters; expected whole_parameters=True")
     warn_of_unknown("ShardedOptimizer", optimizer)
@@ -473,6 +486,9 @@ def _described(state: dict[str, Any], part: _Part) -> dict[str, Any]:
     """The part's state for other ranks, per-element tensors as their dtype; empty on a rank without elements."""
     if part.run.numel() == 0:
         return {}
+    for key, value in state.items():
+        if not isinstance(value, torch.Tensor) and any(isinstance(leaf, torch.Tensor) for leaf in tree_leaves(value)):
+            raise InputError(f"ShardedOptimizer: the state {key} holds tensors in a {type(value).__name__}; expected each under a key of its own")
     return {key: value.dtype if _is_run(key, value, part.run.shape) else value for key, value in state.items()}
 
 
@@ -487,6 +503,6 @@ def _gathered(mine: torch.Tensor | None, dtype: torch.dtype, part: _Part, group:
 
 def _cut(key: str, value: Any, part: _Part) -> Any:
     if not _is_run(key, value, part.parameter.shape):
-        return value
+        return value.clone() if isinstance(value, torch.Tensor) else value  # steps would change what the program has loaded
     laid_out = torch.empty_strided(part.parameter.shape, part.parameter.stride(), dtype=value.dtype, device=value.device).copy_(value)
     return part.within(laid_out).clone()

@@ -52,6 +52,18 @@ class Clipping(torch.optim.SGD):
         super().step()
 
 
+class Counting(torch.optim.AdamW):
+    """Warms up."""
+
+    steps = 0
+
+    def step(self, closure=None):
+        self.steps += 1
+        for group in self.param_groups:
+            group["lr"] = 0.1 * min(1, self.steps / 6)
+        super().step()
+
+
 class Ordered(TestCase):
     @on_ranks(2)
     def test_the_optimizer_steps_without_the_modes_of_the_forward_in_which_it_does(self):
@@ -293,6 +305,8 @@ class Ordered(TestCase):
             "expected SGD.step() first": lambda: train(model, optimizer, range(1), after_step=sgd(model.parameters()).step),
             "OverlappedOptimizer: Clipping looks at all parameters at once": lambda: optimizer_of(over_a_slow_link("ordered"), Clipping),
             "ShardedOptimizer: Clipping looks at all parameters at once": lambda: optimizer_of(over_a_slow_link("sharded"), Clipping),
+            "OverlappedOptimizer: Counting looks at all parameters at once, or counts": lambda: optimizer_of(over_a_slow_link("ordered"), Counting, lr=0.1),
+            "ShardedOptimizer: Counting looks at all parameters at once, or counts": lambda: optimizer_of(over_a_slow_link("sharded"), Counting, lr=0.1),
             "layers.1.weight share memory": lambda: shares_memory("ordered"),
             "share memory, and the strategies ordered and sharded step each by itself": lambda: shares_memory("sharded"),
         }))  # fmt: skip

@@ -11,6 +11,7 @@ from models import (
 from ranks import let_go, on_ranks
 from torch import nn
 from torch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler
+from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.utils.checkpoint import checkpoint
 
 STEPS = 5  # the first ones leave nothing on its way
@@ -288,8 +289,39 @@ def counts_steps_in_groups(model):
     return [torch.tensor(float(group["steps"])) for group in optimizer.state_dict()["param_groups"]]
 
 
+def has_hooks_on_states(model):
+    """One halves the learning rate of what is loaded, one adds an entry to what is saved."""
+    optimizer = optimizer_of(model)
+
+    def halve(_, state):
+        return state | {"param_groups": [group | {"lr": group["lr"] / 2} for group in state["param_groups"]]}
+
+    optimizer.register_load_state_dict_pre_hook(halve)
+    optimizer.register_state_dict_post_hook(lambda _, state: state | {"epoch": 7})
+    train(model, optimizer, range(2 * STEPS))
+    saved = optimizer.state_dict()
+    assert saved.pop("epoch") == 7
+    optimizer.load_state_dict(saved)
+    train(model, optimizer, range(STEPS))
+
+
+def has_a_hook_on_every_optimizer(model):
+    """Counts the steps."""
+    counted = []
+    handle = register_optimizer_step_post_hook(lambda *_: counted.append(1))
+    train(model, optimizer_of(model), range(2 * STEPS))
+    handle.remove()
+    model.drain()
+    return [torch.tensor(len(counted))]
+
+
+def takes_named_parameters(model):
+    train(model, optimizer_of(model, torch.optim.AdamW, list(model.module.named_parameters()), lr=0.01), range(2 * STEPS))
+
+
 IN_BOTH = (
-    takes_groups, steps(accumulating), steps(closing), steps(zeroing), steps(ending), fast_forwards, scales, joins, copies, counts_steps_in_groups,
+    takes_groups, takes_named_parameters, steps(accumulating), steps(closing), steps(zeroing), steps(ending), fast_forwards, scales, joins, copies,
+    counts_steps_in_groups, has_hooks_on_states, has_a_hook_on_every_optimizer,
 )  # fmt: skip
 ORDERED = (
     resumes_with_a_schedule, loads_right_after_a_step, loads_the_optimizer_right_after_a_step, steps_plainly, steps_plainly_beside_an_overlapped_one,

@@ -247,6 +247,25 @@ class Sharded(TestCase):
             p.grad = torch.zeros_like(p)
             optimizer.step()
 
+        def saves_a_list():
+            class Remembers(torch.optim.SGD):
+                def step(self, closure=None):
+                    super().step()
+                    for p in (p for group in self.param_groups for p in group["params"] if p.grad is not None):
+                        self.state[p]["last"] = [p.grad.clone()]
+
+            model = wrapped("sharded")
+            remembers = optimizer_of(model, Remembers)
+            train(model, remembers, range(1))
+            remembers.state_dict()
+
+        def hooks_the_inner_one():
+            handle = optimizer.optimizer.register_step_post_hook(lambda *_: None)
+            try:
+                optimizer.step()
+            finally:
+                handle.remove()
+
         def steps_again(strategy):
             model = wrapped(strategy)
             optimizer = optimizer_of(model)
@@ -284,6 +303,9 @@ class Sharded(TestCase):
             "is divided among the ranks": lambda: after_a_backward(lambda model, _: nn.utils.clip_grad_norm_(model.parameters(), 1.0)),
             "OverlappedOptimizer: step() again after the same backward()": lambda: steps_again("ordered"),
             "ShardedOptimizer: step() again after the same backward()": lambda: steps_again("sharded"),
+            "the state last holds tensors in a list": saves_a_list,
+            "ShardedOptimizer: the inner optimiser has hooks": hooks_the_inner_one,
+            "expected load_state_dict(), or state.clear()": lambda: optimizer.__setstate__({}),
             "expected a part in param_groups as the key": lambda: optimizer.state[next(model.parameters())],
             "expected a part in param_groups as the key, or state_dict()": lambda: optimizer.state.setdefault(next(model.parameters()), {}),
             "has another gradient than backward left": lambda: after_a_backward(replaces_a_gradient),
