@@ -83,6 +83,34 @@ def and_back(trainee):
             p.copy_(value)
 
 
+def climbing_and_going_back(trainee, step):
+    """By the rank's own gradients."""
+    with trainee.alone():
+        trainee.model(batch(step)).square().mean().backward()
+    with and_back(trainee):
+        with torch.no_grad():
+            for p in trainee.leaves:
+                p.add_(p.grad, alpha=0.1)
+        trainee.optimizer.zero_grad()
+        trainee.module.zero_grad()
+        trainee.plain(step)
+
+
+def noise_of_its_own(trainee, step):
+    """In each of two micro-batches."""
+    trainee.drain()
+    for micro in range(2):
+        with and_back(trainee):
+            with torch.no_grad():
+                for p in trainee.leaves:
+                    p.add_(batch(step, micro).mean(), alpha=0.1)
+            if micro == 0:
+                with trainee.alone():
+                    trainee.model(batch(step)).square().mean().backward()
+            else:
+                trainee.plain(step, micro)
+
+
 def stepping_by_itself_and_going_back(trainee, step):
     """As often as the rank likes, to start the step from what that has given."""
     if step == 0:
@@ -320,6 +348,8 @@ PROGRAMS = {
     "replaces a part without parameters": trains(lambda: net(nn.Identity()), replacing_a_part),
     "parts under changing names": trains(Aliased),
     "reorders its parts": trains(lambda: seeded(Layers, [WIDTH] * 5), reordering_parts),
+    "sharpness-aware": trains(net, climbing_and_going_back),
+    "noise of its own": trains(net, noise_of_its_own, audit_every=2),
     "drops a micro-batch": trains(net, dropping_a_micro_batch),
     "steps by itself and goes back": trains(net, stepping_by_itself_and_going_back, audit_every=0),
     "a scripted part": saves(OfScript),
