@@ -293,6 +293,16 @@ class Claims(unittest.TestCase):
         self.assertIn("parse_results", readers)
         self.assertEqual({name for name in readers if f"{name}(" not in fuzzed}, set())
 
+    def test_every_public_report_has_its_test(self):
+        tests = {file.name: file.read_text().replace("_", " ") for file in (ROOT / "tests").rglob("*_test.*")}
+        logs, _, programs = (ROOT / "docs/public_reports.md").read_text().partition("## Training programs")
+        for section, usual_file in ((logs, "benchmark_logs_test.cpp"), (programs, "reports_test.py")):
+            for cell in re.findall(r"^\| \[.* \| (.+) \|$", section, re.MULTILINE):
+                file, names = re.fullmatch(r"(?:`(\w+\.\w+)`: )?(.+)", cell).groups()
+                for name in re.split(r", (?:\.\.\. )?", names):
+                    with self.subTest(name=name):
+                        self.assertIn(name.strip("`").replace("_", " "), tests[file or usual_file])
+
     def test_every_file_of_data_has_its_terms(self):
         readme, licences = ((ROOT / "data" / name).read_text() for name in ("README.md", "LICENSES"))
         files = [file.relative_to(ROOT / "data") for file in (ROOT / "data").rglob("*") if file.is_file() and file.name not in ("README.md", "LICENSES")]
