@@ -195,17 +195,19 @@ def backward_s(profile, counts, link, level=1.0):
 
 def measure_settings(job, wire, links, caps, seconds):
     """Blocks of every link with every cap, and of steps without communication, in random order, until the time is over."""
-    samples, counts, late, began, blocks = {}, {}, [], time.monotonic(), 0
+    samples, counts, queued, late, began, blocks = {}, {}, {}, [], time.monotonic(), 0
     settings = [(name, cap) for name in links for cap in caps] + [("none", ONE_BUCKET_MIB)] * 2
     while blocks < 2 or (time.monotonic() - began) * (1 + 1 / blocks) < seconds:
         for name, cap in random.sample(settings, len(settings)):
             net = wire.wrap(cap, links.get(name))
-            samples.setdefault((name, cap), []).extend(job.step(net).step_s for _ in range(3))
+            steps = [job.step(net) for _ in range(3)]
+            samples.setdefault((name, cap), []).extend(step.step_s for step in steps)
+            queued.setdefault((name, cap), []).extend(step.queued_s for step in steps)
             counts[name, cap] = [count for count, _ in wire.buckets]
             if name in links:
                 late.append(wire.lateness_s())
         blocks += 1
-    return samples, counts, late
+    return samples, counts, queued, late
 
 
 def main():
@@ -227,7 +229,7 @@ def main():
     links = {name: Link(whole / calls, bytes_of_all / share / whole) for name, calls, share in (("half", 300, 0.5), ("equal", 300, 1.0), ("slow", 150, 1.5))}
     smallest, largest = bytes_of_all / 2**28, bytes_of_all / 2**20
     caps = [None] + [smallest * (largest / smallest) ** (i / (arguments.caps - 1)) for i in range(arguments.caps)]
-    samples, counts, late = measure_settings(job, wire, links, caps, arguments.seconds)
+    samples, counts, queued, late = measure_settings(job, wire, links, caps, arguments.seconds)
     level = median(samples["none", ONE_BUCKET_MIB]) / profile.step_s
     rows, regrets = [], []
     for name, link in links.items():
@@ -238,7 +240,8 @@ def main():
             measured = median(samples[name, cap])
             points.append((predicted[1.0], measured))
             rows.append({"link": name, "cap_mib": cap, "buckets": len(counts[name, cap]), "predicted_s": predicted[1.0], "measured_s": measured,
-                         "error": predicted[level] / measured - 1, "samples_s": samples[name, cap]})  # fmt: skip
+                         "error": predicted[level] / measured - 1, "samples_s": samples[name, cap],
+                         "queued_s": median(queued[name, cap])})  # fmt: skip
         regrets.append(min(points)[1] / min(measured for _, measured in points) - 1)
     errors = [abs(row["error"]) for row in rows]
     found = {
@@ -247,6 +250,7 @@ def main():
         "regret": max(regrets),
         "level": level,
         "latest_s": max(late, key=abs),
+        "hook_s": median(wire.host_s),  # of the host, for a bucket
         "wait": arguments.wait if job.on_gpu else "sleep",
         "passed": median(errors) < 0.05 and max(errors) < 0.1 and max(regrets) <= 0.03,
         "profile": profile._asdict(),
