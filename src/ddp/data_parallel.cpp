@@ -108,7 +108,10 @@ StepSetup prepare(torch::nn::Module& module, const ProcessGroup& group, DataPara
                   .options = std::move(options),
                   .parameters = trainable_parameters(module),
                   .initial_order = {}};
-  if (setup.options.timeout) setup.group.timeout = setup.options.timeout;
+  if (const auto timeout = setup.options.timeout) {
+    if (timeout->count() <= 0) throw InputError(fmt::format("DataParallel: timeout {} ms: expected more than 0", timeout->count()));
+    setup.group.timeout = std::min<std::chrono::milliseconds>(*timeout, std::chrono::hours(24 * 365));  // longer ones overflow clocks
+  }
   if (setup.options.strategy.launch == Launch::kByTorch) {
     throw InputError(
         "DataParallel: the strategy torch (c10d::Reducer) exists only for comparison in `firkin bench step`; expected another one");

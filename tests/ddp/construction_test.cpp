@@ -87,6 +87,21 @@ TEST(Construction, ATimeoutOfItsOwnIsNoDifference) {
   });
 }
 
+TEST(Construction, ATimeoutIsPositiveAndAsLongAsOneLikes) {
+  run_ranks(2, [](const ProcessGroup& group) {
+    TwoParameters module;
+    DataParallelOptions options;
+    for (const auto timeout : {std::chrono::milliseconds(0), std::chrono::milliseconds::min()}) {
+      options.timeout = timeout;
+      EXPECT_THROW(DataParallel(module, group, options), InputError);
+    }
+    options.timeout = std::chrono::milliseconds::max();
+    DataParallel ddp(module, group, options);
+    module.loss(1).backward();
+    module.expect_gradients(1);
+  });
+}
+
 TEST(Construction, WhatOneRankCannotDoIsAnErrorOnAll) {
   run_ranks(2, [](const ProcessGroup& group) {
     TwoParameters module;
