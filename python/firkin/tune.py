@@ -55,7 +55,14 @@ def built(builder: Callable[[], Any]) -> tuple[Any, Any, dict[str, Any]]:
     return made[0], made[1], dict(made[2]) if len(made) == 3 else {}
 
 
-def run(arguments: argparse.Namespace) -> None:
+def cannot_be_written(error: Exception) -> int:
+    """Says so where stderr can still be written, and returns the exit code."""
+    with contextlib.suppress(OSError, ValueError):
+        print(f"firkin: standard output cannot be written: {error}", file=sys.stderr, flush=True)
+    return 1
+
+
+def run(arguments: argparse.Namespace) -> int:
     if arguments.link is not None or arguments.world is not None:
         firkin.init_modelled_link(arguments.link or "", arguments.world)
     elif "RANK" not in os.environ:
@@ -89,9 +96,13 @@ def run(arguments: argparse.Namespace) -> None:
         result = firkin.tune(model, step, ddp_kwargs=ddp_kwargs, restore=False, **asked)
         if dist.get_rank() == 0:
             result.save(arguments.out)
-            print(result.results_json if arguments.json else f"{result}wrote {arguments.out}")
+            try:
+                print(result.results_json if arguments.json else f"{result}wrote {arguments.out}", flush=True)
+            except (OSError, ValueError) as error:  # a full disk, a reader that has gone; a stream that the script has closed
+                return cannot_be_written(error)
     finally:
         dist.destroy_process_group()
+    return 0
 
 
 def main() -> int:
@@ -112,12 +123,11 @@ def main() -> int:
     arguments = parser.parse_args(targets + [word for word in words if word not in targets])
     sys.argv = [arguments.target.rpartition(":")[0], *of_script]
     try:
-        run(arguments)
+        return run(arguments)
     except firkin.InputError as error:
         if os.environ.get("RANK", "0") == "0":
             print(f"firkin: {error}", file=sys.stderr)
         return 2
-    return 0
 
 
 def leave(code: int) -> NoReturn:
@@ -131,9 +141,7 @@ def leave(code: int) -> NoReturn:
             try:
                 stream.flush()
             except OSError as error:
-                code = code or 1
-                with contextlib.suppress(OSError):  # of stderr, too
-                    print(f"firkin: standard output cannot be written: {error}", file=sys.stderr, flush=True)
+                code = code or cannot_be_written(error)
     os._exit(code)
 
 
