@@ -29,13 +29,16 @@ inline Held hold(py::object object) {
           }};
 }
 
-// All entries of a group except its parameters. Tensors are copied: a learning rate may be one.
+// All entries of a group except its parameters. What the program may change in place is copied: a learning rate may be a tensor, betas a
+// list.
 inline py::dict copy_of_options(const py::dict& group) {
   py::dict copy;
   for (const auto& [name, value] : group) {
     if (py::cast<std::string>(name) == "params") continue;
     if (THPVariable_Check(value.ptr())) {
       copy[name] = THPVariable_Unpack(value.ptr()).detach().clone();
+    } else if (PyList_Check(value.ptr())) {
+      copy[name] = value.attr("copy")();
     } else {
       copy[name] = value;
     }
@@ -43,13 +46,15 @@ inline py::dict copy_of_options(const py::dict& group) {
   return copy;
 }
 
-// Writes into tensors that the group has, because the program may hold them.
+// Writes into tensors and lists that the group has, because the program may hold them.
 inline void assign_options(py::dict group, const py::dict& from) {
   const at::NoGradGuard no_grad;
   for (const auto& [name, value] : copy_of_options(from)) {
     const py::object now = group.attr("get")(name);
     if (THPVariable_Check(value.ptr()) && THPVariable_Check(now.ptr())) {
       THPVariable_Unpack(now.ptr()).copy_(THPVariable_Unpack(value.ptr()));
+    } else if (PyList_Check(value.ptr()) && PyList_Check(now.ptr())) {
+      now[py::slice(0, py::len(now), 1)] = value;
     } else {
       group[name] = value;
     }

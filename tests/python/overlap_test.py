@@ -238,6 +238,17 @@ def moves_parameters_right_after_a_step(model):
     train(model, optimizer, range(2 * STEPS), after_step=optimizer.eval)
 
 
+def changes_a_list_right_after_a_step(model):
+    optimizer = optimizer_of(model, torch.optim.AdamW, lr=0.01)
+    betas = optimizer.param_groups[0]["betas"] = [0.9, 0.99]
+
+    def warm_up():
+        betas[0] -= 0.1
+
+    train(model, optimizer, range(2 * STEPS), after_step=warm_up)
+    assert optimizer.param_groups[0]["betas"] is betas
+
+
 def drops_gradients(model):
     optimizer = firkin.OverlappedOptimizer(model, sgd(model.parameters()))
     train(model, optimizer, range(STEPS))
@@ -324,10 +335,11 @@ IN_BOTH = (
     counts_steps_in_groups, has_hooks_on_states, has_a_hook_on_every_optimizer,
 )  # fmt: skip
 ORDERED = (
-    resumes_with_a_schedule, loads_right_after_a_step, loads_the_optimizer_right_after_a_step, steps_plainly, steps_plainly_beside_an_overlapped_one,
-    clips_the_unwrapped_module, clips_a_layer_and_steps_plainly, clips_a_list_and_steps_plainly, plainly(scales), steps_by_hand, averages,
-    schedules_and_checkpoints_the_overlapped_one, plainly(joins), ends_its_steps_by_itself,
-    steps_one_of_two_every_other_time, leaves_a_parameter_out_right_after_a_step, moves_parameters_right_after_a_step, drops_gradients,
+    resumes_with_a_schedule, changes_a_list_right_after_a_step, loads_right_after_a_step, loads_the_optimizer_right_after_a_step,
+    steps_plainly, steps_plainly_beside_an_overlapped_one, clips_the_unwrapped_module, clips_a_layer_and_steps_plainly,
+    clips_a_list_and_steps_plainly, plainly(scales), steps_by_hand, averages, schedules_and_checkpoints_the_overlapped_one, plainly(joins),
+    ends_its_steps_by_itself, steps_one_of_two_every_other_time, leaves_a_parameter_out_right_after_a_step,
+    moves_parameters_right_after_a_step, drops_gradients,
 )  # fmt: skip
 PROGRAMS = {"ordered": IN_BOTH + ORDERED, "sharded": (*IN_BOTH, clips, adds_a_group)}
 
