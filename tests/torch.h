@@ -1,5 +1,5 @@
-// What the tests with LibTorch share: test.h, and what they use of LibTorch's C++ API. Not torch/torch.h: every file that has it precompiled
-// instantiates twice as much.
+// What the tests with LibTorch share: test.h, and what they use of LibTorch's C++ API. Not torch/torch.h: every file that has it
+// precompiled instantiates twice as much.
 #pragma once
 
 #include "test.h"
