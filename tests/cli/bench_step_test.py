@@ -7,41 +7,36 @@ import subprocess
 import time
 
 from ports import reserved_port
-from program import DEADLINE_S, FIRKIN, TINY, InFolder, firkin
+from program import DEADLINE_S, FIRKIN, TINY, InFolder
 
 
 def words_of(*words, blocks=4, model=TINY, ranks=2):
     return ["bench", "step", "--ranks", ranks, *model, "--blocks", blocks, *words]
 
 
-def bench_step(*words, **settings):
-    return firkin(*words_of(*words, **settings))
+def shape_of(configuration):
+    return configuration["model"]["batch_size"], configuration["model"]["sequence_length"]
 
 
 class Steps(InFolder):
-    def results(self):
-        return json.loads((self.out / "results.json").read_text())
+    def bench_step(self, *words, **settings):
+        return self.assert_succeeds(*words_of(*words, **settings))
 
 
 class Matrix(Steps):
     def test_every_configuration_has_every_strategy_and_cap_with_its_figures(self):
         config = self.folder / "matrix.toml"
         config.write_text('[bench.step]\nbatch = [1, 2]\nsequence = [16]\n')
-        result = bench_step("--config", config, "--cap", "0.05MiB,1MiB", "--out", self.out, "--json")
-        self.assertEqual(result.returncode, 0, result.stderr)
+        result = self.bench_step("--config", config, "--cap", "0.05MiB,1MiB", "--out", self.out, "--json")
         results = json.loads(result.stdout)
         self.assertEqual(results, self.results())
         self.assertTrue(results["complete"])
-        shapes = [(c["model"]["batch_size"], c["model"]["sequence_length"]) for c in results["configurations"]]
-        self.assertEqual(shapes, [(1, 16), (2, 16)])
+        self.assertEqual([shape_of(c) for c in results["configurations"]], [(1, 16), (2, 16)])
         for configuration in results["configurations"]:
             rows = configuration["strategies"]
             settings = [(r["strategy"], r.get("cap_mib")) for r in rows]
-            self.assertEqual(
-                settings,
-                [("none", None), ("naive", None), ("flat", None), ("overlap", None)]
-                + [(s, cap) for s in ("bucketed", "torch") for cap in (0.05, 1)],
-            )
+            uncapped = [(s, None) for s in ("none", "naive", "flat", "overlap")]
+            self.assertEqual(settings, uncapped + [(s, cap) for s in ("bucketed", "torch") for cap in (0.05, 1)])
             for row in rows:
                 self.assertGreater(row["measured_s"], 0)
                 self.assertLessEqual(row["measured_ci_s"]["low"], row["measured_s"])
@@ -57,21 +52,17 @@ class Matrix(Steps):
 
     def test_a_configuration_that_does_not_fit_is_skipped_by_all_ranks_and_said(self):
         # A process of LibTorch takes 200 MiB, 256 tokens hardly more, and 16,384 far more than another 35.
-        result = bench_step(
-            "--batch", "16", "--sequence", "16,1024", "--strategies", "flat", "--memory-limit", "0.23GiB", "--out", self.out
-        )
-        self.assertEqual(result.returncode, 0, result.stderr)
+        words = ["--batch", "16", "--sequence", "16,1024", "--strategies", "flat", "--memory-limit", "0.23GiB"]
+        result = self.bench_step(*words, "--out", self.out)
         self.assertIn("out of memory (skipping this config): estimated", result.stdout)
-        status = {(c["model"]["batch_size"], c["model"]["sequence_length"]): c["status"] for c in self.results()["configurations"]}
+        status = {shape_of(c): c["status"] for c in self.results()["configurations"]}
         self.assertEqual(status, {(16, 16): "measured", (16, 1024): "out of memory"})
         self.assert_read_whole("steps")
 
     def test_an_interrupted_matrix_is_a_valid_file_and_resumes(self):
         shape = ["--batch", "1", "--sequence", "16,24,32", "--strategies", "flat", "--out", str(self.out)]
-        process = subprocess.Popen(
-            [FIRKIN, "bench", "step", "--ranks", "2", *TINY, "--blocks", "10", *shape],
-            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-        )
+        words = [FIRKIN, *map(str, words_of(*shape, blocks=10))]
+        process = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         deadline = time.monotonic() + DEADLINE_S
         while not (self.out / "results.json").exists():
             self.assertIsNone(process.poll())
@@ -84,18 +75,14 @@ class Matrix(Steps):
             self.skipTest("the machine was too fast to be interrupted")
         self.assertGreaterEqual(len(partial["configurations"]), 1)
 
-        result = bench_step(*shape, "--resume", blocks=10)
-        self.assertEqual(result.returncode, 0, result.stderr)
+        result = self.bench_step(*shape, "--resume", blocks=10)
         self.assertIn("measured before: ", result.stdout)
         resumed = self.results()
         self.assertTrue(resumed["complete"])
         self.assertEqual(len(resumed["configurations"]), 3)
-        measured_before = len(partial["configurations"])
-        self.assertEqual(resumed["configurations"][:measured_before], partial["configurations"])
+        self.assertEqual(resumed["configurations"][: len(partial["configurations"])], partial["configurations"])
 
-        result = bench_step(*shape, "--resume", blocks=11)
-        self.assertEqual(result.returncode, 2)
-        self.assertIn("--blocks 10, now 11", result.stderr)
+        self.assert_refused(*words_of(*shape, "--resume", blocks=11), mentions="--blocks 10, now 11")
 
     def test_bad_input_is_one_line_before_any_rank_starts(self):
         short = self.folder / "short.txt"
@@ -127,8 +114,7 @@ class Matrix(Steps):
 
 class MatrixFull(Steps):
     def test_sharded_is_measured_beside_the_others(self):
-        result = bench_step("--strategies", "bucketed,ordered,sharded", "--cap", "0.05MiB", "--batch", "1", "--sequence", "16", "--out", self.out, "--json")
-        self.assertEqual(result.returncode, 0, result.stderr)
+        result = self.bench_step("--strategies", "bucketed,ordered,sharded", "--cap", "0.05MiB", "--batch", "1", "--sequence", "16", "--out", self.out, "--json")
         (configuration,) = json.loads(result.stdout)["configurations"]
         rows = {row["strategy"]: row for row in configuration["strategies"]}
         self.assertEqual(list(rows), ["none", "bucketed", "ordered", "sharded"])
@@ -137,17 +123,15 @@ class MatrixFull(Steps):
 
     def test_sharded_parts_need_not_be_whole_floats_and_bf16_takes_two_bytes_of_each(self):
         words = ["--strategies", "sharded", "--cap", "0.05MiB", "--batch", "1", "--sequence", "16", "--dtype", "bf16"]
-        result = bench_step(*words, "--out", self.out, ranks=3)
-        self.assertEqual(result.returncode, 0, result.stderr)
+        self.bench_step(*words, "--out", self.out, ranks=3)
         model = self.results()["configurations"][0]["model"]
         self.assertEqual(model["gradient_bytes"], 2 * model["parameters"])
 
     def test_what_did_not_fit_is_tried_again_with_another_limit(self):
         shape = ["--batch", "1", "--sequence", "16", "--strategies", "flat", "--out", str(self.out)]
-        self.assertEqual(bench_step(*shape, "--memory-limit", "0.1GiB").returncode, 0)
+        self.bench_step(*shape, "--memory-limit", "0.1GiB")
         self.assertEqual([c["status"] for c in self.results()["configurations"]], ["out of memory"])
-        result = bench_step(*shape, "--memory-limit", "4GiB", "--resume")
-        self.assertEqual(result.returncode, 0, result.stderr)
+        self.bench_step(*shape, "--memory-limit", "4GiB", "--resume")
         self.assertEqual([c["status"] for c in self.results()["configurations"]], ["measured"])
 
     def test_on_a_resume_rank_0_alone_reads_the_earlier_result(self):
@@ -157,20 +141,17 @@ class MatrixFull(Steps):
         (of_rank_1 / "results.json").write_text("not a result")
         with reserved_port() as port:
             launched = {**os.environ, "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-            ranks = [
-                subprocess.Popen(
-                    [FIRKIN, *map(str, words_of("--batch", 1, "--sequence", 16, "--strategies", "flat", "--resume", "--out", out))],
-                    env={**launched, "RANK": str(rank), "LOCAL_RANK": str(rank)}, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
-                )
-                for rank, out in enumerate([self.out, of_rank_1])
-            ]
+            words = [FIRKIN, *map(str, words_of("--batch", 1, "--sequence", 16, "--strategies", "flat", "--resume"))]
+            ranks = [subprocess.Popen([*words, "--out", out], env=launched | {"RANK": str(rank), "LOCAL_RANK": str(rank)},
+                                      stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+                     for rank, out in enumerate([self.out, of_rank_1])]  # fmt: skip
             messages = [rank.communicate(timeout=DEADLINE_S)[1] for rank in ranks]
         self.assertEqual([rank.returncode for rank in ranks], [0, 0], messages)
         self.assertTrue(self.results()["complete"])
 
     def test_a_resume_on_another_machine_or_version_is_refused_and_says_which(self):
         shape = ["--batch", "1", "--sequence", "16", "--strategies", "flat", "--out", str(self.out)]
-        self.assertEqual(bench_step(*shape).returncode, 0)
+        self.bench_step(*shape)
         file = self.out / "results.json"
         for path, value, mentions in [
             (["environment", "firkin"], "0.0.1", "firkin 0.0.1, now"),
@@ -180,13 +161,10 @@ class MatrixFull(Steps):
             (["settings", "warmup"], 7, "settings.warmup"),
         ]:
             with self.subTest(mentions=mentions):
-                changed = self.results()
-                place = changed
+                changed = place = self.results()
                 for step in path[:-1]:
                     place = place[step]
                 kept, place[path[-1]] = file.read_text(), value
                 file.write_text(json.dumps(changed))
-                result = bench_step(*shape, "--resume")
-                self.assertEqual(result.returncode, 2)
-                self.assertIn(mentions, result.stderr)
+                self.assert_refused(*words_of(*shape, "--resume"), mentions=mentions)
                 file.write_text(kept)

@@ -8,14 +8,12 @@ import statistics
 import subprocess
 
 from ports import reserved_port
-from program import DEADLINE_S, FIRKIN, TINY_MODEL, InFolder, firkin
+from program import DEADLINE_S, FIRKIN, TINY_MODEL, InFolder
 
 
 class Bench(InFolder):
     def bench(self, *words):
-        result = firkin("bench", *words, "--out", self.out)
-        self.assertEqual(result.returncode, 0, result.stderr)
-        return result
+        return self.assert_succeeds("bench", *words, "--out", self.out)
 
     def rows(self, name):
         with open(self.out / name, newline="") as file:
@@ -95,7 +93,7 @@ class AllReduce(Bench):
             self.assertEqual(row["samples"], len(samples))
             self.assertLessEqual(row["median_s"], row["p99_s"])
             self.assertAlmostEqual(row["busbw_bytes_per_s"], row["bytes"] / row["median_s"])  # 2 (n - 1) / n is 1 for two ranks
-        self.assertEqual(json.loads((self.out / "results.json").read_text()), answer)
+        self.assertEqual(self.results(), answer)
         self.assertEqual([row["bytes"] for row in self.rows("allreduce.csv")], ["4", "128", "4096"])
         self.assert_read_whole("allreduce")
 
@@ -137,7 +135,7 @@ class Collectives(Bench):
             self.assertEqual((row["wrong"], row["samples"]), (0, len(samples)))
             self.assertAlmostEqual(row["seconds"], statistics.median(samples))
             self.assertEqual("ratio_to_allreduce" in row, row["collective"] != "all_reduce")
-        self.assertEqual(json.loads((self.out / "results.json").read_text()), answer)
+        self.assertEqual(self.results(), answer)
         self.assertIn("reduce_scatter", (self.out / "report.html").read_text())
         self.assert_read_whole()
 
@@ -146,7 +144,7 @@ class Collectives(Bench):
 
     def test_sizes_are_whole_slices(self):
         text = self.bench("collectives", "--ranks", "3", "-b", "1K", "-e", "32K", "-f", "32", "--time", "0.5s").stdout
-        rows = json.loads((self.out / "results.json").read_text())["collectives"]
+        rows = self.results()["collectives"]
         self.assertEqual([row["bytes"] for row in rows[::3]], [1032, 32772])
         self.assertLessEqual(max(map(len, text.splitlines()[:-1])), 80)
 
@@ -160,8 +158,7 @@ class Layers(Bench):
         self.assertEqual(tensors[-1]["name"], "token_embeddings.weight")
         costs = self.folder / "allreduce.csv"
         costs.write_text("bytes,world_size,median_s\n4,2,0.0001\n65536,2,0.0002\n")
-        result = firkin("predict", "--tensors", self.out / "tensors.csv", "--allreduce", costs, "--out", self.folder / "predicted")
-        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assert_succeeds("predict", "--tensors", self.out / "tensors.csv", "--allreduce", costs, "--out", self.folder / "predicted")
 
 
 class LosesRank0(Bench):

@@ -175,12 +175,16 @@ class Tuning(InFolder):
         command = [FIRKIN, "tune", "--ranks", "2", "--out", str(out or self.out), *TINY_MODEL, *words]
         return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
+    def ended(self, process):
+        """What it wrote, once it has succeeded."""
+        stdout, stderr = process.communicate(timeout=DEADLINE_S)
+        self.assertEqual(process.returncode, 0, stderr)
+        return stdout, stderr
+
 
 class Tune(Tuning):
     def test_json_is_one_object_on_stdout_and_the_same_in_results_json(self):
-        process = self.start(*TINY_RUN, "--json", "--seed", "7")
-        stdout, stderr = process.communicate(timeout=DEADLINE_S)
-        self.assertEqual(process.returncode, 0, stderr)
+        stdout, stderr = self.ended(self.start(*TINY_RUN, "--json", "--seed", "7"))
         answer = json.loads(stdout)
         self.assertGreaterEqual(len(answer["curve"]), 2)
         for point in answer["curve"]:
@@ -203,16 +207,14 @@ class Tune(Tuning):
         self.assertIn(answer["best_measured"]["cap_mib"], answer["indifference_set"])
         self.assertGreaterEqual(answer["regret"], 0)
         self.assertIn("measuring the gain", stderr)
-        self.assertEqual(json.loads((self.out / "results.json").read_text()), answer)
+        self.assertEqual(self.results(), answer)
         written = ["allreduce.csv", "report.html", "results.json", "tensors.csv"]
         self.assertEqual(sorted(f.name for f in self.out.iterdir() if not f.name.startswith(".")), written)
         self.assertEqual(sorted(answer["files"]), written)
         self.assert_read_whole("curve", "allreduce")
 
     def test_everything_that_can_be_asked_for_in_text_fits_into_80_columns(self):
-        process = self.start(*TINY_RUN, "--compare", "--sharded", "--quiet")
-        stdout, stderr = process.communicate(timeout=DEADLINE_S)
-        self.assertEqual(process.returncode, 0, stderr)
+        stdout, stderr = self.ended(self.start(*TINY_RUN, "--compare", "--sharded", "--quiet"))
         self.assertNotIn("measuring", stderr)
         self.assertIn("\n  paste   DistributedDataParallel(model", stdout)
         self.assertEqual(stdout.splitlines()[-1], f"open  {self.out}/report.html")
@@ -226,7 +228,7 @@ class Tune(Tuning):
         self.assertRegex(page, "own engine is (ordered|sharded)")  # the faster of the two
         for line in stdout.splitlines():
             self.assertTrue(len(line) <= 80 or "bucket_cap_mb_list" in line or str(self.out) in line, line)
-        answer = json.loads((self.out / "results.json").read_text())
+        answer = self.results()
         self.assertGreaterEqual(len(answer["curve"]), 6)
         self.assertEqual({row["strategy"] for row in answer["strategies"]},
                          {"none", "naive", "flat", "overlap", "torch default", "ordered", "sharded"})  # fmt: skip
@@ -257,7 +259,7 @@ class Tune(Tuning):
                 self.assertEqual(process.returncode, 1)
                 self.assertIn(f"firkin: rank {victim} was ended by signal 9 (Killed); ending the other ranks", stderr)
                 if (self.out / "results.json").exists():  # what was known by then
-                    self.assertFalse(json.loads((self.out / "results.json").read_text())["complete"])
+                    self.assertFalse(self.results()["complete"])
 
     def test_a_run_keeps_its_folder_to_itself_and_an_interrupt_keeps_what_is_known(self):
         process = self.start("--blocks", "100000", "--allreduce-time", "0.5")
@@ -272,7 +274,7 @@ class Tune(Tuning):
         self.assertEqual(process.returncode, 128 + signal.SIGINT)
         self.assertIn("ending the ranks", stderr)
         self.assertFalse(any(is_running(pid) for pid in ranks.values()))
-        kept = json.loads((self.out / "results.json").read_text())
+        kept = self.results()
         self.assertFalse(kept["complete"])
         self.assertGreater(len(kept["profile"]["tensors"]), 0)
         self.assertEqual(firkin("report", str(self.out / "results.json")).returncode, 0)
@@ -282,9 +284,7 @@ class TuneFull(Tuning):
     def test_two_at_once_do_not_meet(self):
         first, second = self.start(*TINY_RUN, "--json"), self.start(*TINY_RUN, "--json", out=self.out / "second")
         for process in (first, second):
-            stdout, stderr = process.communicate(timeout=DEADLINE_S)
-            self.assertEqual(process.returncode, 0, stderr)
-            json.loads(stdout)
+            json.loads(self.ended(process)[0])
 
 
 def children_of(pid):

@@ -1,9 +1,8 @@
 """--device and --backend of every command that runs ranks, on a machine without a GPU; with one it is skipped, see tests/cuda."""
 
-import json
 import os
 
-from program import InFolder, firkin
+from program import InFolder
 
 NO_GPU = dict(os.environ, CUDA_VISIBLE_DEVICES="")
 
@@ -16,7 +15,6 @@ class Device(InFolder):
             self.assertFalse(self.out.exists(), command)
 
     def test_the_cpu_over_gloo_is_what_there_is_by_default(self):
-        result = firkin("bench", "allreduce", "-b", 8, "-e", 8, "--time", 0.1, "--out", self.out, env=NO_GPU)
-        self.assertEqual(result.returncode, 0, result.stderr)
-        environment = json.loads((self.out / "results.json").read_text())["environment"]
+        self.assert_succeeds("bench", "allreduce", "-b", 8, "-e", 8, "--time", 0.1, "--out", self.out, env=NO_GPU)
+        environment = self.results()["environment"]
         self.assertEqual((environment["device"], environment["backend"], environment.get("gpu")), ("cpu", "gloo", None))

@@ -4,7 +4,7 @@ import csv
 import json
 import os
 
-from program import TINY_MODEL, InFolder, firkin
+from program import TINY_MODEL, InFolder
 
 LATENCY_S = 0.005
 
@@ -20,8 +20,7 @@ class Link(InFolder):
         self.assertFalse(self.out.exists())
 
     def measured(self, *words):
-        result = firkin("bench", "allreduce", "-b", 8, "-e", 8, "--time", 1, *words, "--out", self.out)
-        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assert_succeeds("bench", "allreduce", "-b", 8, "-e", 8, "--time", 1, *words, "--out", self.out)
         with open(self.out / "allreduce.csv") as file:
             return next(csv.DictReader(file))
 
@@ -35,8 +34,7 @@ class Link(InFolder):
         self.assertGreaterEqual(float(row["min_s"]), 0.02)
 
     def test_a_trace_shows_collectives_until_the_link_has_carried_them(self):
-        result = firkin("trace", "--strategies", "bucketed,torch", "--cap", "0.01MiB", *TINY_MODEL, "--link", "10gbit,5ms", "--out", self.out)
-        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assert_succeeds("trace", "--strategies", "bucketed,torch", "--cap", "0.01MiB", *TINY_MODEL, "--link", "10gbit,5ms", "--out", self.out)
         traces = sorted(self.out.glob("trace-*.json"))
         self.assertEqual(len(traces), 2)
         for trace in traces:

@@ -29,6 +29,14 @@ class InFolder(InAFolder):
         super().setUp()
         self.out = self.folder / "out"
 
+    def assert_succeeds(self, *words, **options):
+        result = firkin(*words, **options)
+        self.assertEqual(result.returncode, 0, result.stderr)
+        return result
+
+    def results(self):
+        return json.loads((self.out / "results.json").read_text())
+
     def assert_refused(self, *words, mentions, **options):
         """Exit code 2, one line that says why, and nothing else."""
         result = firkin(*words, **options)
@@ -40,11 +48,10 @@ class InFolder(InAFolder):
 
     def assert_read_whole(self, *charts):
         """`firkin report` reads all of the results that were written: they stand on its page, whose charts are these, and draw."""
-        result = firkin("report", self.out / "results.json", "--out", self.folder / "again")
-        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assert_succeeds("report", self.out / "results.json", "--out", self.folder / "again")
         page = (self.folder / "again/report.html").read_text(encoding="utf-8")
         island = re.search(r'<script type="application/json" id="results">(.*?)</script>', page, re.DOTALL)
-        self.assertEqual(json.loads(island[1]), json.loads((self.out / "results.json").read_text()))
+        self.assertEqual(json.loads(island[1]), self.results())
         drawn = charts_of_page(page)
         self.assertEqual(tuple(drawn), charts)
         for name, spec in drawn.items():

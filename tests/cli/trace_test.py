@@ -3,7 +3,7 @@
 import json
 import pathlib
 
-from program import TINY_MODEL, InFolder, firkin
+from program import TINY_MODEL, InFolder
 
 BACKWARD_OF_MILLISECONDS = ["--d-model", "128", "--d-ff", "512", "--num-layers", "2", "--batch", "4", "--sequence", "128"]
 TENSORS = 2 * 9 + 3
@@ -12,9 +12,7 @@ AGREEMENT = 1  # of all ranks on a step
 
 class Traced(InFolder):
     def trace(self, *words, model=TINY_MODEL):
-        result = firkin("trace", *words, *model, "--out", self.out)
-        self.assertEqual(result.returncode, 0, result.stderr)
-        return result
+        return self.assert_succeeds("trace", *words, *model, "--out", self.out)
 
 
 class Trace(Traced):
@@ -35,7 +33,7 @@ class Trace(Traced):
 
     def test_results_json_has_figures_of_every_rank_and_the_page_a_timeline(self):
         answer = json.loads(self.trace("--strategies", "none,bucketed,torch", "--cap", "0.01MiB,4MiB", "--json").stdout)
-        self.assertEqual(json.loads((self.out / "results.json").read_text()), answer)
+        self.assertEqual(self.results(), answer)
         names = ["none", "bucketed 0.01 MiB", "bucketed 4 MiB", "torch 0.01 MiB", "torch 4 MiB"]
         self.assertEqual([one["name"] for one in answer["traces"]], names)
         for one in answer["traces"]:
@@ -110,8 +108,7 @@ class TraceFull(Traced):
         """Recording ends when they have; it used to end before, and five runs in six crashed."""
         data = pathlib.Path(__file__).resolve().parents[2] / "data/cmsc828g"
         files = [data / name for name in ("layer-sizes-gpt2_large-bs4.csv", "layer-times-gpt2_large-bs4.csv", "allreduce-times.csv")]
-        self.assertEqual(firkin("import", *files, "--out", self.folder).returncode, 0)
+        self.assert_succeeds("import", *files, "--out", self.folder)
         replay = ["--replay", self.folder / "tensors.csv", "--scale-bytes", "0.0078125", "--scale-time", "0.125", "--link", "1gbit"]
         for _ in range(2):
-            result = firkin("trace", *replay, "--strategies", "ordered", "--out", self.out)
-            self.assertEqual(result.returncode, 0, result.stderr)
+            self.assert_succeeds("trace", *replay, "--strategies", "ordered", "--out", self.out)
