@@ -27,8 +27,7 @@ class Matrix(Steps):
     def test_every_configuration_has_every_strategy_and_cap_with_its_figures(self):
         config = self.folder / "matrix.toml"
         config.write_text('[bench.step]\nbatch = [1, 2]\nsequence = [16]\n')
-        result = self.bench_step("--config", config, "--cap", "0.05MiB,1MiB", "--out", self.out, "--json")
-        results = json.loads(result.stdout)
+        results = json.loads(self.bench_step("--config", config, "--cap", "0.05MiB,1MiB", "--out", self.out, "--json").stdout)
         self.assertEqual(results, self.results())
         self.assertTrue(results["complete"])
         self.assertEqual([shape_of(c) for c in results["configurations"]], [(1, 16), (2, 16)])

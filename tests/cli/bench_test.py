@@ -109,8 +109,7 @@ class Chunks(Bench):
             self.assertLessEqual(low, point["total_s"])
             self.assertLessEqual(point["total_s"], math.inf if high is None else high)  # a busy machine takes too few samples for a bound
             self.assertEqual(point["wrong"], 0)
-        files = sorted(f.name for f in self.out.iterdir() if not f.name.startswith("."))
-        self.assertEqual(files, ["report.html", "results.json"])
+        self.assertEqual(sorted(f.name for f in self.out.iterdir() if not f.name.startswith(".")), ["report.html", "results.json"])
         self.assertEqual([row["chunk_elements"] for row in answer["chunks"]], [256, 1024, 4096])
         self.assert_read_whole("chunks")
 

@@ -26,9 +26,8 @@ class Start(InFolder):
     def test_libtorch_is_loaded_only_to_measure(self):
         loads = {}
         for words in ([], ["--version"], ["frobnicate"], ["tune", "--help"], ["bench", "step", "--help-all"], ["trace", "--steps", "0"],
-                      ["tune", "--ranks", "0"], ["buckets"],
-                      ["predict", "--tensors", "none.csv", "--allreduce", "none.csv"], ["import", "none.csv"], ["report", "none.json"],
-                      ["tune", "--data", "none.txt"]):  # fmt: skip
+                      ["tune", "--ranks", "0"], ["buckets"], ["predict", "--tensors", "none.csv", "--allreduce", "none.csv"],
+                      ["import", "none.csv"], ["report", "none.json"], ["tune", "--data", "none.txt"]):  # fmt: skip
             result = firkin(*words, env=os.environ | {"LD_DEBUG": "files"})
             loads[" ".join(words)] = "libtorch_cpu.so" in result.stderr
         self.assertEqual({words for words, loaded in loads.items() if loaded}, {"tune --data none.txt"})

@@ -75,10 +75,9 @@ class Notices(unittest.TestCase):
 
     def test_a_page_shows_those_of_its_scripts(self):
         with tempfile.TemporaryDirectory() as folder:
-            page = pathlib.Path(folder) / "report.html"
             results = ROOT / "tests/report/data/tune.json"
             subprocess.run([FIRKIN, "report", str(results), "--out", folder], check=True, capture_output=True)
-            text = page.read_text(encoding="utf-8")
+            text = (pathlib.Path(folder) / "report.html").read_text(encoding="utf-8")
         shown = re.search(r"<summary>Licences of the code in this page</summary>.*?<pre>(.*?)</pre>", text, re.DOTALL)
         self.assertIsNotNone(shown)
         self.assertEqual(html.unescape(shown[1]), OF_PAGES.partition("\n")[2].strip())

@@ -1,9 +1,6 @@
 """How the study runs a regime: within a limit, once, and so that one that fails costs only itself. A shell script runs instead of firkin tune."""
 
 import json
-import os
-import pathlib
-import tempfile
 import unittest
 
 import recorded
@@ -18,22 +15,21 @@ RESULT = """echo '{"complete": true}' > NAME/results.json"""
 class Runs(InAFolder):
     def setUp(self):
         super().setUp()
-        self.out = self.folder
         self.regime = Regime("small", "no link", "a script", (), 1, lab=None)
 
     def run_script(self, text, limit_s=60):
-        program = self.out / "program"
+        program = self.folder / "program"
         program.write_text("#!/bin/sh\nmkdir -p small\n" + text.replace("NAME", "small") + "\n")
         program.chmod(0o755)
-        return measure(self.regime, program, 4, self.out, limit_s)
+        return measure(self.regime, program, 4, self.folder, limit_s)
 
     def is_measured(self, blocks=4):
-        return is_measured(self.out, "small", self.regime.shown_command(blocks))
+        return is_measured(self.folder, "small", self.regime.shown_command(blocks))
 
     def test_a_regime_with_a_result_is_measured(self):
         record = self.run_script(RESULT)
         self.assertEqual((record["status"], record["blocks"], record["command"]), (MEASURED, 4, "build/firkin tune --compare --blocks 4 --out small"))
-        self.assertEqual(record, json.loads((self.out / "small" / "run.json").read_text()))
+        self.assertEqual(record, json.loads((self.folder / "small" / "run.json").read_text()))
         self.assertTrue(self.is_measured())
 
     def test_another_command_is_another_measurement(self):
@@ -43,7 +39,7 @@ class Runs(InAFolder):
     def test_a_partial_result_is_not_measured(self):
         self.run_script("""echo '{"complete": false}' > NAME/results.json""")
         self.assertFalse(self.is_measured())
-        (self.out / "small" / "results.json").write_text('{"complete":')
+        (self.folder / "small" / "results.json").write_text('{"complete":')
         self.assertFalse(self.is_measured())
 
     def test_a_run_that_fails_says_its_last_line(self):
@@ -56,7 +52,7 @@ class Runs(InAFolder):
         record = self.run_script("sleep 600 & echo $! > child; wait", limit_s=1)
         self.assertEqual(record["status"], "ended after its limit of 1 s")
         self.assertFalse(self.is_measured())
-        child = int((self.out / "child").read_text())
+        child = int((self.folder / "child").read_text())
         self.assertTrue(ends(child), "what it started still runs")
 
     def test_a_run_that_ignores_signals_is_killed(self):
@@ -88,7 +84,7 @@ class Regimes(unittest.TestCase):
         self.assertIn(f"1048576,{ALPS_RANKS},0.001256", rows)
 
 
-class Usage(unittest.TestCase):
+class Usage(InAFolder):
     def assert_refused(self, words, mentions):
         ended = recorded.study(*words)
         self.assertEqual((ended.returncode, ended.stdout, len(ended.stderr.splitlines())), (2, "", 1), ended.stderr)
@@ -104,16 +100,14 @@ class Usage(unittest.TestCase):
                 self.assert_refused(words, mentions)
 
     def test_a_program_that_is_not_firkin(self):
-        with tempfile.TemporaryDirectory() as folder:
-            self.assert_refused(["/bin/false", "--out", folder, "--docs", folder], "expected a built firkin")
+        self.assert_refused(["/bin/false", "--out", self.folder, "--docs", self.folder], "expected a built firkin")
 
     def test_the_list_says_what_is_measured_already(self):
-        with tempfile.TemporaryDirectory() as folder:
-            regime = all_regimes()[-1]
-            run = pathlib.Path(folder) / regime.name / "run.json"
-            os.makedirs(run.parent)
-            run.write_text(json.dumps({"status": MEASURED, "command": regime.shown_command(20)}))
-            (run.parent / "results.json").write_text('{"complete": true}')
-            lines = recorded.study("--list", "--out", folder).stdout.splitlines()
+        regime = all_regimes()[-1]
+        kept = self.folder / regime.name
+        kept.mkdir()
+        (kept / "run.json").write_text(json.dumps({"status": MEASURED, "command": regime.shown_command(20)}))
+        (kept / "results.json").write_text('{"complete": true}')
+        lines = recorded.study("--list", "--out", self.folder).stdout.splitlines()
         self.assertEqual([line.split()[0] for line in lines if " measured " in line], [regime.name])
         self.assertEqual(len(lines), 18)

@@ -14,6 +14,7 @@ from folders import InAFolder
 from paired import paired_ratio
 from regimes import all_regimes
 
+ROOT = pathlib.Path(__file__).resolve().parents[2]
 REPLAY = "1gbit-gpt2-large"  # stands for the recorded result, which is a replay's
 
 
@@ -40,37 +41,35 @@ def change_the_machine(result):
 
 
 class Study(InAFolder):
-    def setUp(self):
-        super().setUp()
-        self.docs = self.folder
+    """Its folder is that of the pages."""
 
     def page(self, expected_code=0):
-        ended = recorded.study("--page", "--docs", self.docs)
+        ended = recorded.study("--page", "--docs", self.folder)
         self.assertEqual(ended.returncode, expected_code, ended.stderr)
         self.said = ended.stderr.splitlines()
-        written = self.docs / "validation.md"
+        written = self.folder / "validation.md"
         return written.read_text() if written.exists() else None
 
     def report(self):
         self.page()
-        return (self.docs / "validation" / REPLAY / "report.md").read_text()
+        return (self.folder / "validation" / REPLAY / "report.md").read_text()
 
     def figures(self, change=None):
-        recorded.place(self.docs, REPLAY, change)
-        return read_figures(self.docs / "validation", REPLAY)
+        recorded.place(self.folder, REPLAY, change)
+        return read_figures(self.folder / "validation", REPLAY)
 
 
 class Page(Study):
     def test_a_bar_that_is_missed_says_by_how_much(self):
-        recorded.place(self.docs, "1gbit-compute")
+        recorded.place(self.folder, "1gbit-compute")
         worst = max(abs(row["error"]) for row in recorded.result()["curve"] if row["cap_mib"] >= 4)
         cells = row_of(self.page(), "error of T(b), models over links, caps of 1 MiB and more: median, worst")
         self.assertEqual([cell.split("; ")[1] for cell in cells[1:]],
                          ["at most 5.0 %", f"{100 * worst:.1f} %", f"**missed** by {100 * (worst - 0.05):.1f} points"])  # fmt: skip
 
     def test_errors_on_a_machine_that_changed_count_and_are_shown_apart(self):
-        recorded.place(self.docs, REPLAY)
-        recorded.place(self.docs, "1gbit-compute", change_the_machine)
+        recorded.place(self.folder, REPLAY)
+        recorded.place(self.folder, "1gbit-compute", change_the_machine)
         page = self.page()
         text = "error of T(b), models over links, caps of 1 MiB and more: "
         self.assertEqual(row_of(page, text)[2], "51.0 %")
@@ -86,14 +85,14 @@ class Page(Study):
             series["torch default"][:] = [1.04 * seconds for seconds in cap_samples(result)[best]]
             result["decision"]["outcome"] = "nothing to gain"
 
-        recorded.place(self.docs, REPLAY, keep_the_default)
+        recorded.place(self.folder, REPLAY, keep_the_default)
         page = self.page()
         self.assertIn("in 1 of 1 `tune` recommends PyTorch's default", " ".join(page.split()))
         self.assertEqual(row_of(page, "regret of the recommendation: ")[2:], ["4.0 %", "**missed** by 3.5 points; **missed** by 2.0 points"])
         self.assertEqual(row_of(page, "**worst**")[1:3], ["+1.0 %", "+4.0 %"])
 
     def test_regimes_without_a_result_are_named(self):
-        recorded.place(self.docs, REPLAY)
+        recorded.place(self.folder, REPLAY)
         page = self.page()
         self.assertIn("1 of 18 configurations", " ".join(page.split()))
         self.assertIn("loopback-compute, ", page)
@@ -102,8 +101,8 @@ class Page(Study):
         self.assertEqual(len(self.said), 18)  # the other 17, and what was written
 
     def test_a_regime_that_was_ended_says_why(self):
-        recorded.place(self.docs, REPLAY)
-        ended = self.docs / "validation" / "4gbit-compute"
+        recorded.place(self.folder, REPLAY)
+        ended = self.folder / "validation" / "4gbit-compute"
         ended.mkdir()
         (ended / "run.json").write_text('{"status": "ended after its limit of 480 s"}')
         self.assertIn("4gbit-compute (ended after its limit of 480 s)", " ".join(self.page().split()))
@@ -113,17 +112,16 @@ class Page(Study):
         self.assertIn("no results; expected those of at least one regime", self.said[-1])
 
     def test_fewer_blocks_than_the_bars_are_stated_for_are_pointed_out(self):
-        recorded.place(self.docs, REPLAY)
+        recorded.place(self.folder, REPLAY)
         self.assertIn("The limits are stated for 20 blocks per setting", " ".join(self.page().split()))
 
 
 class Tutorial(unittest.TestCase):
     def test_its_figures_are_those_of_the_kept_result(self):
-        root = pathlib.Path(__file__).resolve().parents[2]
-        result = json.loads(gzip.decompress((root / "studies/validation/data/1gbit-communication/results.json.gz").read_bytes()))
+        result = json.loads(gzip.decompress((ROOT / "studies/validation/data/1gbit-communication/results.json.gz").read_bytes()))
         rows = {row["strategy"]: row for row in result["strategies"]}
         rows["chosen"] = chosen_row(result) | {"exposed_s": chosen_row(result)["measured_s"] - rows["none"]["measured_s"]}
-        shown = [line for line in (root / "docs/tutorial.md").read_text().splitlines() if line.endswith(" ms |")]
+        shown = [line for line in (ROOT / "docs/tutorial.md").read_text().splitlines() if line.endswith(" ms |")]
         for line, name in zip(shown, ["none", "torch default", "chosen", "ordered"], strict=True):
             cells = [cell.strip() for cell in line.strip("|").split("|")]
             self.assertEqual(float(cells[1].split()[0]), round(1e3 * rows[name]["measured_s"], 1), line)
@@ -134,17 +132,16 @@ class Tutorial(unittest.TestCase):
 
 class WordsOfTheProgram(unittest.TestCase):
     def test_what_intervals_held_is_what_the_kept_study_says(self):
-        root = pathlib.Path(__file__).resolve().parents[2]
-        data = root / "studies" / "validation" / "data"
+        data = ROOT / "studies" / "validation" / "data"
         kept = [read_figures(data, regime.name) for regime in all_regimes()]
         held = ["{:.0f} %".format(100 * statistics.mean(held for these in figures for held in these.covered))
                 for figures in (kept, [these for these in kept if these.is_steady])]
-        said = re.search(r'kRangeHeld =\s*"(.*?)";', (root / "include/firkin/plan/uncertainty.h").read_text(), re.DOTALL)[1]
+        said = re.search(r'kRangeHeld =\s*"(.*?)";', (ROOT / "include/firkin/plan/uncertainty.h").read_text(), re.DOTALL)[1]
         said = re.sub(r'"\s*"', "", said)  # literals side by side are one
         self.assertIn("{} in the newest ({} where the machine kept its speed)".format(*held), said)
 
     def test_outcomes_have_its_names(self):
-        source = (pathlib.Path(__file__).resolve().parents[2] / "src/results/results.cpp").read_text()
+        source = (ROOT / "src/results/results.cpp").read_text()
         for name in TAKES_CAP:
             self.assertIn(f'"{name}"', source)
 
@@ -152,30 +149,30 @@ class WordsOfTheProgram(unittest.TestCase):
 class BrokenResults(Study):
     def assert_broken(self, mentions):
         with self.assertRaises(Broken) as raised:
-            read_figures(self.docs / "validation", REPLAY)
+            read_figures(self.folder / "validation", REPLAY)
         self.assertIn(mentions, str(raised.exception))
         self.assertEqual(len(str(raised.exception).splitlines()), 1)
 
     def test_a_file_that_was_cut_off(self):
-        file = recorded.place(self.docs, REPLAY) / "results.json.gz"
+        file = recorded.place(self.folder, REPLAY) / "results.json.gz"
         file.write_bytes(file.read_bytes()[:1000])
         self.assert_broken("results.json.gz: no JSON")
 
     def test_a_file_that_is_not_there(self):
-        (recorded.place(self.docs, REPLAY) / "prediction.json.gz").unlink()
+        (recorded.place(self.folder, REPLAY) / "prediction.json.gz").unlink()
         self.assert_broken("prediction.json.gz: cannot be read")
 
     def test_a_result_of_another_kind(self):
-        recorded.place(self.docs, REPLAY, lambda result: result.pop("curve"))
+        recorded.place(self.folder, REPLAY, lambda result: result.pop("curve"))
         self.assert_broken("not a result of firkin tune: KeyError 'curve'")
 
     def test_a_run_that_was_interrupted(self):
-        recorded.place(self.docs, REPLAY, lambda result: result.update(complete=False))
+        recorded.place(self.folder, REPLAY, lambda result: result.update(complete=False))
         self.assert_broken("not complete")
 
     def test_one_broken_result_costs_only_itself(self):
-        recorded.place(self.docs, REPLAY)
-        (recorded.place(self.docs, "1gbit-compute") / "results.json.gz").write_bytes(b"{")
+        recorded.place(self.folder, REPLAY)
+        (recorded.place(self.folder, "1gbit-compute") / "results.json.gz").write_bytes(b"{")
         self.assertIn("1gbit-compute (", " ".join(self.page().split()))
 
 
@@ -193,12 +190,12 @@ class Figures(Study):
         self.assertEqual(paired_ratio([2, 2, 2, 2], [1, 1, 1, 1]), (2, None, None))
 
     def test_mg_wfbp_is_the_models_word_unless_its_buckets_were_measured(self):
-        kept = recorded.place(self.docs, REPLAY)
-        self.assertTrue(read_figures(self.docs / "validation", REPLAY).regrets["MG-WFBP"].predicted)
+        kept = recorded.place(self.folder, REPLAY)
+        self.assertTrue(read_figures(self.folder / "validation", REPLAY).regrets["MG-WFBP"].predicted)
         prediction = json.loads(gzip.decompress((kept / "prediction.json.gz").read_bytes()))
         next(row for row in prediction["baselines"] if row["name"] == "mg_wfbp")["buckets"] = 1
         (kept / "prediction.json.gz").write_bytes(gzip.compress(json.dumps(prediction).encode()))
-        regrets = read_figures(self.docs / "validation", REPLAY).regrets
+        regrets = read_figures(self.folder / "validation", REPLAY).regrets
         self.assertEqual(regrets["MG-WFBP"], regrets["one bucket"])
 
     def test_open_intervals_of_too_few_blocks_are_read(self):
@@ -231,7 +228,7 @@ class Bars(Study):
             return lambda result: result.update(over_default=over_default, decision=result["decision"] | {"outcome": "gain"})
 
         self.assertEqual(self.verdicts(claim(0.99))[text], "met")
-        self.docs /= "unshown"
+        self.folder /= "unshown"
         self.assertEqual(self.verdicts(claim(1.01))[text], "**missed** by 1")
 
     def test_coverage_is_of_the_caps_that_the_model_was_not_calibrated_on(self):

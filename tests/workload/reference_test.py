@@ -121,14 +121,8 @@ class Reference(unittest.TestCase):
         for name, gradient in model.gradients.items():
             self.assertLess(relative_error(gradient, model.weights[name].grad), self.BAR, name)
 
-    def test_cs336(self):
-        self.check("cs336", "untied", cs336)
-
-    def test_cs336_tied(self):
-        self.check("cs336", "tied", cs336)
-
-    def test_gpt2(self):
-        self.check("gpt2", "tied", gpt2)
-
-    def test_gpt2_untied(self):
-        self.check("gpt2", "untied", gpt2)
+    def test_each_family_with_a_head_of_its_own_and_a_tied_one(self):
+        for family, forward in (("cs336", cs336), ("gpt2", gpt2)):
+            for head in ("untied", "tied"):
+                with self.subTest(family=family, head=head):
+                    self.check(family, head, forward)
