@@ -1,7 +1,11 @@
-"""Whether a process still runs, for tests of what ends with what."""
+"""Which processes run, for tests of what ends with what."""
 
 import pathlib
 import time
+
+
+def children_of(pid):
+    return [int(child) for child in pathlib.Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
 def is_running(pid):

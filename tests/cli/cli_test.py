@@ -10,7 +10,7 @@ import signal
 import subprocess
 import time
 
-from processes import is_running
+from processes import children_of, is_running
 from program import DEADLINE_S, FIRKIN, TINY_MODEL, InFolder, firkin
 
 # As few measurements as the statistics allow.
@@ -284,10 +284,6 @@ class TuneFull(Tuning):
         first, second = self.start(*TINY_RUN, "--json"), self.start(*TINY_RUN, "--json", out=self.out / "second")
         for process in (first, second):
             json.loads(self.ended(process)[0])
-
-
-def children_of(pid):
-    return [int(child) for child in pathlib.Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
 def wait_for_ranks(launcher, count):

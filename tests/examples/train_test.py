@@ -16,6 +16,7 @@ import time
 
 from folders import InAFolder
 from ports import reserved_port
+from processes import children_of
 
 TRAIN = os.environ["TRAIN"]
 TEXT = pathlib.Path(__file__).resolve().parents[2] / "data" / "text" / "cooperage.txt"
@@ -71,8 +72,7 @@ class Running:
 
     def ranks(self):
         """The process ids of this launcher's ranks, in their order."""
-        pid = self.process.pid
-        return [int(child) for child in pathlib.Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+        return children_of(self.process.pid)
 
     def end(self):
         """Waits; returns the exit code."""

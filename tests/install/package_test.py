@@ -212,10 +212,8 @@ class PythonPackage(unittest.TestCase):
             self.assertIn(f"Firkin runs on Linux; this is {system}", refused.stderr)
 
     def test_the_wheel_installs_where_there_is_only_pip(self):
-        wheel = only("*.whl")
         scripts = self.empty_environment("of-wheel", sys.executable)
-        installed = run(scripts / "python", "-m", "pip", "install", "--no-index", wheel)
-        self.assertEqual(installed.returncode, 0, installed)
+        checked(scripts / "python", "-m", "pip", "install", "--no-index", only("*.whl"))
         self.assert_runs(scripts)
 
     def test_the_wheel_tunes_a_script_where_there_are_only_pip_and_torch(self):

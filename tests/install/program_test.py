@@ -11,7 +11,7 @@ import subprocess
 import tempfile
 import unittest
 
-from commands import BUILD_DEADLINE_S, run
+from commands import BUILD_DEADLINE_S, checked, run
 
 BUILD = pathlib.Path(os.environ["FIRKIN_BINARY_DIR"])
 CMAKE = os.environ["CMAKE_COMMAND"]
@@ -25,16 +25,13 @@ class InstalledProgram(unittest.TestCase):
         folder = tempfile.TemporaryDirectory(prefix="firkin-program-")
         cls.addClassCleanup(folder.cleanup)
         cls.folder = pathlib.Path(folder.name).resolve()
-        installed = run(CMAKE, "--install", BUILD, "--prefix", cls.folder / "first", deadline_s=BUILD_DEADLINE_S)
-        assert installed.returncode == 0, installed.stderr
+        checked(CMAKE, "--install", BUILD, "--prefix", cls.folder / "first", deadline_s=BUILD_DEADLINE_S)
         cls.prefix = (cls.folder / "first").rename(cls.folder / "moved")
         cls.firkin = cls.prefix / "bin/firkin"
         cls.script = cls.prefix / "libexec/firkin/with-libtorch"
 
     def answer(self, *words) -> str:
-        result = run(self.firkin, *words)
-        self.assertEqual(result.returncode, 0, result)
-        return result.stdout
+        return checked(self.firkin, *words)
 
     # --- it runs
 

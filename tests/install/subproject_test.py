@@ -5,7 +5,6 @@ FIRKIN_SOURCE_DIR is the repository, FIRKIN_PYTHON a Python with torch; CMAKE_CO
 
 import os
 import pathlib
-import subprocess
 import sys
 
 from commands import BUILD_DEADLINE_S, checked, run
@@ -47,7 +46,7 @@ class Subproject(InAFolder):
         super().setUp()
         self.build = self.folder / "build"
 
-    def configured(self, program, library, commands, **settings):
+    def configure(self, program, library, commands, **settings):
         (self.folder / "app.cpp").write_text(program)
         (self.folder / "CMakeLists.txt").write_text(
             "cmake_minimum_required(VERSION 3.25)\nproject(app VERSION 7.0 LANGUAGES CXX)\nset(CMAKE_CXX_STANDARD 20)\n"
@@ -55,7 +54,7 @@ class Subproject(InAFolder):
         )
         settings |= {"CMAKE_CXX_COMPILER": os.environ.get("CMAKE_CXX_COMPILER", "c++"), "CMAKE_UNITY_BUILD": "ON", "CMAKE_UNITY_BUILD_BATCH_SIZE": "32"}
         words = ["-S", self.folder, "-B", self.build, "-G", "Ninja", *(f"-D{name}={value}" for name, value in settings.items())]
-        return run(CMAKE, *words, deadline_s=BUILD_DEADLINE_S)
+        checked(CMAKE, *words, deadline_s=BUILD_DEADLINE_S)
 
     def built(self):
         checked(CMAKE, "--build", self.build, deadline_s=3 * BUILD_DEADLINE_S)
@@ -65,20 +64,17 @@ class Subproject(InAFolder):
         fetch = f"include(FetchContent)\nFetchContent_Declare(firkin SOURCE_DIR {SOURCE})\nFetchContent_MakeAvailable(firkin)"
         bare = self.folder / "bare"
         checked(sys.executable, "-m", "venv", "--without-pip", bare)
-        result = self.configured(PLAN, "firkin::plan", fetch, FIRKIN_WITH_TORCH="OFF", FIRKIN_PYTHON=bare / "bin/python")
-        self.assertEqual(result.returncode, 0, result.stderr)
+        self.configure(PLAN, "firkin::plan", fetch, FIRKIN_WITH_TORCH="OFF", FIRKIN_PYTHON=bare / "bin/python")
         self.assertEqual(checked(self.built()), "2 buckets\n")
         self.assertEqual([path.name for path in self.build.rglob("libfirkin_report.a")], [], "nothing links it")
         self.assertEqual(list(self.build.glob("firkin")), [], "the program is not built")
         settings = (self.build / "CMakeCache.txt").read_text()
         self.assertIn("CMAKE_BUILD_TYPE:STRING=\n", settings)
-        tests = subprocess.run([CMAKE.replace("cmake", "ctest"), "--test-dir", self.build, "-N"], capture_output=True, text=True)
-        self.assertIn("Total Tests: 0", tests.stdout)
+        self.assertIn("Total Tests: 0", run(CMAKE.replace("cmake", "ctest"), "--test-dir", self.build, "-N").stdout)
 
     def test_as_a_subdirectory_it_trains(self):
         commands = f"add_subdirectory({SOURCE} firkin)"
-        result = self.configured(TRAINED, "firkin::ddp", commands, FIRKIN_PYTHON=os.environ["FIRKIN_PYTHON"])
-        self.assertEqual(result.returncode, 0, result.stderr)
+        self.configure(TRAINED, "firkin::ddp", commands, FIRKIN_PYTHON=os.environ["FIRKIN_PYTHON"])
         self.assertEqual(checked(self.built(), "--ranks", "2"), "mean gradient 6\n")
 
     def test_vegas_javascript_may_be_a_file(self):
@@ -87,8 +83,7 @@ class Subproject(InAFolder):
         checked(sys.executable, "-m", "venv", "--without-pip", self.folder / "bare")
         python = self.folder / "bare/bin/python"
         words = [CMAKE, "-S", SOURCE, "-G", "Ninja", "-DFIRKIN_WITH_TORCH=OFF", "-DFIRKIN_BUILD_TESTS=OFF", f"-DFIRKIN_PYTHON={python}"]
-        result = run(*words, "-B", self.folder / "with", f"-DFIRKIN_VEGA_BUNDLE={bundle}")
-        self.assertEqual(result.returncode, 0, result.stderr)
+        checked(*words, "-B", self.folder / "with", f"-DFIRKIN_VEGA_BUNDLE={bundle}")
         self.assertIn(str(bundle), (self.folder / "with/build.ninja").read_text())
         checked(python, SOURCE / "src/report/assemble_report_page.py", SOURCE / "src/report/page.html", SOURCE / "THIRD_PARTY_NOTICES", page, bundle)
         self.assertIn("window.vegaEmbed = 'of the file';", page.read_text())

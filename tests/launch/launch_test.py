@@ -111,14 +111,10 @@ class TwoRanksFull(unittest.TestCase):
         self.assertEqual(results["allreduce"][0]["bytes"], 4)
         self.assertEqual({row["world_size"] for row in results["allreduce"]}, {2})
 
-    def test_slurm_srun(self):
-        self.measure("slurm-srun.sh", **ALLOCATION)
-
-    def test_slurm_torchrun(self):
-        self.measure("slurm-torchrun.sh", **ALLOCATION)
-
-    def test_torchrun(self):
-        self.measure("torchrun.sh")
+    def test_slurm_and_torchrun(self):
+        for script, variables in (("slurm-srun.sh", ALLOCATION), ("slurm-torchrun.sh", ALLOCATION), ("torchrun.sh", {})):
+            with self.subTest(script=script):
+                self.measure(script, **variables)
 
     def test_mpirun(self):
         mpirun = shutil.which("mpirun")
