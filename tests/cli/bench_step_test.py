@@ -113,8 +113,8 @@ class Matrix(Steps):
 
 class MatrixFull(Steps):
     def test_sharded_is_measured_beside_the_others(self):
-        result = self.bench_step("--strategies", "bucketed,ordered,sharded", "--cap", "0.05MiB", "--batch", "1", "--sequence", "16", "--out", self.out, "--json")
-        (configuration,) = json.loads(result.stdout)["configurations"]
+        words = ["--strategies", "bucketed,ordered,sharded", "--cap", "0.05MiB", "--batch", "1", "--sequence", "16"]
+        (configuration,) = json.loads(self.bench_step(*words, "--out", self.out, "--json").stdout)["configurations"]
         rows = {row["strategy"]: row for row in configuration["strategies"]}
         self.assertEqual(list(rows), ["none", "bucketed", "ordered", "sharded"])
         self.assertEqual(rows["sharded"]["buckets"], rows["bucketed"]["buckets"])

@@ -34,7 +34,8 @@ class Link(InFolder):
         self.assertGreaterEqual(float(row["min_s"]), 0.02)
 
     def test_a_trace_shows_collectives_until_the_link_has_carried_them(self):
-        self.assert_succeeds("trace", "--strategies", "bucketed,torch", "--cap", "0.01MiB", *TINY_MODEL, "--link", "10gbit,5ms", "--out", self.out)
+        words = ["--strategies", "bucketed,torch", "--cap", "0.01MiB", *TINY_MODEL, "--link", "10gbit,5ms"]
+        self.assert_succeeds("trace", *words, "--out", self.out)
         traces = sorted(self.out.glob("trace-*.json"))
         self.assertEqual(len(traces), 2)
         for trace in traces:
