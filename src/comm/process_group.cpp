@@ -33,7 +33,9 @@ constexpr int kRanksPerLook = 8;
 std::string describe(const ProcessGroup& group, const std::optional<Survey>& survey, const std::string& what) {
   const GroupState& state = *group.state;
   if (!survey && state.store_host == StoreHost::kRank0) {
-    return fmt::format("{}, on rank 0, does not answer: probably rank 0 did not reach {}", store_name(group.store), what);
+    return fmt::format(
+        "{}, on rank 0, does not answer: rank 0 did not reach {}, or has ended because of another rank, which its last line names",
+        store_name(group.store), what);
   }
   if (!survey) return fmt::format("{} does not answer: an unknown rank did not reach {}", store_name(group.store), what);
   if (!survey->missing.empty()) return fmt::format("{} did not reach {}", name_ranks(survey->missing), what);

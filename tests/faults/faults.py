@@ -220,9 +220,11 @@ def run_all(chosen):
 
 
 def names_lost_rank(outcome, ending):
-    """Whether its message names the victim as missing, and nobody else. Where the store went with it, rank 0 or the store will do."""
+    """Whether its message names the victim as missing, and nobody else. Where the store went with it, rank 0 or the store will do, and so it does for
+    a rank so slow that rank 0 has ended with the store before it could ask."""
     _, _, text = ending.message.partition(f"fault_ranks: rank {ending.rank}: ")
-    if outcome.case.loses_store:
+    rank_0_was_first = any(other.rank == 0 and other.seconds < ending.seconds for other in outcome.survivors)
+    if outcome.case.loses_store or (outcome.case.rank_0_hosts and rank_0_was_first and "or has ended because of another rank" in text):
         return re.search(rf"\brank 0\b|\S:{outcome.port}\b", text) is not None
     said = MISSING.search(re.sub(r" \([^)]*\)", "", text))  # without the hosts' names
     return said is not None and [int(rank) for rank in re.findall(r"\d+", said["ranks"])] == [outcome.case.victim]
