@@ -1,5 +1,6 @@
 #include "bench/step_trace.h"
 
+#include <c10/util/ScopeExit.h>
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
@@ -18,6 +19,7 @@ std::vector<std::vector<Span>> trace_steps(const ProcessGroup& group, Workload& 
   int64_t step = 0;
   for (int i = 0; i < trace.warmup_steps + steps_to_learn(options); ++i) runner.step(step++);
   late_collectives_are_recorded = true;
+  const auto end_of_trace = c10::make_scope_exit([] { late_collectives_are_recorded = false; });
   TraceRecorder recorder(device_of(workload).type());
   for (int i = 0; i < trace.steps; ++i) {
     if (options.strategy.wait == Wait::kAtStepEnd) barrier(group);
@@ -25,7 +27,6 @@ std::vector<std::vector<Span>> trace_steps(const ProcessGroup& group, Workload& 
   }
   runner.drain();  // no collective may be in flight when recording stops
   const std::vector<Span> recorded = recorder.stop();
-  late_collectives_are_recorded = false;
   const auto is_in_a_step = [steps = steps_in(recorded)](const Span& span) {  // and no barrier between steps
     return std::ranges::any_of(steps, [&](const Period& each) { return span.start_ns >= each.start_ns && span.start_ns < each.end_ns; });
   };

@@ -57,9 +57,9 @@ c10::intrusive_ptr<c10d::TCPStore> host_store() {
   }
   // Where loopback is down, LibTorch would try to connect until its timeout.
   const int trial = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+  const auto end_of_trial = c10::make_scope_exit([trial] { close(trial); });
   address.sin_port = htons(1);
   if (trial < 0 || connect(trial, reinterpret_cast<sockaddr*>(&address), sizeof address) != 0) fail("cannot connect to loopback");
-  close(trial);
   c10d::TCPStoreOptions options;
   options.port = 0;
   options.isServer = true;
