@@ -26,11 +26,12 @@ test-all: test ## and full products, long runs, packaging
 	@tools/bootstrap test-all
 	tools/test $(BUILD) --full
 
-test-asan: ## all tests under AddressSanitizer and UndefinedBehaviorSanitizer
+test-asan: ## both tiers but Python's and packaging, under AddressSanitizer and UndefinedBehaviorSanitizer
 	@tools/bootstrap test-all
 	cmake --preset asan
 	cmake --build --preset asan
-	ctest --preset asan -j 4 -LE package
+	tools/test build-asan
+	tools/test build-asan --full
 
 test-light: ## only the modules without LibTorch, and their tests
 	@tools/bootstrap test

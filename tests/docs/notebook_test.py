@@ -20,7 +20,7 @@ except ImportError:
     python = ROOT / ".venv-notebook/bin/python"
     if python.exists() and pathlib.Path(sys.prefix) != python.parents[1]:
         os.execv(python, [str(python), *sys.argv])
-    print("no nbclient beside this Python, and no .venv-notebook; tools/bootstrap test-all makes it")
+    print("skipped: no nbclient beside this Python, and no .venv-notebook; tools/bootstrap test-all makes it")
     sys.exit(77)
 
 NOTEBOOK = ROOT / "examples/cmsc828g/assignment2.ipynb"

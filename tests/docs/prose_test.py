@@ -17,7 +17,7 @@ except ImportError:
     python = ROOT / ".venv-prose/bin/python"
     if python.exists() and pathlib.Path(sys.prefix) != python.parents[1]:
         os.execv(python, [str(python), *sys.argv])
-    print("no proselint beside this Python, and no .venv-prose; tools/bootstrap test makes it")
+    print("skipped: no proselint beside this Python, and no .venv-prose; tools/bootstrap test makes it")
     sys.exit(77)
 
 from proselint.checks import __register__ as their_checks  # noqa: E402
