@@ -292,12 +292,17 @@ void bind_engine(py::module_& module) {
 }
 
 void bind_link(py::module_& module) {
-  module.def("describe_link", [](const std::string& link, int64_t world) { return describe(parse_link(link, world)); });
+  using Gpu = std::optional<c10::DeviceIndex>;
+  const auto device_of = [](Gpu gpu) { return gpu ? std::optional(c10::Device(c10::kCUDA, *gpu)) : std::nullopt; };
+  module.def("describe_link", [device_of](const std::string& text, int64_t world, Gpu gpu) {
+    const ModelledLink link = parse_link(text, world);
+    check_link(link, 1, device_of(gpu).value_or(c10::kCPU));
+    return describe(link);
+  });
   module.def("linked_rank",
-             [](const std::string& link, int64_t world, const c10::intrusive_ptr<c10d::Store>& store, std::chrono::milliseconds timeout,
-                std::optional<c10::DeviceIndex> gpu) -> c10::intrusive_ptr<c10d::Backend> {
-               const auto device = gpu ? std::optional(c10::Device(c10::kCUDA, *gpu)) : std::nullopt;
-               return c10::make_intrusive<LinkedRank>(parse_link(link, world), store, timeout, device);
+             [device_of](const std::string& link, int64_t world, const c10::intrusive_ptr<c10d::Store>& store,
+                         std::chrono::milliseconds timeout, Gpu gpu) -> c10::intrusive_ptr<c10d::Backend> {
+               return c10::make_intrusive<LinkedRank>(parse_link(link, world), store, timeout, device_of(gpu));
              });
 }
 

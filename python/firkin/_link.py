@@ -37,7 +37,8 @@ def init_modelled_link(link: str | os.PathLike[str], world: int) -> None:
     and other collectives are refused. destroy_process_group() ends it. docs/emulated_links.md says what is left out.
 
     link: an allreduce.csv with all-reduce times of `world` ranks, or "RATE[,LATENCY]" such as "10gbit,20us". A GPU's
-    collectives wait on its streams; select the GPU before. (That was run on an H200 from C++, but not from Python.)
+    collectives wait on its streams; select the GPU before. (That was run on an H200 from C++, but not from Python.) Each
+    holds one thread there, or with ",sms=16" behind the link 16 whole multiprocessors (not run yet).
 
     Raises InputError for another link, for a world below 2, if there is a process group already, if a launcher has
     started several ranks, and without the C++ engine.
@@ -50,11 +51,11 @@ def init_modelled_link(link: str | os.PathLike[str], world: int) -> None:
         raise InputError("init_modelled_link: there is a process group already; expected none, or destroy_process_group() first")
     if (started := os.environ.get("WORLD_SIZE", "1")) != "1":
         raise InputError(f"init_modelled_link: a launcher started {started} ranks; expected one process, which stands for one of {world}")
+    gpu = torch.cuda.current_device() if torch.cuda.is_available() else None
     try:
-        name = engine.describe_link(text, world)
+        name = engine.describe_link(text, world, gpu)
     except InputError as error:
         raise InputError(str(error).replace("--link", "init_modelled_link:", 1)) from None
-    gpu = torch.cuda.current_device() if torch.cuda.is_available() else None
     devices = ["cpu"] if gpu is None else ["cpu", "cuda"]
     dist.Backend.register_backend(BACKEND, lambda store, rank, size, timeout: engine.linked_rank(text, world, store, timeout, gpu), devices=devices)
     dist.init_process_group(BACKEND, store=dist.HashStore(), rank=0, world_size=1)

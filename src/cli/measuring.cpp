@@ -23,7 +23,7 @@ void add_run_flags(CLI::App& app, RunFlags& run, const std::string& command) {
       ->check(CLI::Range(1, kMostLocalRanks));
   app.add_option("--link", flags.link,
                  "model this link: 1gbit, or 200mbit,1ms (latency), or\nan allreduce.csv; collectives take as long (a\nreduce-scatter or "
-                 "all-gather half an all-reduce)");
+                 "all-gather half an all-reduce).\nOn a GPU, c.csv,sms=16 also holds 16 multiprocessors");
   app.add_option("--world", flags.world,
                  "ranks that the link is modelled for, of which this\nmachine runs one, or --ranks (default: --ranks)");
   const char* const group = "Ranks";

@@ -52,7 +52,8 @@ c10::intrusive_ptr<c10d::Backend> make_linked_backend(c10::intrusive_ptr<c10d::B
 
 // The same for tensors on a device, for one rank that stands for one of link.world: nothing is sent, sums are what the
 // rank has, and each collective is a wait on a stream of this backend, behind the current one. wait() makes the current
-// stream wait. A wait takes one thread of a multiprocessor and no memory traffic. Thread-safe.
+// stream wait. A wait takes one thread of a multiprocessor or, by its timer, link.sms whole ones. It moves nothing
+// through the GPU's memory: how much NCCL does depends on its algorithm, and has not been measured. Thread-safe.
 c10::intrusive_ptr<c10d::Backend> make_linked_device(const ModelledLink& link, c10::Device device, std::unique_ptr<DeviceTimer> timer);
 
 // ---- The backend for a rank's device, as far as one rank can choose it.
@@ -68,8 +69,8 @@ enum class DeviceBackend {
 // unknown backend, and for nccl without NCCL, without a GPU or with a modelled link.
 DeviceBackend choose_backend(const GroupOptions& options, c10::Device device);
 
-// Throws InputError for a modelled link for fewer ranks than the group has, and for several ranks on devices, because
-// none of them can tell when the last one joins a collective.
+// Throws InputError for a modelled link for fewer ranks than the group has, for one that holds multiprocessors of a
+// CPU, and for several ranks on devices, because none of them can tell when the last one joins a collective.
 void check_link(const std::optional<ModelledLink>& link, int size, c10::Device device);
 
 inline constexpr const char* kGlooAndNccl = "cpu:gloo,cuda:nccl";  // GroupOptions::backend in full

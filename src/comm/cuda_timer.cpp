@@ -70,7 +70,7 @@ constexpr std::string_view kName = "NAME";
 
 class CudaTimer final : public DeviceTimer {
  public:
-  CudaTimer(c10::Device device, const std::string& name) : device_(device) {
+  CudaTimer(c10::Device device, const std::string& name, int sms) : device_(device) {
     const c10::DeviceGuard guard(device_);
     std::string text = kKernels;
     for (size_t at = text.find(kName); at != std::string::npos; at = text.find(kName, at)) text.replace(at, kName.size(), name);
@@ -84,12 +84,13 @@ class CudaTimer final : public DeviceTimer {
     for (const cudaKernel_t kernel : {note_, wait_}) {
       C10_CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout, cudaSharedmemCarveoutMaxShared));
     }
+    if (sms != 0) hold(sms);
   }
 
   Moment note() override {
     const Moment moment = next_++;
     int64_t* at = place(moment);
-    launch(note_, std::array<void*, 1>{&at});
+    launch(note_, {}, std::array<void*, 1>{&at});
     return moment;
   }
 
@@ -101,35 +102,51 @@ class CudaTimer final : public DeviceTimer {
     int64_t* end_at = place(moment);
     int64_t first_ns = nanoseconds(first.seconds);
     int64_t second_ns = nanoseconds(other.seconds);
-    launch(wait_, std::array<void*, 5>{&first_at, &first_ns, &second_at, &second_ns, &end_at});
+    launch(wait_, extent_, std::array<void*, 5>{&first_at, &first_ns, &second_at, &second_ns, &end_at});
     return moment;
   }
 
  private:
+  struct Extent {
+    unsigned blocks = 1;      // of one thread; all of them wait until the same moment, which each writes
+    size_t shared_bytes = 0;  // of each
+  };
+
+  // Makes a wait as many blocks, of which no two fit on a multiprocessor.
+  void hold(int sms) {
+    int most = 0, shared_bytes = 0;
+    C10_CUDA_CHECK(cudaDeviceGetAttribute(&most, cudaDevAttrMultiProcessorCount, device_.index()));
+    if (sms < 1 || sms > most) throw InputError(fmt::format("sms={} on {}: expected 1 to {} multiprocessors", sms, device_.str(), most));
+    C10_CUDA_CHECK(cudaDeviceGetAttribute(&shared_bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, device_.index()));
+    C10_CUDA_CHECK(cudaFuncSetAttribute(wait_, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes));
+    extent_ = {static_cast<unsigned>(sms), static_cast<size_t>(shared_bytes)};
+  }
+
   int64_t* place(Moment moment) const { return moments_.mutable_data_ptr<int64_t>() + moment % kMoments; }
   static int64_t nanoseconds(double seconds) { return std::llround(seconds * 1e9); }
 
   template <size_t kCount>
-  void launch(cudaKernel_t kernel, std::array<void*, kCount> arguments) const {
+  void launch(cudaKernel_t kernel, Extent extent, std::array<void*, kCount> arguments) const {
     const c10::DeviceGuard guard(device_);
     const c10::cuda::CUDAStream stream = c10::cuda::getCurrentCUDAStream(device_.index());
     c10::cuda::CUDACachingAllocator::recordStream(moments_.storage().data_ptr(), stream);
-    C10_CUDA_CHECK(cudaLaunchKernel(kernel, dim3(1), dim3(1), arguments.data(), 0, stream));
+    C10_CUDA_CHECK(cudaLaunchKernel(kernel, dim3(extent.blocks), dim3(1), arguments.data(), extent.shared_bytes, stream));
   }
 
   c10::Device device_;
   at::Tensor moments_;  // nanoseconds of the global timer
   Moment next_ = 0;
   cudaKernel_t note_{}, wait_{};
+  Extent extent_;  // of a wait
 };
 
 #endif
 
 }  // namespace
 
-std::unique_ptr<DeviceTimer> make_device_timer(c10::Device device, [[maybe_unused]] const std::string& name) {
+std::unique_ptr<DeviceTimer> make_device_timer(c10::Device device, [[maybe_unused]] const std::string& name, [[maybe_unused]] int sms) {
 #if CUDART_VERSION >= 12080
-  if (device.is_cuda()) return std::make_unique<CudaTimer>(device, name);
+  if (device.is_cuda()) return std::make_unique<CudaTimer>(device, name, sms);
   throw InputError(fmt::format("a modelled link or a replay on {}; expected the CPU, or a GPU", device.str()));
 #else
   throw InputError(fmt::format("a modelled link or a replay on {}: Firkin was built with CUDA {}.{}; expected 12.8 or newer, or the CPU",

@@ -57,6 +57,9 @@ void check_link(const std::optional<ModelledLink>& link, int size, c10::Device d
   if (link->world < size) {
     throw InputError(fmt::format("a modelled link for {} ranks: expected at least the group's {}", link->world, size));
   }
+  if (link->sms != 0 && device.is_cpu()) {
+    throw InputError(fmt::format("a modelled link with sms={} on the CPU; expected a GPU, whose multiprocessors it holds", link->sms));
+  }
   if (size == 1 || device.is_cpu()) return;
   throw InputError(
       fmt::format("a modelled link between {} ranks on {}; expected one rank there, which stands for all (--ranks 1 --world N), "

@@ -70,9 +70,13 @@ class DeviceTimer {
 };
 
 // Waits are a kernel of one thread on the global timer of the GPU, whose rate does not change with its clock's. name:
-// what traces call it, followed by _wait. Throws InputError for another device, and where Firkin was built without CUDA
+// what traces call it, followed by _wait. sms: a wait is as many blocks of one thread instead, each with all shared
+// memory of a multiprocessor: nothing else runs there (before compute capability 8.0: nothing else that uses shared
+// memory). A block starts where the work before it has ended, so that a wait may begin, and end, late.
+//
+// Throws InputError for another device, for more multiprocessors than it has, and where Firkin was built without CUDA
 // 12.8 or newer.
-std::unique_ptr<DeviceTimer> make_device_timer(c10::Device device, const std::string& name);
+std::unique_ptr<DeviceTimer> make_device_timer(c10::Device device, const std::string& name, int sms = 0);
 
 inline constexpr const char* kLinkTimer = "modelled_link";
 

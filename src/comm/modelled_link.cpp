@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <bit>
+#include <string_view>
 
 #include "firkin/base/error.h"
 #include "firkin/base/units.h"
@@ -40,9 +41,7 @@ LinkTime time_over(const ModelledLink& link, double steps, double bytes_on_wire)
   return {alone_s, std::max(wire_s, alone_s / 2)};
 }
 
-}  // namespace
-
-ModelledLink parse_link(const std::string& text, int64_t world) {
+ModelledLink parse_whole_link(const std::string& text, int64_t world) {
   if (world < 1) throw InputError(fmt::format("--link {}: timed for {} ranks; expected at least 1", text, world));
   if (text.ends_with(".csv")) return link_of_table(text, world);
   const size_t comma = text.find(',');
@@ -57,8 +56,22 @@ ModelledLink parse_link(const std::string& text, int64_t world) {
   return {.world = world, .bits_per_s = rate, .latency_s = latency};
 }
 
+constexpr std::string_view kSms = ",sms=";
+
+}  // namespace
+
+ModelledLink parse_link(const std::string& text, int64_t world) {
+  const size_t end = text.rfind(kSms);
+  ModelledLink link = parse_whole_link(text.substr(0, end), world);
+  if (end == std::string::npos) return link;
+  link.sms = parse_number<int>(std::string_view(text).substr(end + kSms.size())).value_or(0);
+  if (link.sms < 1) throw InputError(fmt::format("--link {}: expected a number of multiprocessors, such as sms=16", text));
+  return link;
+}
+
 std::string describe(const ModelledLink& link) {
-  const std::string ranks = fmt::format("{} {}", link.world, link.world == 1 ? "rank" : "ranks");
+  std::string ranks = fmt::format("{} {}", link.world, link.world == 1 ? "rank" : "ranks");
+  if (link.sms > 0) ranks += fmt::format(", {} {}", link.sms, link.sms == 1 ? "SM" : "SMs");
   if (link.table) return fmt::format("{}, {}", link.file, ranks);
   return fmt::format("{}, {}, {}", format_rate(link.bits_per_s), format_seconds(link.latency_s), ranks);
 }

@@ -18,7 +18,7 @@ c10::intrusive_ptr<c10d::Backend> make_nccl_backend(const c10::intrusive_ptr<c10
   throw InputError("backend nccl: Firkin was built without it; expected gloo");
 }
 
-std::unique_ptr<DeviceTimer> make_device_timer(c10::Device device, const std::string& /*name*/) {
+std::unique_ptr<DeviceTimer> make_device_timer(c10::Device device, const std::string& /*name*/, int /*sms*/) {
   throw InputError("a modelled link or a replay on " + device.str() + ": Firkin was built without CUDA; expected the CPU");
 }
 

@@ -171,7 +171,7 @@ c10::intrusive_ptr<LosableGroup> make_group(const Meeting& meeting, const Store&
   const std::optional<ModelledLink>& link = meeting.options.link;
   if (link && !meeting.device.is_cpu()) {
     group->setBackend(meeting.device.type(), Type::CUSTOM,
-                      make_linked_device(*link, meeting.device, make_device_timer(meeting.device, kLinkTimer)));
+                      make_linked_device(*link, meeting.device, make_device_timer(meeting.device, kLinkTimer, link->sms)));
   }
   if (meeting.connected) {
     group->set_backends(gloo, *meeting.connected);

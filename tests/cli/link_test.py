@@ -53,6 +53,7 @@ class Link(InFolder):
         self.refused("--world 1: expected at least the number of ranks, 2", "--ranks", 2, "--link", "1gbit", "--world", 1)
         self.refused("world size 2", "--link", self.table)
         self.refused("none.csv", "--link", "none.csv")
+        self.refused("a modelled link with sms=16 on the CPU; expected a GPU", "--device", "cpu", "--link", "1gbit,sms=16")
         self.refused("--world -1", "--link", "1gbit", "--world", -1)
 
     def test_a_launchers_ranks_count(self):

@@ -59,6 +59,11 @@ TEST(Device, NcclOverAModelledLinkIsBadInput) {
               ThrowsMessage<InputError>(HasSubstr("over a modelled link; expected gloo")));
 }
 
+TEST(Device, MultiprocessorsOfACpuAreBadInput) {
+  EXPECT_THAT([] { group_of_one({.device = c10::kCPU, .link = parse_link("1gbit,sms=16", 1)}); },
+              ThrowsMessage<InputError>(HasSubstr("a modelled link with sms=16 on the CPU; expected a GPU")));
+}
+
 // What two ranks with these GPUs are told.
 std::string why_not_nccl(const std::vector<std::string>& gpus) {
   const auto store = c10::make_intrusive<c10d::HashStore>();

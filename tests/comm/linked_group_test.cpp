@@ -251,6 +251,18 @@ TEST(ParseLink, HasALatencyOfItsOwn) {
   EXPECT_EQ(parse_link("2.5gbit,0us", 2).latency_s, 0);
 }
 
+TEST(ParseLink, TakesTheMultiprocessorsThatACollectiveHolds) {
+  const ModelledLink link = parse_link("200mbit,1ms,sms=16", 4);
+  EXPECT_EQ(link.sms, 16);
+  EXPECT_EQ(link.latency_s, 1e-3);
+  EXPECT_EQ(describe(link), "200 Mbit/s, 1 ms, 4 ranks, 16 SMs");
+  EXPECT_EQ(describe(parse_link("1gbit,sms=1", 2)), "1 Gbit/s, 50 us, 2 ranks, 1 SM");
+  EXPECT_EQ(parse_link("1gbit", 2).sms, 0);
+  for (const char* text : {"1gbit,sms=", "1gbit,sms=0", "1gbit,sms=-1", "1gbit,sms=1.5", "1gbit,sms=2,1ms", "1gbit,sms=99999999999"}) {
+    EXPECT_EQ(refusal_of(text), std::string("--link ") + text + ": expected a number of multiprocessors, such as sms=16");
+  }
+}
+
 TEST(ParseLink, RefusesWhatIsNoLinkAndSaysWhatOneIs) {
   const std::string expected = ": expected RATE[,LATENCY] such as 1gbit or 200mbit,1ms, or an allreduce.csv";
   for (const char* text : {"1gbti", "1gbit,", "gbit", "1", "", "1gbit,1", "1gbit,1ms,1", "-1gbit", "1gbit,-1ms", "nangbit", "1 gbit"}) {
@@ -294,6 +306,7 @@ TEST_F(LinkTable, GivesTimesAndGapsAtItsWorldSize) {
   EXPECT_DOUBLE_EQ(all_reduce_time(link, 5000).alone_s, 0.003);
   EXPECT_DOUBLE_EQ(broadcast_time(link, 3000).alone_s, 0.002);
   EXPECT_EQ(describe(link), file_ + ", 2048 ranks");
+  EXPECT_EQ(describe(parse_link(file_ + ",sms=2", 2048)), file_ + ", 2048 ranks, 2 SMs");
 }
 
 TEST_F(LinkTable, WithoutGapsIsAsSlowWhenItIsBusy) {

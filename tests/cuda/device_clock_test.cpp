@@ -1,7 +1,12 @@
 // A device's time is that of its work, and asking for it waits for nothing: against a kernel that only lets time pass.
+// And what a modelled link leaves to others.
 #include <ATen/cuda/Sleep.h>
+#include <ATen/ops/full.h>
 #include <c10/cuda/CUDAFunctions.h>
 
+#include <thread>
+
+#include "../comm/thread_ranks.h"
 #include "../test.h"
 #include "gpus.h"
 #include "workload/workload.h"
@@ -42,6 +47,37 @@ TEST_F(OneGpu, TheDeviceClockTimesTheWorkAndNotItsQueueing) {
     EXPECT_LT(timed.queued_s, 0.5 * timed.device_s);
   }
   EXPECT_NEAR(twice.device_s / once.device_s, 2, 0.2);
+}
+
+// Seconds that a small kernel takes beside an all-reduce of 20 ms whose link holds so many multiprocessors.
+double seconds_beside(int sms) {
+  using std::chrono_literals::operator""ms;
+  ModelledLink link = parse_link("1gbit,10ms", 2);
+  link.sms = sms;
+  double seconds = 0;
+  run_ranks_with(1, {.timeout = std::chrono::seconds(60), .link = link}, [&](const ProcessGroup& group) {
+    at::Tensor values = at::full({1000}, 3.0, at::TensorOptions(group.device));
+    const at::Tensor gradients = values.clone();
+    all_reduce(group, gradients);  // loads the kernels, as the next line does
+    values.add_(1);
+    synchronize(group.device);
+    const Work work = start_all_reduce(group, gradients);
+    std::this_thread::sleep_for(5ms);  // until the link's kernel runs
+    const DeviceTime from = device_now(group.device);
+    values.add_(1);
+    seconds = seconds_between(from, device_now(group.device));
+    wait(group, work, "an all-reduce");
+  });
+  return seconds;
+}
+
+TEST_F(OneGpu, AModelledLinkHoldsAsManyMultiprocessorsAsItIsAskedTo) {
+  int sms = 0, major = 0;
+  ASSERT_EQ(cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, 0), cudaSuccess);
+  ASSERT_EQ(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, 0), cudaSuccess);
+  for (const int left_one : {0, sms - 1}) EXPECT_LT(seconds_beside(left_one), 5e-3) << left_one;
+  if (major >= 8) EXPECT_GT(seconds_beside(sms), 10e-3);  // older ones have room for kernels without shared memory
+  EXPECT_THAT([&] { seconds_beside(sms + 1); }, ThrowsMessage<InputError>(HasSubstr(fmt::format("expected 1 to {} multi", sms))));
 }
 
 }  // namespace

@@ -136,6 +136,7 @@ class Link(TestCase):
                 "world None; expected the number": lambda: link(table, None),
                 "none.csv": lambda: link(f"{folder}/none.csv"),
                 "slow.csv: no all-reduce was measured at world size 17; expected one of 16, 64": lambda: link(table, 17),
+                "a modelled link with sms=2 on the CPU; expected a GPU": lambda: link("1gbit,sms=2"),
                 "init_modelled_link: fast: expected RATE[,LATENCY]": lambda: link("fast"),
                 "a launcher started 2 ranks; expected one process, which stands for one of 16": lambda: link(table, WORLD_SIZE="2"),
             }))  # fmt: skip

@@ -291,6 +291,7 @@ CLUSTERS = (
 )
 CAPS = "1MiB,4MiB,8MiB,16MiB,25MiB,50MiB,100MiB,200MiB,400MiB,1000MiB"
 MODEL = ("--model", "gpt2-medium", "--dtype", "bf16", "--batch", 8, "--sequence", 1024)
+SMS_S = 12  # that trying the next number of multiprocessors may take
 PACKAGE_S = 40  # the longest that the first times which are judged wait for the package's build
 QUICK_CAPS, DRY_MODEL = "1MiB,25MiB", ("--d-model", 128, "--d-ff", 512, "--num-layers", 2, "--batch", 1, "--sequence", 32)
 
@@ -310,9 +311,10 @@ def link_of(drill, cluster):
     return path
 
 
-def one_rank_of(drill, cluster):
-    """One rank here stands for one of the cluster's."""
-    return "--ranks", 1, "--link", link_of(drill, cluster), "--world", cluster.world
+def one_rank_of(drill, cluster, sms=0):
+    """One rank here stands for one of the cluster's. sms: multiprocessors of a GPU that each of its collectives holds."""
+    link = f"{link_of(drill, cluster)},sms={sms}" if sms and not drill.dry else link_of(drill, cluster)
+    return "--ranks", 1, "--link", link, "--world", cluster.world
 
 
 def tune(drill, cluster, seconds, *words):
@@ -394,8 +396,21 @@ def engine_beside_torch(drill):
     low, high = (math.nan if interval[end] is None else interval[end] for end in ("low", "high"))  # too few blocks have none
     text = (f"step {bucketed['measured_s'] * 1e3:.2f} ms, {ratio:.4f} of torch's ({low:.4f} to {high:.4f}); "
             f"of the time the GPU is idle {idle['bucketed']:.1%}, under torch's engine {idle['torch']:.1%}; "
-            f"the host is busy {host['bucketed']:.1%} and {host['torch']:.1%}")  # fmt: skip
+            f"the host is busy {host['bucketed']:.1%} and {host['torch']:.1%}; {contention(drill)}")  # fmt: skip
     return Finding(text, fast=low <= 1 and idle["bucketed"] <= idle["torch"] + 0.01)
+
+
+def contention(drill):
+    """How much longer a step takes while the link holds multiprocessors of the GPU. Not judged."""
+    cluster, step_s = CLUSTERS[1], {}  # whose collectives run beside most of backward
+    for sms in (0, 1, 16):
+        if drill.left_s() < SMS_S:
+            return "no time was left to hold multiprocessors"
+        steps = drill.firkin(f"sms-{sms}", "bench", "step", *one_rank_of(drill, cluster, sms), *(DRY_MODEL if drill.dry else MODEL),
+                             "--strategies", "bucketed", "--cap", "100MiB", "--blocks", 2 if drill.quick else 10)  # fmt: skip
+        step_s[sms] = steps["configurations"][0]["strategies"][0]["measured_s"]
+    longer = ", ".join(f"{step_s[sms] / step_s[0] - 1:+.1%} with {sms}" for sms in (1, 16))
+    return f"while the link to {cluster.name} holds multiprocessors, a step of {step_s[0] * 1e3:.2f} ms is longer by {longer}"
 
 
 def busy_share(events, category):

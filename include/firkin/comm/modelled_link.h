@@ -29,17 +29,18 @@ struct ModelledLink {
   double latency_s = 0;                 // per hop between ranks
   std::optional<CommCosts> table = {};  // measured at `world` ranks; replaces rate and latency
   std::string file = {};                // the table's file
+  int sms = 0;                          // multiprocessors that a collective holds on a GPU; 0: one thread of one
 };
 
 // Default latency: one way through switched Ethernet.
 inline constexpr double kDefaultLinkLatency = 50e-6;
 
 // text: "RATE[,LATENCY]", such as "1gbit" or "200mbit,1ms" (units bit, kbit, mbit, gbit, tbit and us, ms, s), or the
-// name of an allreduce.csv (ending in ".csv"). Throws InputError naming --link for anything else, and for a table
-// without `world` ranks.
+// name of an allreduce.csv (ending in ".csv"). ",sms=16" behind either sets `sms`. Throws InputError naming --link for
+// anything else, and for a table without `world` ranks.
 ModelledLink parse_link(const std::string& text, int64_t world);
 
-// "1 Gbit/s, 50 us, 2 ranks" or "allreduce.csv, 2048 ranks".
+// "1 Gbit/s, 50 us, 2 ranks" or "allreduce.csv, 2048 ranks, 16 SMs".
 std::string describe(const ModelledLink& link);
 
 // Times in seconds.
