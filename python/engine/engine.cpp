@@ -16,6 +16,7 @@
 #include "ddp/backward_watch.h"
 #include "firkin/base/error.h"
 #include "firkin/base/units.h"
+#include "firkin/comm/device.h"
 #include "firkin/comm/process_group.h"
 #include "firkin/ddp/await_parameters.h"
 #include "firkin/ddp/data_parallel.h"
@@ -292,6 +293,7 @@ void bind_engine(py::module_& module) {
 }
 
 void bind_link(py::module_& module) {
+  module.attr("has_cuda") = has_nccl();  // built with what needs CUDA's headers
   using Gpu = std::optional<c10::DeviceIndex>;
   const auto device_of = [](Gpu gpu) { return gpu ? std::optional(c10::Device(c10::kCUDA, *gpu)) : std::nullopt; };
   module.def("describe_link", [device_of](const std::string& text, int64_t world, Gpu gpu) {

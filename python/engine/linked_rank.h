@@ -12,6 +12,7 @@ namespace firkin::python {
 // that has nobody to send to, those of a GPU nowhere. Collectives without a method here are refused. Thread-safe.
 class LinkedRank final : public c10d::Backend {
  public:
+  // Throws InputError for a GPU where make_device_timer() does.
   LinkedRank(const ModelledLink& link, const c10::intrusive_ptr<c10d::Store>& store, std::chrono::milliseconds timeout,
              std::optional<c10::Device> gpu)
       : c10d::Backend(0, 1), cpu_(make_linked_backend(make_gloo_backend(store, 0, 1, "127.0.0.1", timeout), link)) {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from typing import NamedTuple
 
@@ -18,6 +19,7 @@ class Link(NamedTuple):
     name: str  # "alps.csv, 128 ranks"
 
 
+_log = logging.getLogger("firkin")
 _link: Link | None = None  # of the default group and its subgroups, while their backend is BACKEND
 
 
@@ -38,7 +40,8 @@ def init_modelled_link(link: str | os.PathLike[str], world: int) -> None:
 
     link: an allreduce.csv with all-reduce times of `world` ranks, or "RATE[,LATENCY]" such as "10gbit,20us". A GPU's
     collectives wait on its streams; select the GPU before. (That was run on an H200 from C++, but not from Python.) Each
-    holds one thread there, or with ",sms=16" behind the link 16 whole multiprocessors (not run yet).
+    holds one thread there, or with ",sms=16" behind the link 16 whole multiprocessors (not run yet). An engine that was
+    built without CUDA carries tensors of the CPU alone, and warns where there is a GPU.
 
     Raises InputError for another link, for a world below 2, if there is a process group already, if a launcher has
     started several ranks, and without the C++ engine.
@@ -51,11 +54,14 @@ def init_modelled_link(link: str | os.PathLike[str], world: int) -> None:
         raise InputError("init_modelled_link: there is a process group already; expected none, or destroy_process_group() first")
     if (started := os.environ.get("WORLD_SIZE", "1")) != "1":
         raise InputError(f"init_modelled_link: a launcher started {started} ranks; expected one process, which stands for one of {world}")
-    gpu = torch.cuda.current_device() if torch.cuda.is_available() else None
+    has_gpu = torch.cuda.is_available()
+    gpu = torch.cuda.current_device() if has_gpu and engine.has_cuda else None
     try:
         name = engine.describe_link(text, world, gpu)
     except InputError as error:
         raise InputError(str(error).replace("--link", "init_modelled_link:", 1)) from None
+    if has_gpu and gpu is None:
+        _log.warning("init_modelled_link: the C++ engine was built without CUDA: the link carries tensors of the CPU alone")
     devices = ["cpu"] if gpu is None else ["cpu", "cuda"]
     dist.Backend.register_backend(BACKEND, lambda store, rank, size, timeout: engine.linked_rank(text, world, store, timeout, gpu), devices=devices)
     dist.init_process_group(BACKEND, store=dist.HashStore(), rank=0, world_size=1)

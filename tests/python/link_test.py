@@ -120,6 +120,16 @@ class Link(TestCase):
         self.assertGreater(watch.summary()["exposed_s"], 0)
 
     @on_ranks(1)
+    def test_an_engine_without_cuda_models_links_of_cpus_beside_a_gpu(self):
+        a_gpu = mock.patch.multiple("torch.cuda", is_available=lambda: True, current_device=lambda: 0)
+        without_cuda = mock.patch.object(load_engine(), "has_cuda", False)
+        with a_gpu, without_cuda, self.assertLogs("firkin", "WARNING") as logs, linked():
+            model, step = made()
+            self.assertGreaterEqual(least_step_s(DDP(model), step), ALONE_S)
+            self.assertEqual(firkin.measure_all_reduce(sizes=SIZES[:1], time_budget_s=0.1).rows[0].world_size, 16)
+        self.assertIn("built without CUDA: the link carries tensors of the CPU alone", logs.output[0])
+
+    @on_ranks(1)
     def test_wrong_input_is_one_line_and_leaves_no_group(self):
         def link(link, world=16, **launched):
             with mock.patch.dict(os.environ, launched):
