@@ -1,200 +1,18 @@
-#!/usr/bin/env python3
-"""The parts of `tools/gpu-drill run`, in the order of PARTS: one function and one line of output each.
+"""The parts of `tools/gpu-drill run`, in the order of PARTS: one function for each, which returns a Finding."""
 
-A part runs commands, each in a process of its own that ends with the part's time, and returns a Finding. What it leaves in its folder is packed
-into OUT/NAME.tar.gz. With --quick every part takes seconds, and with --dry the CPU takes the GPU's place as well: then times prove nothing, and
-only what must be right is judged.
-"""
-
-import argparse
 import concurrent.futures
-import contextlib
 import csv
 import dataclasses
-import importlib.util
 import json
 import math
 import os
-import pathlib
 import re
 import shutil
-import signal
-import socket
 import statistics
-import subprocess
 import sys
-import tarfile
 import time
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
-SCRIPTS = ROOT / "tools" / "drill"
-LIMIT_S = 540  # of all parts together
-GRACE_S = 3  # of a command, after its part's time
-MOST_BYTES = 16 << 20  # of a file in OUT
-WRONG_FLAG = "(see firkin --help"
-
-
-class Failed(Exception):
-    """What went wrong in a part, in one line."""
-
-
-class Refused(Exception):
-    """A program refused what it was asked for, with this text."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Finding:
-    text: str
-    right: bool = True
-    fast: bool = True  # what is judged by times
-    refused: str = ""
-
-
-def last_line(text):
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return lines[-1] if lines else "no output"
-
-
-def free_port():
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return s.getsockname()[1]
-
-
-class Drill:
-    """Where everything is, and the commands of the part that runs now."""
-
-    def __init__(self, out, build, dry, quick):
-        self.out, self.build, self.dry, self.quick = out, build, dry, quick or dry
-        self.device = "cpu" if dry else "cuda"
-        self.folder = out  # of this part's files
-        self.deadline = time.monotonic() + LIMIT_S
-        self.environment = os.environ | {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo", "PYTHONUNBUFFERED": "1"}
-        torch = importlib.util.find_spec("torch")
-        if torch is None:
-            raise SystemExit(f"gpu-drill: {sys.executable} has no torch; expected the python3 that has it first on the PATH")
-        torch = pathlib.Path(torch.submodule_search_locations[0])
-        libraries = [torch / "lib", *sorted(torch.parent.glob("nvidia/*/lib"))]
-        self.environment["LD_LIBRARY_PATH"] = ":".join([*map(str, libraries), *filter(None, [os.environ.get("LD_LIBRARY_PATH")])])
-        self.package = PackageBuild(self)
-
-    def folder_of(self, number, part):
-        folder = self.out / f"{number}-{part.name}"
-        folder.mkdir(exist_ok=True)
-        return folder
-
-    def left_s(self):
-        return self.deadline - time.monotonic()
-
-    def start(self, name, *words, folder=None, **environment):
-        """A command whose output goes to NAME.log of a folder, without one this part's."""
-        log = ((folder or self.folder) / f"{name}.log").open("w")
-        log.write(json.dumps([*map(str, words)]) + "\n")
-        log.flush()
-        values = self.environment | {key: str(value) for key, value in environment.items()}
-        process = subprocess.Popen([*map(str, words)], cwd=ROOT, env=values, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT,
-                                   start_new_session=True)
-        process.log = pathlib.Path(log.name)
-        log.close()
-        return process
-
-    def finish(self, process):
-        """Its exit code and output. Fails when the part's time is over before."""
-        try:
-            process.wait(max(self.left_s(), 0))
-        except subprocess.TimeoutExpired:
-            stop(process)
-            raise Failed(f"{process.log.stem} had not ended when the part's time was over: {last_line(process.log.read_text(errors='replace'))}")
-        return process.returncode, process.log.read_text(errors="replace").partition("\n")[2]
-
-    def run(self, name, *words, **environment):
-        """The output of a command that has to end well."""
-        return self.output(self.start(name, *words, **environment))
-
-    def output(self, process):
-        """Of one that has begun. Exit code 2 is how our own programs refuse what they are asked for; a flag that is not there is our mistake."""
-        code, output = self.finish(process)
-        if code == 2 and process.args[0].startswith(str(self.build)) and WRONG_FLAG not in last_line(output):
-            raise Refused(last_line(output))
-        if code != 0:
-            raise Failed(f"{process.log.stem} ended with {code}: {last_line(output)}")
-        return output
-
-    def script(self, name, *words, **environment):
-        """What a script of this folder wrote to --out."""
-        out = self.folder / f"{name}.json"
-        self.run(name, sys.executable, SCRIPTS / f"{name}.py", "--device", self.device, "--out", out, *words, **environment)
-        return json.loads(out.read_text())
-
-    def firkin(self, name, *words):
-        """The results.json of a command of the program, which stays in the folder NAME of this part."""
-        out = self.folder / name
-        self.run(f"firkin {name}", self.build / "firkin", *words, "--device", self.device, "--out", out)
-        return json.loads((out / "results.json").read_text())
-
-    def ranks(self, name, size, *words, **environment):
-        """Starts a command once for every rank. NCCL takes each for a machine of its own, so that ranks may share a GPU."""
-        shared = {"WORLD_SIZE": size, "LOCAL_RANK": 0, "LOCAL_WORLD_SIZE": 1, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port(),
-                  "NCCL_NET": "Socket"} | environment  # fmt: skip
-        return [self.start(f"{name} {rank}", *words, RANK=rank, NCCL_HOSTID=f"drill{rank}", **shared) for rank in range(size)]
-
-    def run_ranks(self, name, size, *words, **environment):
-        """The output of every rank; all have to end well."""
-        return [self.output(process) for process in self.ranks(name, size, *words, **environment)]
-
-
-def stop(process):
-    if process.poll() is None:
-        os.killpg(process.pid, signal.SIGKILL)
-    process.wait(GRACE_S)
-
-
-class PackageBuild:
-    """The Python package with its engine, for the python3 that runs this: of the build folder, or built beside the first parts."""
-
-    def __init__(self, drill):
-        self.drill, self.process, self.path = drill, None, drill.build / "python"
-
-    def standard_library(self):
-        """The libstdc++ that torch has loaded: a compiler may bring one of its own, and two of them in a process corrupt its memory."""
-        find = "import torch; print(next(line.split()[-1] for line in open('/proc/self/maps') if 'libstdc++.so' in line))"
-        return subprocess.run([sys.executable, "-c", find], capture_output=True, text=True, check=True).stdout.strip()
-
-    def begin(self):
-        if (self.path / "firkin").exists():
-            return
-        kit, self.path = self.drill.build, self.drill.build.parent / "package" / "python"
-        (ROOT / "third_party").mkdir(exist_ok=True)
-        if (headers := ROOT / "third_party" / "include").is_symlink():  # perhaps to a kit that is gone
-            headers.unlink()
-        if not headers.exists():
-            headers.symlink_to(kit / "include")
-        options = {"CMAKE_BUILD_TYPE": "Release", "CMAKE_UNITY_BUILD": "ON", "CMAKE_UNITY_BUILD_BATCH_SIZE": "4", "FIRKIN_WITH_TORCH": "OFF",
-                   "FIRKIN_BUILD_TESTS": "OFF", "FIRKIN_PYTHON_PACKAGE": "ON", "FIRKIN_PYTHON_ENGINE": "ON",
-                   "FIRKIN_GLOO_INCLUDE": kit / "include", "FIRKIN_VEGA_BUNDLE": kit / "vega.js",
-                   "CMAKE_CXX_STANDARD_LIBRARIES": self.standard_library()}  # fmt: skip
-        configure = ["cmake", "-S", ROOT, "-B", self.path.parent, "-G", "Ninja", *(f"-D{name}={value}" for name, value in options.items())]
-        jobs = max(2, (os.cpu_count() or 1) - 4)  # cores are left to what is measured meanwhile
-        build = ["ninja", "-C", self.path.parent, "-j", jobs, "firkin_core", "firkin_engine"]
-        line = " && ".join(" ".join(map(str, words)) for words in (configure, build))
-        folder = self.drill.folder_of(len(PARTS), PARTS[-1])  # where it is waited for
-        self.process = self.drill.start("package", "nice", "bash", "-c", line, folder=folder, FIRKIN_PYTHON=sys.executable)
-
-    def wait(self, most_s):
-        """Until it is built, for at most so long: what is timed then has the cores to itself."""
-        if self.process is not None:
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                self.process.wait(most_s)
-
-    def folder(self):
-        if self.process is not None:
-            code, output = self.drill.finish(self.process)
-            if code != 0:
-                raise Failed(f"the Python package is not built: {last_line(output)}")
-        return self.path
-
-
-# ---- the parts
+from drill import ROOT, SCRIPTS, Failed, Finding, Refused, last_line
 
 VERSIONS = """
 import json, sys, torch
@@ -291,7 +109,7 @@ CLUSTERS = (
 )
 CAPS = "1MiB,4MiB,8MiB,16MiB,25MiB,50MiB,100MiB,200MiB,400MiB,1000MiB"
 MODEL = ("--model", "gpt2-medium", "--dtype", "bf16", "--batch", 8, "--sequence", 1024)
-SMS_S = 12  # that trying the next number of multiprocessors may take
+SMS_S = 20  # that trying another number of multiprocessors may take
 PACKAGE_S = 40  # the longest that the first times which are judged wait for the package's build
 QUICK_CAPS, DRY_MODEL = "1MiB,25MiB", ("--d-model", 128, "--d-ff", 512, "--num-layers", 2, "--batch", 1, "--sequence", 32)
 
@@ -366,8 +184,16 @@ def ordered_and_sharded(drill):
         compared, bound_s = found[f"{name}_over_best_cap"], predicted[name]["bound_s"]
         fast &= (compared["ratio_ci"]["low"] or compared["ratio"]) <= 1 and measured[name] <= 1.05 * bound_s
         texts.append(f"{name} {compared['ratio']:.3f} of the best cap's step, {measured[name] / bound_s:.3f} of its bound")
-    texts.append(replayed(drill, cluster, tuned, found))
+    texts.append(told(replayed, drill, cluster, tuned, found))
     return Finding("; ".join(texts), fast=fast)
+
+
+def told(function, *arguments):
+    """What is not judged: a failure there is told, and costs the part nothing."""
+    try:
+        return function(*arguments)
+    except (Failed, Refused) as failure:
+        return str(failure)
 
 
 def replayed(drill, cluster, tuned, found):
@@ -396,20 +222,20 @@ def engine_beside_torch(drill):
     low, high = (math.nan if interval[end] is None else interval[end] for end in ("low", "high"))  # too few blocks have none
     text = (f"step {bucketed['measured_s'] * 1e3:.2f} ms, {ratio:.4f} of torch's ({low:.4f} to {high:.4f}); "
             f"of the time the GPU is idle {idle['bucketed']:.1%}, under torch's engine {idle['torch']:.1%}; "
-            f"the host is busy {host['bucketed']:.1%} and {host['torch']:.1%}; {contention(drill)}")  # fmt: skip
+            f"the host is busy {host['bucketed']:.1%} and {host['torch']:.1%}; {told(contention, drill)}")  # fmt: skip
     return Finding(text, fast=low <= 1 and idle["bucketed"] <= idle["torch"] + 0.01)
 
 
 def contention(drill):
     """How much longer a step takes while the link holds multiprocessors of the GPU. Not judged."""
     cluster, step_s = CLUSTERS[1], {}  # whose collectives run beside most of backward
-    for sms in (0, 1, 16):
-        if drill.left_s() < SMS_S:
+    for sms in (0, 16) if drill.quick else (0, 1, 16):
+        if drill.left_s() < SMS_S and not drill.quick:
             return "no time was left to hold multiprocessors"
         steps = drill.firkin(f"sms-{sms}", "bench", "step", *one_rank_of(drill, cluster, sms), *(DRY_MODEL if drill.dry else MODEL),
-                             "--strategies", "bucketed", "--cap", "100MiB", "--blocks", 2 if drill.quick else 10)  # fmt: skip
+                             "--strategies", "bucketed", "--cap", "100MiB", "--blocks", 4 if drill.quick else 10)  # fmt: skip
         step_s[sms] = steps["configurations"][0]["strategies"][0]["measured_s"]
-    longer = ", ".join(f"{step_s[sms] / step_s[0] - 1:+.1%} with {sms}" for sms in (1, 16))
+    longer = ", ".join(f"{step_s[sms] / step_s[0] - 1:+.1%} with {sms}" for sms in [*step_s][1:])
     return f"while the link to {cluster.name} holds multiprocessors, a step of {step_s[0] * 1e3:.2f} ms is longer by {longer}"
 
 
@@ -459,79 +285,3 @@ PARTS = tuple(Part(function, seconds) for function, seconds in (
     (versions_and_tests, 40), (two_processes, 30), (ready_times, 35), (step_times, 275), (ordered_and_sharded, 60), (engine_beside_torch, 50),
     (python_package, 50),
 ))  # fmt: skip
-
-
-# ---- running them
-
-
-def pack(folder, archive):
-    """All files of a folder, from the smallest on, as far as they fit; then the folder goes."""
-    files = sorted((path for path in folder.rglob("*") if path.is_file()), key=lambda path: path.stat().st_size)
-    while True:
-        with tarfile.open(archive, "w:gz") as tar:
-            for path in files:
-                tar.add(path, arcname=path.relative_to(folder.parent))
-        if archive.stat().st_size <= MOST_BYTES:
-            break
-        print(f"gpu-drill: {files.pop().name} is left out of {archive.name}: too large", file=sys.stderr)
-    shutil.rmtree(folder)
-
-
-def outcome(drill, part):
-    """PASS, FAIL or SKIP, and the line that says why."""
-    try:
-        found = part.function(drill)
-    except Refused as refusal:
-        return "SKIP", f"refused: {refusal}"
-    except Failed as failure:
-        return "FAIL", str(failure)
-    except Exception as error:  # a part that is broken itself does not stop the others
-        return "FAIL", f"{type(error).__name__}: {error}"
-    text = found.text if found.fast or not drill.quick else f"{found.text}; times missed their bars, which count in a whole run on a GPU"
-    if not found.right or not (found.fast or drill.quick):
-        return "FAIL", text
-    return ("SKIP", f"{text}; refused: {found.refused}") if found.refused else ("PASS", text)
-
-
-def main():
-    parser = argparse.ArgumentParser(prog="gpu-drill run")
-    parser.add_argument("out", type=pathlib.Path, metavar="OUT", help="folder for results.json and what each part left")
-    parser.add_argument("--quick", action="store_true", help="seconds for each part: whether it runs; times are not judged")
-    parser.add_argument("--dry", action="store_true", help="--quick with the CPU in the GPU's place")
-    parser.add_argument("--build", type=pathlib.Path, default=ROOT / "build-drill" / "kit", help="folder with the programs (build-drill/kit)")
-    parser.add_argument("--only", default="", help="parts, by their numbers: 1,3")
-    arguments = parser.parse_args()
-    if not (arguments.build / "firkin").exists():
-        print(f"gpu-drill: {arguments.build} holds no firkin; expected what tools/gpu-drill build makes, or a build folder", file=sys.stderr)
-        return 2
-    out = arguments.out.resolve()
-    out.mkdir(parents=True, exist_ok=True)
-    drill = Drill(out, arguments.build.resolve(), arguments.dry, arguments.quick)
-    results = {"dry": arguments.dry, "quick": drill.quick, "parts": []}
-    only = {int(number) for number in arguments.only.split(",") if number} or set(range(1, len(PARTS) + 1))
-    if len(PARTS) in only:
-        try:
-            drill.package.begin()
-        except Exception as error:  # the package's part will fail, and no other
-            print(f"gpu-drill: the Python package is not built: {type(error).__name__}: {error}", file=sys.stderr)
-    drill.deadline = time.monotonic()
-    for number, part in enumerate(PARTS, 1):
-        if number not in only:
-            continue
-        began = time.monotonic()
-        drill.deadline += part.seconds  # and what the parts before have left of theirs
-        drill.folder = drill.folder_of(number, part)
-        status, text = outcome(drill, part)
-        seconds = time.monotonic() - began
-        print(f"{status} {number} {part.name}, {seconds:.0f} s: {text}", flush=True)
-        results["parts"].append({"name": part.name, "status": status, "text": text, "seconds": round(seconds, 1)})
-        pack(drill.folder, out / f"{drill.folder.name}.tar.gz")
-        results["versions"] = getattr(drill, "versions", {})
-        (out / "results.json").write_text(json.dumps(results, indent=1) + "\n")
-    if drill.package.process is not None:
-        stop(drill.package.process)
-    return any(part["status"] == "FAIL" for part in results["parts"])
-
-
-if __name__ == "__main__":
-    sys.exit(main())

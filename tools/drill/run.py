@@ -1,0 +1,93 @@
+#!/usr/bin/env python3
+"""Runs the parts of `tools/gpu-drill run` and prints one line for each. What a part leaves in its folder is packed into OUT/NAME.tar.gz.
+
+With --quick every part takes seconds, and with --dry the CPU takes the GPU's place as well: then times prove nothing, and only what must be
+right is judged.
+"""
+
+import argparse
+import json
+import pathlib
+import shutil
+import sys
+import tarfile
+import time
+
+from drill import ROOT, Drill, Failed, Refused, stop
+from parts import PARTS
+
+LIMIT_S = 540  # of all parts together
+MOST_BYTES = 16 << 20  # of a file in OUT
+
+
+def pack(folder, archive):
+    """All files of a folder, from the smallest on, as far as they fit; then the folder goes."""
+    files = sorted((path for path in folder.rglob("*") if path.is_file()), key=lambda path: path.stat().st_size)
+    while True:
+        with tarfile.open(archive, "w:gz") as tar:
+            for path in files:
+                tar.add(path, arcname=path.relative_to(folder.parent))
+        if archive.stat().st_size <= MOST_BYTES:
+            break
+        print(f"gpu-drill: {files.pop().name} is left out of {archive.name}: too large", file=sys.stderr)
+    shutil.rmtree(folder)
+
+
+def outcome(drill, part):
+    """PASS, FAIL or SKIP, and the line that says why."""
+    try:
+        found = part.function(drill)
+    except Refused as refusal:
+        return "SKIP", f"refused: {refusal}"
+    except Failed as failure:
+        return "FAIL", str(failure)
+    except Exception as error:  # a part that is broken itself does not stop the others
+        return "FAIL", f"{type(error).__name__}: {error}"
+    text = found.text if found.fast or not drill.quick else f"{found.text}; times missed their bars, which count in a whole run on a GPU"
+    if not found.right or not (found.fast or drill.quick):
+        return "FAIL", text
+    return ("SKIP", f"{text}; refused: {found.refused}") if found.refused else ("PASS", text)
+
+
+def main():
+    parser = argparse.ArgumentParser(prog="gpu-drill run")
+    parser.add_argument("out", type=pathlib.Path, metavar="OUT", help="folder for results.json and what each part left")
+    parser.add_argument("--quick", action="store_true", help="seconds for each part: whether it runs; times are not judged")
+    parser.add_argument("--dry", action="store_true", help="--quick with the CPU in the GPU's place")
+    parser.add_argument("--build", type=pathlib.Path, default=ROOT / "build-drill" / "kit", help="folder with the programs (build-drill/kit)")
+    parser.add_argument("--only", default="", help="parts, by their numbers: 1,3")
+    arguments = parser.parse_args()
+    if not (arguments.build / "firkin").exists():
+        print(f"gpu-drill: {arguments.build} holds no firkin; expected what tools/gpu-drill build makes, or a build folder", file=sys.stderr)
+        return 2
+    out = arguments.out.resolve()
+    out.mkdir(parents=True, exist_ok=True)
+    drill = Drill(out, arguments.build.resolve(), arguments.dry, arguments.quick, LIMIT_S)
+    results = {"dry": arguments.dry, "quick": drill.quick, "parts": []}
+    only = {int(number) for number in arguments.only.split(",") if number} or set(range(1, len(PARTS) + 1))
+    if len(PARTS) in only:
+        try:
+            drill.package.begin(drill.folder_of(len(PARTS), PARTS[-1]))  # which waits for it
+        except Exception as error:  # the package's part will fail, and no other
+            print(f"gpu-drill: the Python package is not built: {type(error).__name__}: {error}", file=sys.stderr)
+    drill.deadline = time.monotonic()
+    for number, part in enumerate(PARTS, 1):
+        if number not in only:
+            continue
+        began = time.monotonic()
+        drill.deadline += part.seconds  # and what the parts before have left of theirs
+        drill.folder = drill.folder_of(number, part)
+        status, text = outcome(drill, part)
+        seconds = time.monotonic() - began
+        print(f"{status} {number} {part.name}, {seconds:.0f} s: {text}", flush=True)
+        results["parts"].append({"name": part.name, "status": status, "text": text, "seconds": round(seconds, 1)})
+        pack(drill.folder, out / f"{drill.folder.name}.tar.gz")
+        results["versions"] = getattr(drill, "versions", {})
+        (out / "results.json").write_text(json.dumps(results, indent=1) + "\n")
+    if drill.package.process is not None:
+        stop(drill.package.process)
+    return any(part["status"] == "FAIL" for part in results["parts"])
+
+
+if __name__ == "__main__":
+    sys.exit(main())
