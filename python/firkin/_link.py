@@ -56,12 +56,12 @@ def init_modelled_link(link: str | os.PathLike[str], world: int) -> None:
         raise InputError(f"init_modelled_link: a launcher started {started} ranks; expected one process, which stands for one of {world}")
     has_gpu = torch.cuda.is_available()
     gpu = torch.cuda.current_device() if has_gpu and engine.has_cuda else None
+    if has_gpu and gpu is None:
+        _log.warning("init_modelled_link: the C++ engine was built without CUDA: the link carries tensors of the CPU alone")
     try:
         name = engine.describe_link(text, world, gpu)
     except InputError as error:
         raise InputError(str(error).replace("--link", "init_modelled_link:", 1)) from None
-    if has_gpu and gpu is None:
-        _log.warning("init_modelled_link: the C++ engine was built without CUDA: the link carries tensors of the CPU alone")
     devices = ["cpu"] if gpu is None else ["cpu", "cuda"]
     dist.Backend.register_backend(BACKEND, lambda store, rank, size, timeout: engine.linked_rank(text, world, store, timeout, gpu), devices=devices)
     dist.init_process_group(BACKEND, store=dist.HashStore(), rank=0, world_size=1)

@@ -392,6 +392,6 @@ def watch(
     on_cpu = all(p.device.type == "cpu" for p in wrapped.parameters())
     source = (_Engine if ours is not None else _Stock if on_cpu else _StockOnGpu)(wrapped)
     if table is not None and (type(source) is not _Stock or (size := Ranks(source.group).world) not in table.world_sizes):
-        what = f"{size} ranks" if type(source) is _Stock else "Firkin's engine or GPUs"
+        what = f"{size} ranks" if type(source) is _Stock else "Firkin's engine or GPUs, where no times of buckets are read"
         raise InputError(f"watch: a table with {what}; expected PyTorch's DistributedDataParallel on CPUs, and measure_all_reduce() on its ranks")
     return Watch(wrapped, source, every, warmup, writer, table)

@@ -44,7 +44,7 @@ DeviceBackend choose_backend(const GroupOptions& options, c10::Device device) {
     throw InputError(fmt::format("backend {}: expected auto, gloo, nccl or {}", name, kGlooAndNccl));
   }
   if (name == "auto") return has_nccl() && device.is_cuda() && !options.link ? DeviceBackend::kBest : DeviceBackend::kGloo;
-  if (options.link) throw InputError(fmt::format("backend {} over a modelled link; expected gloo", name));
+  if (options.link) throw InputError(fmt::format("backend {} over a modelled link, which replaces it; expected auto or gloo", name));
   if (!has_nccl()) throw InputError(fmt::format("backend {}: Firkin was built without NCCL; expected gloo", name));
   if (!device.is_cuda()) {
     throw InputError(fmt::format("backend {}: {}; expected gloo", name, device_count() == 0 ? "no GPU here" : "the device is the CPU"));

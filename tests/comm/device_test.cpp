@@ -56,7 +56,7 @@ TEST_F(WithoutGpu, NcclIsBadInputInOneLine) {
 
 TEST(Device, NcclOverAModelledLinkIsBadInput) {
   EXPECT_THAT([] { group_of_one({.backend = "nccl", .link = parse_link("1gbit", 1)}); },
-              ThrowsMessage<InputError>(HasSubstr("over a modelled link; expected gloo")));
+              ThrowsMessage<InputError>(HasSubstr("over a modelled link, which replaces it; expected auto or gloo")));
 }
 
 TEST(Device, MultiprocessorsOfACpuAreBadInput) {
