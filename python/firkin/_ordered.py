@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import contextlib
-import copy
 import functools
-import inspect
 import itertools
 import os
 import threading
 import types
-import warnings
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeVar
 
 from firkin._core import InputError
 from firkin._native import load_engine
+from firkin._optimizer_trial import step_without_global_hooks, steps_each_by_itself, warn_of_unknown
 from firkin._torch import torch
 from torch.optim.optimizer import _global_optimizer_post_hooks, register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
@@ -278,111 +276,13 @@ def engine_step(optimizer: torch.optim.Optimizer, held: Iterable[tuple[dict[str,
         for group, parameters in held:
             group["params"] = parameters
         try:
-            _step_without_global_hooks(optimizer)
+            step_without_global_hooks(optimizer)
         finally:
             _engine_steps.now = outer
             for group, parameters in now:
                 group["params"] = parameters
 
     return torch.compiler.disable(step)  # type: ignore[no-any-return, no-untyped-call]
-
-
-def _step_without_global_hooks(optimizer: torch.optim.Optimizer) -> None:
-    """Those hooks are called for the wrapper; otherwise each part would call them. PyTorch calls them around the class's step()."""
-    step: Any = type(optimizer).step
-    is_plain = "step" not in vars(optimizer) and not optimizer._optimizer_step_pre_hooks and not optimizer._optimizer_step_post_hooks
-    if is_plain and getattr(step, "hooked", False):
-        step.__wrapped__(optimizer)
-    else:  # a schedule may count its steps
-        optimizer.step()
-
-
-_Divide = Callable[[list[torch.Tensor]], list[list[torch.Tensor]]]
-
-
-def steps_parts_alike(make: Callable[[list[dict[str, Any]]], torch.optim.Optimizer], groups: Iterable[dict[str, Any]], *divides: _Divide) -> list[bool]:
-    """Whether optimisers that have parts of parameters step these, one after another, as one that has all steps these at once.
-
-    On trial; True where that one cannot be tried. groups: their options. Those that differ only in floats count as one. divides:
-    each divides two tensors into the lists of parts that its optimisers have.
-    """
-    numbers = torch.Generator().manual_seed(0)
-    kind: dict[str, Any] = {"generator": numbers, "dtype": torch.float32, "device": "cpu"}
-    given = [torch.randn(shape, **kind) for shape in ((33, 32), (2, 5))]  # some optimisers take small matrices for vectors
-    noise = [[torch.randn(p.shape, **kind) * 4.0 ** (i * k) for i, p in enumerate(given)] for k in range(3)]
-
-    def stepped(options: dict[str, Any], divide: _Divide, in_turn: bool = True) -> list[torch.Tensor]:
-        parameters = [p.clone() for p in given]
-        optimizers = [make([{**copy.deepcopy(options), "lr": 0.01, "params": parts}]) for parts in divide(parameters)]
-        for of_step in noise:
-            # At right angles to the parameters, which some optimisers look at.
-            gradients = [g - p * (g * p).sum() / p.square().sum() for g, p in zip(of_step, parameters)]
-            for optimizer, of_parts in zip(optimizers, divide(gradients)):
-                _step(optimizer, of_parts, in_turn)
-        return parameters
-
-    alike = [True] * len(divides)
-    with torch.random.fork_rng(devices=[]), torch.compiler.set_stance("force_eager"):  # compiling would take longer than the trial
-        for options in {repr([(k, v) for k, v in group.items() if not isinstance(v, float)]): group for group in groups}.values():
-            try:
-                whole = stepped(options, undivided, in_turn=False)
-            except Exception:  # noqa: BLE001, S112: it needs a closure, say, or a GPU
-                continue
-            for i, divide in enumerate(divides):
-                try:
-                    alike[i] &= all(torch.allclose(*pair, rtol=1e-4, atol=1e-6) for pair in zip(whole, stepped(options, divide)))
-                except Exception:  # noqa: BLE001: it needs matrices
-                    alike[i] = False
-    return alike
-
-
-def _step(optimizer: torch.optim.Optimizer, gradients: list[torch.Tensor], in_turn: bool) -> None:
-    """in_turn: one parameter after another, each with the group's options from before the first, as the engine steps buckets."""
-    [group] = optimizer.param_groups
-    pairs, before = list(zip(group["params"], gradients)), _copy_of(group)
-    for part in [[pair] for pair in reversed(pairs)] if in_turn else [pairs]:
-        group.clear()
-        group.update(_copy_of(before))
-        for p, gradient in part:
-            p.grad = gradient
-        _step_without_global_hooks(optimizer)
-        for p, _ in part:
-            p.grad = None
-
-
-def _copy_of(group: dict[str, Any]) -> dict[str, Any]:
-    return {name: value.clone() if isinstance(value, torch.Tensor) else value for name, value in group.items()}
-
-
-def _keywords(optimizer_class: type) -> set[str]:
-    """What its constructor takes; not all of its defaults, for AdamW."""
-    names: set[str] = set()
-    for each in optimizer_class.__mro__:
-        parameters = inspect.signature(each.__init__).parameters.values()  # type: ignore[misc]
-        names.update(p.name for p in parameters)
-        if all(p.kind is not p.VAR_KEYWORD for p in parameters):
-            break
-    return names
-
-
-def undivided(tensors: list[torch.Tensor]) -> list[list[torch.Tensor]]:
-    """For steps_parts_alike(): one optimiser has all."""
-    return [tensors]
-
-
-def one_by_one(tensors: list[torch.Tensor]) -> list[list[torch.Tensor]]:
-    """For steps_parts_alike(): each parameter has an optimiser of its own."""
-    return [[tensor] for tensor in tensors]
-
-
-def warn_of_unknown(wrapper: str, optimizer: torch.optim.Optimizer) -> None:
-    """Warns what an optimiser that is not PyTorch's must keep to."""
-    if not type(optimizer).__module__.startswith("torch."):
-        warnings.warn(
-            f"{wrapper}: steps of {type(optimizer).__name__} must take each parameter by itself: no norm or estimate over all gradients,"
-            " no random numbers. Otherwise parameters are wrong, and may differ between ranks",
-            stacklevel=3,
-        )
 
 
 def refuse_hooks(wrapper: str, inner: torch.optim.Optimizer) -> None:
@@ -427,10 +327,7 @@ class OverlappedOptimizer(torch.optim.Optimizer):
             if inner is not None:
                 names = f"{type(optimizer).__name__} around {type(inner).__name__}"
                 raise InputError(f"OverlappedOptimizer: {names} cannot step each part that arrives by itself; expected the inner one or another strategy")
-            options = [{name: value for name, value in group.items() if name != "params"} for group in optimizer.param_groups]
-            known = _keywords(type(optimizer))
-            defaults = {name: value for name, value in optimizer.defaults.items() if name in known}
-            if not all(steps_parts_alike(lambda groups: type(optimizer)(groups, **defaults), options, undivided)):
+            if not steps_each_by_itself(optimizer):
                 raise InputError(
                     f"OverlappedOptimizer: {type(optimizer).__name__} looks at all parameters at once, or counts its steps by itself; expected one that"
                     " takes each parameter by itself, with counters in its groups or states of parameters, or another strategy"

@@ -11,7 +11,8 @@ from typing import Any, NamedTuple
 from firkin import _ddp
 from firkin._core import InputError
 from firkin._native import load_engine
-from firkin._ordered import engine_step, one_by_one, refuse_hooks, steps_parts_alike, undivided, warn_of_unknown, weakly
+from firkin._optimizer_trial import halves, one_by_one, steps_parts_alike, undivided, warn_of_unknown
+from firkin._ordered import engine_step, refuse_hooks, weakly
 from firkin._torch import dist, torch
 from torch.utils._pytree import tree_leaves
 
@@ -172,7 +173,7 @@ class ShardedOptimizer(torch.optim.Optimizer):
         self._make = lambda groups: optimizer_class(groups, **options)
         params = None if params is None else list(params)
         tried = [_options(group) for group in params or () if isinstance(group, dict)] or [{}]
-        takes_halves, *takes_each = steps_parts_alike(self._make, tried, _halves, one_by_one, undivided)
+        takes_halves, *takes_each = steps_parts_alike(self._make, tried, halves, one_by_one, undivided)
         takes_whole = not takes_halves if whole_parameters is None else whole_parameters
 
         def make(runs: list[tuple[str, torch.Tensor]]) -> Any:
@@ -448,10 +449,6 @@ class ShardedOptimizer(torch.optim.Optimizer):
 def _part(parameter: torch.Tensor, run: torch.Tensor, begin: int) -> _Part:
     whole = parameter if run.dtype == parameter.dtype else torch.zeros((), dtype=run.dtype, device=run.device).expand(parameter.shape)
     return _Part(parameter, run, begin, whole, _Divided(parameter))
-
-
-def _halves(tensors: list[torch.Tensor]) -> list[list[torch.Tensor]]:
-    return [list(parts) for parts in zip(*(tensor.flatten().tensor_split(2) for tensor in tensors))]
 
 
 def _check_fits(optimizer: torch.optim.Optimizer, takes_one: bool, takes_its_part: bool) -> None:
