@@ -19,6 +19,7 @@ from firkin._torch import torch
 from torch.optim.optimizer import _global_optimizer_post_hooks, register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 T = TypeVar("T")
+STATE_HOOKS = ("state_dict_pre", "state_dict_post", "load_state_dict_pre", "load_state_dict_post")  # an optimiser's
 _engine_steps = threading.local()  # `now`: whether the engine is running an optimiser's step on this thread
 _running: weakref.WeakSet[Arrivals] = weakref.WeakSet()
 # Optimisers that have stepped, by objects rather than addresses, which a later optimiser may reuse.
@@ -349,7 +350,7 @@ class OverlappedOptimizer(torch.optim.Optimizer):
         drain = weakly(self.drain)
         optimizer.register_state_dict_pre_hook(lambda *_: drain())
         optimizer.register_load_state_dict_pre_hook(lambda *_: drain())
-        for kind in ("state_dict_pre", "state_dict_post", "load_state_dict_pre", "load_state_dict_post"):
+        for kind in STATE_HOOKS:
             setattr(self, f"register_{kind}_hook", getattr(optimizer, f"register_{kind}_hook"))
         for name in ("train", "eval"):  # of schedule-free optimisers: they move parameters, and are there to be called on either object
             if callable(moves := getattr(optimizer, name, None)):

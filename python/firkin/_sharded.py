@@ -12,7 +12,7 @@ from firkin import _ddp
 from firkin._core import InputError
 from firkin._native import load_engine
 from firkin._optimizer_trial import halves, one_by_one, steps_parts_alike, undivided, warn_of_unknown
-from firkin._ordered import engine_step, refuse_hooks, weakly
+from firkin._ordered import STATE_HOOKS, engine_step, refuse_hooks, weakly
 from firkin._torch import dist, torch
 from torch.utils._pytree import tree_leaves
 
@@ -432,7 +432,7 @@ class ShardedOptimizer(torch.optim.Optimizer):
         wholes = {id(part.parameter): part.whole for part in self._parts}
         whole = self._make([{**group, "params": [wholes.get(id(p), p) for p in group["params"]]} for group in self._groups])
         whole.state.clear()
-        for kind in ("state_dict_pre", "state_dict_post", "load_state_dict_pre", "load_state_dict_post"):
+        for kind in STATE_HOOKS:
             setattr(whole, f"_optimizer_{kind}_hooks", getattr(self, f"_optimizer_{kind}_hooks"))
         for mine, its in zip(self.optimizer.param_groups, whole.param_groups):
             its.update(_options(mine))
