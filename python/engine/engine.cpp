@@ -281,6 +281,7 @@ void bind_engine(py::module_& module) {
       .def("join", &Engine::join, Released())
       .def("stats", &Engine::stats, Released())
       .def("bucket_names", &Engine::bucket_names, Released());
+  module.def("copy_of_options", &copy_of_options);
   py::class_<EngineOptimizer, WithoutGil<EngineOptimizer>>(module, "EngineOptimizer")
       .def(py::init<Engine&, py::object, py::function>(), py::keep_alive<1, 2>())
       .def("step", &EngineOptimizer::step, Released())

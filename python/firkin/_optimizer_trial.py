@@ -6,22 +6,24 @@ An optimiser that looks at other parameters, or counts its steps by itself, woul
 
 from __future__ import annotations
 
-import copy
 import inspect
 import warnings
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from firkin._native import load_engine
 from firkin._torch import torch
 
 _Divide = Callable[[list[torch.Tensor]], list[list[torch.Tensor]]]
 
 
-def steps_parts_alike(make: Callable[[list[dict[str, Any]]], torch.optim.Optimizer], groups: Iterable[dict[str, Any]], *divides: _Divide) -> list[bool]:
+def steps_parts_alike(
+    optimizer_class: Callable[..., torch.optim.Optimizer], defaults: dict[str, Any], groups: Iterable[dict[str, Any]], *divides: _Divide
+) -> list[bool]:
     """Whether optimisers that have parts of parameters step these, one after another, as one that has all steps these at once.
 
-    True where that one cannot be tried. groups: their options. Those that differ only in floats count as one. divides:
-    each divides two tensors into the lists of parts that its optimisers have.
+    True where that one cannot be tried. groups: their options besides the defaults. Those that differ only in floats count as
+    one. divides: each divides two tensors into the lists of parts that its optimisers have.
     """
     numbers = torch.Generator().manual_seed(0)
     kind: dict[str, Any] = {"generator": numbers, "dtype": torch.float32, "device": "cpu"}
@@ -30,7 +32,7 @@ def steps_parts_alike(make: Callable[[list[dict[str, Any]]], torch.optim.Optimiz
 
     def stepped(options: dict[str, Any], divide: _Divide, in_turn: bool = True) -> list[torch.Tensor]:
         parameters = [p.clone() for p in given]
-        optimizers = [make([{**copy.deepcopy(options), "lr": 0.01, "params": parts}]) for parts in divide(parameters)]
+        optimizers = [optimizer_class([{**_copied(options), "lr": 0.01, "params": parts}], **_copied(defaults)) for parts in divide(parameters)]
         for of_step in noise:
             # At right angles to the parameters, which some optimisers look at.
             gradients = [g - p * (g * p).sum() / p.square().sum() for g, p in zip(of_step, parameters)]
@@ -56,10 +58,10 @@ def steps_parts_alike(make: Callable[[list[dict[str, Any]]], torch.optim.Optimiz
 def _step(optimizer: torch.optim.Optimizer, gradients: list[torch.Tensor], in_turn: bool) -> None:
     """in_turn: one parameter after another, each with the group's options from before the first, as the engine steps buckets."""
     [group] = optimizer.param_groups
-    pairs, before = list(zip(group["params"], gradients)), _copy_of(group)
+    pairs, before = list(zip(group["params"], gradients)), _copied(group)
     for part in [[pair] for pair in reversed(pairs)] if in_turn else [pairs]:
         group.clear()
-        group.update(_copy_of(before))
+        group.update(_copied(before), params=[p for p, _ in pairs])
         for p, gradient in part:
             p.grad = gradient
         step_without_global_hooks(optimizer)
@@ -67,8 +69,9 @@ def _step(optimizer: torch.optim.Optimizer, gradients: list[torch.Tensor], in_tu
             p.grad = None
 
 
-def _copy_of(group: dict[str, Any]) -> dict[str, Any]:
-    return {name: value.clone() if isinstance(value, torch.Tensor) else value for name, value in group.items()}
+def _copied(group: dict[str, Any]) -> Any:
+    """What the engine keeps of a group from one bucket to the next: all but its parameters, with tensors and lists of its own."""
+    return load_engine().copy_of_options(group)
 
 
 def undivided(tensors: list[torch.Tensor]) -> list[list[torch.Tensor]]:
@@ -88,10 +91,9 @@ def halves(tensors: list[torch.Tensor]) -> list[list[torch.Tensor]]:
 
 def steps_each_by_itself(optimizer: torch.optim.Optimizer) -> bool:
     """Whether an optimiser like this one steps parameters one after another as it does all at once; True where none can be tried."""
-    options = [{name: value for name, value in group.items() if name != "params"} for group in optimizer.param_groups]
     known = _keywords(type(optimizer))
     defaults = {name: value for name, value in optimizer.defaults.items() if name in known}
-    return all(steps_parts_alike(lambda groups: type(optimizer)(groups, **defaults), options, undivided))
+    return all(steps_parts_alike(type(optimizer), defaults, map(_copied, optimizer.param_groups), undivided))
 
 
 def _keywords(optimizer_class: type) -> set[str]:

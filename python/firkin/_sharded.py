@@ -173,7 +173,7 @@ class ShardedOptimizer(torch.optim.Optimizer):
         self._make = lambda groups: optimizer_class(groups, **options)
         params = None if params is None else list(params)
         tried = [_options(group) for group in params or () if isinstance(group, dict)] or [{}]
-        takes_halves, *takes_each = steps_parts_alike(self._make, tried, halves, one_by_one, undivided)
+        takes_halves, *takes_each = steps_parts_alike(optimizer_class, options, tried, halves, one_by_one, undivided)
         takes_whole = not takes_halves if whole_parameters is None else whole_parameters
 
         def make(runs: list[tuple[str, torch.Tensor]]) -> Any:

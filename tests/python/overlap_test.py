@@ -300,6 +300,29 @@ def counts_steps_in_groups(model):
     return [torch.tensor(float(group["steps"])) for group in optimizer.state_dict()["param_groups"]]
 
 
+class Cooling(torch.optim.Optimizer):
+    """Has its rate in a list, which it changes in place in every step."""
+
+    def __init__(self, params, rates):
+        super().__init__(params, {"rates": rates})
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        for group in self.param_groups:
+            group["rates"][0] *= 0.9
+            for p in group["params"]:
+                if p.grad is not None:
+                    p.sub_(p.grad, alpha=group["rates"][0])
+
+
+def changes_a_list_within_a_step(model):
+    rates = [0.1]
+    optimizer = optimizer_of(model, Cooling, rates=rates)
+    assert rates == [0.1], rates  # whatever was tried
+    train(model, optimizer, range(2 * STEPS))
+    return [torch.tensor(group["rates"]) for group in optimizer.state_dict()["param_groups"]]
+
+
 def has_hooks_on_states(model):
     """One halves the learning rate of what is loaded, one adds an entry to what is saved."""
     optimizer = optimizer_of(model)
@@ -332,7 +355,7 @@ def takes_named_parameters(model):
 
 IN_BOTH = (
     takes_groups, takes_named_parameters, steps(accumulating), steps(closing), steps(zeroing), steps(ending), fast_forwards, scales, joins, copies,
-    counts_steps_in_groups, has_hooks_on_states, has_a_hook_on_every_optimizer,
+    counts_steps_in_groups, changes_a_list_within_a_step, has_hooks_on_states, has_a_hook_on_every_optimizer,
 )  # fmt: skip
 ORDERED = (
     resumes_with_a_schedule, changes_a_list_right_after_a_step, loads_right_after_a_step, loads_the_optimizer_right_after_a_step,
