@@ -415,6 +415,10 @@ class OverlappedOptimizer(torch.optim.Optimizer):
         self.drain()
         return self.optimizer.state
 
+    @state.setter
+    def state(self, state: Any) -> None:
+        self.__setstate__({"state": state})
+
     def __getstate__(self) -> dict[str, Any]:
         raise InputError("OverlappedOptimizer: cannot be copied or pickled; expected its state_dict(), or a copy of the inner optimiser")
 

@@ -51,35 +51,37 @@ class _Divided(torch.Tensor):
         return f"a gradient of shape {list(self.shape)}, divided among the ranks"
 
 
-class _States(collections.defaultdict[torch.Tensor, Any]):
-    """The states of parts. Refuses a parameter as a key, since a program that found nothing under it would go on without."""
+def _of_a_part(method: Callable[..., Any]) -> Any:
+    """A dictionary's method that refuses a parameter as the key, since a program that found nothing under it would go on without."""
 
-    @staticmethod
-    def _part(key: Any) -> Any:
+    def call(states: Any, key: Any, *values: Any) -> Any:
         if isinstance(key, torch.nn.Parameter):
             raise InputError(
                 "ShardedOptimizer: the state of a parameter is divided among the ranks; expected a part in param_groups as the key, or"
                 " state_dict()"
             )
-        return key
+        return method(states, key, *values)
 
-    def __missing__(self, key: Any) -> Any:
-        return super().__missing__(self._part(key))
+    return call
 
-    def __setitem__(self, key: Any, state: Any) -> None:
-        super().__setitem__(self._part(key), state)
 
-    def __contains__(self, key: Any) -> bool:
-        return super().__contains__(self._part(key))
+class _States(collections.defaultdict[torch.Tensor, Any]):
+    """The states of parts."""
 
-    def get(self, key: Any, default: Any = None) -> Any:
-        return super().get(self._part(key), default)
+    __missing__ = _of_a_part(collections.defaultdict.__missing__)
+    __setitem__ = _of_a_part(dict.__setitem__)
+    __contains__ = _of_a_part(dict.__contains__)
+    get = _of_a_part(dict.get)
+    setdefault = _of_a_part(dict.setdefault)
+    pop = _of_a_part(dict.pop)
 
-    def setdefault(self, key: Any, default: Any = None) -> Any:
-        return super().setdefault(self._part(key), default)
+    def update(self, *states: Any) -> None:
+        for key, state in dict(*states).items():
+            self[key] = state
 
-    def pop(self, key: Any, *default: Any) -> Any:
-        return super().pop(self._part(key), *default)
+    def __ior__(self, states: Any) -> Any:
+        self.update(states)
+        return self
 
 
 class _Part(NamedTuple):
@@ -208,6 +210,10 @@ class ShardedOptimizer(torch.optim.Optimizer):
     def state(self) -> Any:  # type: ignore[override]
         """The state of this rank's parts, by the tensors in param_groups."""
         return self.optimizer.state
+
+    @state.setter
+    def state(self, state: Any) -> None:
+        self.__setstate__({"state": state})
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Steps this rank's parts and returns the result of closure(). Collective.

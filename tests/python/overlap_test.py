@@ -1,5 +1,6 @@
 """Programs under the strategies "ordered" and "sharded", whose steps end later: to the bits of "bucketed"."""
 
+import collections
 import copy
 
 import firkin
@@ -249,6 +250,13 @@ def changes_a_list_right_after_a_step(model):
     assert optimizer.param_groups[0]["betas"] is betas
 
 
+def sets_the_state_right_after_a_step(model):
+    optimizer = optimizer_of(model)
+    train(model, optimizer, range(2 * STEPS))
+    optimizer.state = collections.defaultdict(dict)
+    train(model, optimizer, range(STEPS))
+
+
 def drops_gradients(model):
     optimizer = firkin.OverlappedOptimizer(model, sgd(model.parameters()))
     train(model, optimizer, range(STEPS))
@@ -362,7 +370,7 @@ ORDERED = (
     steps_plainly, steps_plainly_beside_an_overlapped_one, clips_the_unwrapped_module, clips_a_layer_and_steps_plainly,
     clips_a_list_and_steps_plainly, plainly(scales), steps_by_hand, averages, schedules_and_checkpoints_the_overlapped_one, plainly(joins),
     ends_its_steps_by_itself, steps_one_of_two_every_other_time, leaves_a_parameter_out_right_after_a_step,
-    moves_parameters_right_after_a_step, drops_gradients,
+    moves_parameters_right_after_a_step, sets_the_state_right_after_a_step, drops_gradients,
 )  # fmt: skip
 PROGRAMS = {"ordered": IN_BOTH + ORDERED, "sharded": (*IN_BOTH, clips, adds_a_group)}
 

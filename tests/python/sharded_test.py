@@ -2,6 +2,7 @@
 
 import copy
 import io
+import operator
 import pathlib
 import sys
 import unittest
@@ -308,6 +309,9 @@ class Sharded(TestCase):
             "expected load_state_dict(), or state.clear()": lambda: optimizer.__setstate__({}),
             "expected a part in param_groups as the key": lambda: optimizer.state[next(model.parameters())],
             "expected a part in param_groups as the key, or state_dict()": lambda: optimizer.state.setdefault(next(model.parameters()), {}),
+            "a parameter is divided among the ranks": lambda: optimizer.state.update({next(model.parameters()): {}}),
+            "the state of a parameter is divided": lambda: operator.ior(optimizer.state, {next(model.parameters()): {}}),
+            "its state cannot be set; expected load_state_dict()": lambda: setattr(optimizer, "state", {}),
             "has another gradient than backward left": lambda: after_a_backward(replaces_a_gradient),
             "expected this optimiser's own state_dict()": lambda: get_optimizer_state_dict(model.module, optimizer),
             f"the state of a frozen parameter of shape [{WIDTH}, {WIDTH}]; expected it thawed first": loads_what_is_frozen,
