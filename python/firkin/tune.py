@@ -107,6 +107,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="firkin.tune", description="Finds the fastest gradient buckets for a script's model, under torchrun.")
+    # argparse's own keeps quiet where it cannot write.
+    parser.print_help = lambda file=None: print(parser.format_help(), end="", file=file, flush=True)  # type: ignore[method-assign]
     parser.add_argument("target", metavar="FILE.py:FUNCTION", help="FUNCTION() returns model, step[, arguments of DistributedDataParallel]")
     parser.add_argument("--cap-mib", type=float, nargs="*", default=[], help="bucket caps to measure besides the best predicted ones")
     parser.add_argument("--time-budget-s", type=float, default=150.0, help="approximate total time (default: %(default)s)")
@@ -120,7 +122,10 @@ def main() -> int:
         words, of_script = words[: words.index("--")], words[words.index("--") + 1 :]
     # Taken out first: --cap-mib would take a target that follows its numbers for another number.
     targets = [word for word in words if re.search(r"\.py:\w+$", word)][:1]
-    arguments = parser.parse_args(targets + [word for word in words if word not in targets])
+    try:
+        arguments = parser.parse_args(targets + [word for word in words if word not in targets])
+    except (OSError, ValueError) as error:  # from --help
+        return cannot_be_written(error)
     sys.argv = [arguments.target.rpartition(":")[0], *of_script]
     try:
         return run(arguments)

@@ -187,13 +187,12 @@ class CommandLine(unittest.TestCase):
     @on_ranks(2)
     def test_an_output_that_cannot_be_written_is_one_line_and_1(self):
         main, rank = runpy.run_path(firkin.__path__[0] + "/tune.py")["main"], int(os.environ["RANK"])
-        words = ["firkin.tune", f"{HERE}/small_script.py:build", "--json"]
-        with mock.patch.object(sys, "argv", words), mock.patch("firkin.tune", return_value=mock.Mock(results_json="{}")):
-            with io.TextIOWrapper(open("/dev/full", "wb", buffering=0), write_through=True) as full, contextlib.redirect_stdout(full):
-                with contextlib.redirect_stderr(io.StringIO()) as lines:
-                    self.assertEqual(main(), [1, 0][rank])
-        said = ["firkin: standard output cannot be written: [Errno 28] No space left on device\n", ""]
-        self.assertEqual(lines.getvalue(), said[rank])
+        for words, codes in (["--help"], [1, 1]), ([f"{HERE}/small_script.py:build", "--json"], [1, 0]):
+            with mock.patch.object(sys, "argv", ["firkin.tune", *words]), mock.patch("firkin.tune", return_value=mock.Mock(results_json="{}")):
+                with io.TextIOWrapper(open("/dev/full", "wb", buffering=0), write_through=True) as full, contextlib.redirect_stdout(full):
+                    with contextlib.redirect_stderr(io.StringIO()) as lines:
+                        self.assertEqual(main(), codes[rank])
+            self.assertEqual(lines.getvalue(), codes[rank] * "firkin: standard output cannot be written: [Errno 28] No space left on device\n")
 
     @on_ranks(2)
     def test_a_folder_that_cannot_be_written_is_refused_before_anything_is_tuned(self):
