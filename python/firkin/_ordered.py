@@ -392,8 +392,7 @@ class OverlappedOptimizer(torch.optim.Optimizer):
 
         Waits for all gradients, so that nothing overlaps any more; warns of that once.
         """
-        norm: float = self._native.clip_gradients(max_norm)
-        return norm
+        return float(self._native.clip_gradients(max_norm))
 
     def state_dict(self) -> dict[str, Any]:
         """The optimiser's state_dict(), once the last step is complete."""

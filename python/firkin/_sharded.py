@@ -250,8 +250,7 @@ class ShardedOptimizer(torch.optim.Optimizer):
         To be called between backward() and step().
         """
         self._leave_out()
-        norm: float = self._native.clip_gradients(max_norm)
-        return norm
+        return float(self._native.clip_gradients(max_norm))
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         self.optimizer.zero_grad(set_to_none)
