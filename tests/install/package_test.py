@@ -193,7 +193,7 @@ class PythonPackage(unittest.TestCase):
     def assert_runs(self, scripts: pathlib.Path):
         self.assertEqual(checked(scripts / "firkin", "--version"), f"{VERSION}\n")
         self.assertEqual(checked(scripts / "python", "-c", "import firkin; print(firkin.__version__)"), f"{VERSION}\n")
-        checked(scripts / "python", SOURCE / "tests/python/planning_test.py")
+        checked(scripts / "python", "-B", SOURCE / "tests/run.py", SOURCE / "tests/python/planning_test.py")
 
     def test_the_wheel_is_for_many_systems_and_has_a_page_of_its_own(self):
         self.assertRegex(only("*.whl").name, r"-manylinux_2_\d+_\w+\.whl$")
