@@ -23,12 +23,6 @@ def firkin(*words, **options):
 
 
 class InFolder(InAFolder):
-    """In it `out`, which is not there yet."""
-
-    def setUp(self):
-        super().setUp()
-        self.out = self.folder / "out"
-
     def assert_succeeds(self, *words, **options):
         result = firkin(*words, **options)
         self.assertEqual(result.returncode, 0, result.stderr)

@@ -14,21 +14,20 @@ import re
 import statistics
 import subprocess
 import sys
-import tempfile
-import unittest
 
 ROOT = pathlib.Path(os.environ["FIRKIN_SOURCE_DIR"])
 FIRKIN = os.environ["FIRKIN"]
 COURSE = [f"data/cmsc828g/{name}.csv" for name in ("allreduce-times", "layer-sizes-gpt2_large-bs4", "layer-times-gpt2_large-bs4")]
 sys.path.insert(0, str(ROOT / "tools"))
 import seed_facts  # noqa: E402
+from folders import InAFolder  # noqa: E402
 
 
 def one_line(text: str) -> str:
     return " ".join(text.split())
 
 
-def firkin(*arguments: str) -> str:
+def firkin(*arguments: str | pathlib.Path) -> str:
     return subprocess.run([FIRKIN, *arguments], cwd=ROOT, check=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True).stdout
 
 
@@ -58,7 +57,7 @@ def map_cells() -> list[dict]:
     return json.loads((ROOT / "studies/worth/results.json").read_text())["cells"]
 
 
-class Claims(unittest.TestCase):
+class Claims(InAFolder):
     def claim(self, page: str, *sentences: str):
         text = one_line((ROOT / page).read_text(encoding="utf-8"))
         for sentence in sentences:
@@ -75,10 +74,10 @@ class Claims(unittest.TestCase):
 
     def test_the_result_that_the_readme_shows(self):
         result = study("1gbit-compute")
-        with tempfile.TemporaryDirectory() as folder:
-            (pathlib.Path(folder) / "results.json").write_text(json.dumps(result))
-            firkin("report", folder)
-            page = one_line(html.unescape(re.sub(r"<[^>]+>", " ", (pathlib.Path(folder) / "report.html").read_text())).replace("\N{NO-BREAK SPACE}", " "))
+        (self.folder / "results.json").write_text(json.dumps(result))
+        firkin("report", self.folder)
+        text = re.sub(r"<[^>]+>", " ", (self.folder / "report.html").read_text())
+        page = one_line(html.unescape(text).replace("\N{NO-BREAK SPACE}", " "))
         shown = re.search(r"```text\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)[1]
         watched, tuned = shown[: shown.index("Set ")], shown[shown.index("Set ") :]
         self.assertIn(one_line(tuned).removesuffix("."), page)
@@ -114,12 +113,14 @@ class Claims(unittest.TestCase):
         for kept, chart, picture in (("validation/data/1gbit-compute/results.json.gz", "curve", "validation/1gbit-compute/curve.svg"),
                                      ("gpu/h200/tune-alps.json.gz", "curve", "images/h200_alps.svg"),
                                      ("step/trace.json", "timeline", "images/trace_timeline.svg")):  # fmt: skip
-            file = ROOT / "studies" / kept
-            with tempfile.TemporaryDirectory() as folder, self.subTest(picture=picture):
-                (pathlib.Path(folder) / "results.json").write_bytes((gzip.open if file.suffix == ".gz" else open)(file, "rb").read())
+            file, folder = ROOT / "studies" / kept, self.folder / picture
+            with self.subTest(picture=picture):
+                folder.mkdir(parents=True)
+                (folder / "results.json").write_bytes((gzip.open if file.suffix == ".gz" else open)(file, "rb").read())
                 firkin("report", folder)
-                subprocess.run([python, ROOT / "tools/render_charts.py", f"{folder}/report.html", "svg", folder], check=True, stdout=subprocess.DEVNULL)
-                self.assertEqual(labels_of((ROOT / "docs" / picture).read_text()), labels_of((pathlib.Path(folder) / f"{chart}.svg").read_text()))
+                rendered = [python, ROOT / "tools/render_charts.py", folder / "report.html", "svg", folder]
+                subprocess.run(rendered, check=True, stdout=subprocess.DEVNULL)
+                self.assertEqual(labels_of((ROOT / "docs" / picture).read_text()), labels_of((folder / f"{chart}.svg").read_text()))
 
     def test_what_was_seen_on_a_gpu(self):
         """The table of predicted and measured steps, and what the parts of the drill said."""
@@ -200,11 +201,13 @@ class Claims(unittest.TestCase):
         self.claim("docs/experiments.md", f"435 of them take {alone_ms} ms of {rows[0][2]}",
                    f'the timer "saves" {min(timer):.0f} to {max(timer):.0f} ms where the step saves {min(step):.0f} to {max(step):.0f}')  # fmt: skip
 
+    def predicted_of_the_course(self, *flags: str) -> dict:
+        firkin("import", "--out", self.folder, *COURSE)
+        files = ["--tensors", self.folder / "tensors.csv", "--allreduce", self.folder / "allreduce.csv"]
+        return json.loads(firkin("predict", *files, "--json", *flags))
+
     def test_the_closed_form(self):
-        with tempfile.TemporaryDirectory() as folder:
-            firkin("import", "--out", folder, *COURSE)
-            files = ["--tensors", f"{folder}/tensors.csv", "--allreduce", f"{folder}/allreduce.csv"]
-            result = json.loads(firkin("predict", *files, "--json"))
+        result = self.predicted_of_the_course()
         o, per_byte = result["alpha_beta"]["alpha_s"], result["alpha_beta"]["beta_s_per_byte"]
         s, backward = result["model"]["gradient_bytes"], result["model"]["backward_s"]
         r = s / backward
@@ -216,9 +219,7 @@ class Claims(unittest.TestCase):
 
     def test_how_the_courses_cap_moves(self):
         """From the factor that the page names, and beyond it, keeping the cap costs over 1 %; with all other factors it does not."""
-        with tempfile.TemporaryDirectory() as folder:
-            firkin("import", "--out", folder, *COURSE)
-            result = json.loads(firkin("predict", "--tensors", f"{folder}/tensors.csv", "--allreduce", f"{folder}/allreduce.csv", "--sensitivity", "--json"))
+        result = self.predicted_of_the_course("--sensitivity")
         costs = {}
         for point in result["sensitivity"]["points"]:
             costs.setdefault(point["influence"], {})[point["factor"]] = point["kept_backward_s"] / point["backward_s"] - 1
@@ -246,10 +247,9 @@ class Claims(unittest.TestCase):
         self.claim("docs/index.md", f"{chosen} MiB is best")
 
     def test_the_validation_page_is_that_of_the_kept_results(self):
-        with tempfile.TemporaryDirectory() as folder:
-            command = [sys.executable, ROOT / "studies/validation/study.py", "--page", "--docs", folder]
-            subprocess.run(command, check=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=ROOT)
-            self.assertEqual((pathlib.Path(folder) / "validation.md").read_text(), (ROOT / "docs/validation.md").read_text())
+        command = [sys.executable, ROOT / "studies/validation/study.py", "--page", "--docs", self.folder]
+        subprocess.run(command, check=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=ROOT)
+        self.assertEqual((self.folder / "validation.md").read_text(), (ROOT / "docs/validation.md").read_text())
 
     def test_the_newest_study_beside_the_earlier_ones(self):
         sys.path.insert(0, str(ROOT / "studies/validation"))

@@ -96,10 +96,6 @@ class Running:
 
 
 class Training(InAFolder):
-    def setUp(self):
-        super().setUp()
-        self.out = self.folder / "out"
-
     def start(self, *words, environment=None):
         running = Running(words, environment)
         self.addCleanup(running.process.stdout.close)
@@ -217,9 +213,7 @@ class TorchrunFull(Training):
 
     def test_a_run_continues_when_a_machine_joins_and_when_it_is_lost(self):
         """Two torchruns stand for two machines."""
-        reserved = contextlib.ExitStack()
-        port = reserved.enter_context(reserved_port())
-        self.addCleanup(reserved.close)
+        port = self.enterContext(reserved_port())
 
         def machine(is_host):
             times = "last_call_timeout=1,keep_alive_interval=1,keep_alive_max_attempt=8"

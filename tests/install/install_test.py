@@ -10,10 +10,10 @@ import re
 import shutil
 import subprocess
 import sys
-import tempfile
 import unittest
 
-from commands import BUILD_DEADLINE_S, RUN_DEADLINE_S, checked, run
+from commands import BUILD_DEADLINE_S, checked, run
+from folders import folder_until
 from ports import reserved_port
 
 SOURCE = pathlib.Path(os.environ["FIRKIN_SOURCE_DIR"])
@@ -31,13 +31,11 @@ def epochs(output: str) -> list[tuple[float, float]]:
 class InstalledPackage(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
-        folder = tempfile.TemporaryDirectory(prefix="firkin-install-")
-        cls.addClassCleanup(folder.cleanup)
-        cls.folder = pathlib.Path(folder.name)
+        cls.folder = folder_until(cls.addClassCleanup)
         cls.prefix = cls.folder / "prefix"
         checked(CMAKE, "--install", BUILD, "--prefix", cls.prefix, deadline_s=BUILD_DEADLINE_S)
         cls.program = cls.built_example("digits")
-        cls.reference = checked(cls.program, "--ranks", "2", deadline_s=RUN_DEADLINE_S)
+        cls.reference = checked(cls.program, "--ranks", "2")
 
     @classmethod
     def built_example(cls, name: str) -> pathlib.Path:
@@ -64,7 +62,7 @@ class InstalledPackage(unittest.TestCase):
 
     def test_trains_the_same_under_torchrun(self):
         words = ["--nproc-per-node", "2", "--rdzv-backend", "c10d", "--rdzv-endpoint", "127.0.0.1:0", "--local-addr", "127.0.0.1"]
-        self.assert_same_training(checked(TORCHRUN, *words, "--no-python", self.program, deadline_s=RUN_DEADLINE_S))
+        self.assert_same_training(checked(TORCHRUN, *words, "--no-python", self.program))
 
     def test_trains_the_same_under_mpirun(self):
         mpirun = shutil.which("mpirun")
@@ -73,10 +71,10 @@ class InstalledPackage(unittest.TestCase):
             self.skipTest("no mpirun of Open MPI on this machine")
         words = ["--oversubscribe", "--bind-to", "none", "-np", "2", *(["--allow-run-as-root"] if os.geteuid() == 0 else [])]
         with reserved_port() as port:
-            self.assert_same_training(checked(mpirun, *words, "-x", f"MASTER_PORT={port}", self.program, deadline_s=RUN_DEADLINE_S))
+            self.assert_same_training(checked(mpirun, *words, "-x", f"MASTER_PORT={port}", self.program))
 
     def test_trains_the_same_batches_on_one_rank(self):
-        alone = epochs(checked(self.program, deadline_s=RUN_DEADLINE_S))
+        alone = epochs(checked(self.program))
         first_loss, expected = alone[0][0], epochs(self.reference)[0][0]
         self.assertAlmostEqual(first_loss, expected, delta=1e-3 * expected)  # rounding grows with every step
 
@@ -88,7 +86,7 @@ class InstalledPackage(unittest.TestCase):
     def test_a_module_of_the_users_own_is_tuned(self):
         program = self.built_example("own_model")
         tuned = self.folder / "tuned"
-        output = checked(program, "--ranks", "2", "4", tuned, deadline_s=RUN_DEADLINE_S)
+        output = checked(program, "--ranks", "2", "4", tuned)
         pasted = r"(Set (bucket_cap_mb=[\d.]+)[:.].* paste +DistributedDataParallel\(model, \2\)|Keep PyTorch's default.* paste +DistributedDataParallel\(model\))"
         self.assertRegex(output, "(?s)" + pasted)  # a busy machine shows no gain
         self.assertRegex(output, r"20 steps with \d+ buckets: loss \d")
@@ -96,8 +94,8 @@ class InstalledPackage(unittest.TestCase):
 
     def test_a_language_model_continues_from_its_checkpoint(self):
         words = [self.built_example("train"), "--data", SOURCE / "data/text/cooperage.txt", "--out", self.folder / "training", "--layers", "1"]
-        checked(*words, "--ranks", "2", "--steps", "10", deadline_s=RUN_DEADLINE_S)
-        output = checked(*words, "--steps", "12", "--resume", deadline_s=RUN_DEADLINE_S)
+        checked(*words, "--ranks", "2", "--steps", "10")
+        output = checked(*words, "--steps", "12", "--resume")
         self.assertIn("10 steps done\nstep 10: loss ", output)
         self.assertIn("\nstep 11: loss ", output)
 

@@ -12,12 +12,12 @@ import pathlib
 import re
 import subprocess
 import sys
-import tempfile
 import tomllib
 import unittest
 import zipfile
 
 from commands import BUILD_DEADLINE_S, checked, environment, run
+from folders import folder_until
 from ports import reserved_port
 
 SOURCE = pathlib.Path(os.environ["FIRKIN_SOURCE_DIR"])
@@ -105,9 +105,7 @@ BENCH = ("bench", "allreduce", "--ranks", "2", "--begin", "1K", "--end", "4K", "
 
 def setUpModule():
     global PACKAGES, FOLDER, ELSEWHERE
-    folder = tempfile.TemporaryDirectory(prefix="firkin-package-")
-    unittest.addModuleCleanup(folder.cleanup)
-    FOLDER = pathlib.Path(folder.name).resolve()
+    FOLDER = folder_until(unittest.addModuleCleanup)
     ELSEWHERE = FOLDER / "elsewhere" / "torch"
     PACKAGES = pathlib.Path(os.environ.get("FIRKIN_PACKAGES", FOLDER / "packages"))
     if not PACKAGES.exists():

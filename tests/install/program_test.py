@@ -12,6 +12,7 @@ import tempfile
 import unittest
 
 from commands import BUILD_DEADLINE_S, checked, run
+from folders import folder_until
 
 BUILD = pathlib.Path(os.environ["FIRKIN_BINARY_DIR"])
 CMAKE = os.environ["CMAKE_COMMAND"]
@@ -22,9 +23,7 @@ TINY_RUN = ["--ranks", "2", "--d-model", "32", "--d-ff", "64", "--num-layers", "
 class InstalledProgram(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
-        folder = tempfile.TemporaryDirectory(prefix="firkin-program-")
-        cls.addClassCleanup(folder.cleanup)
-        cls.folder = pathlib.Path(folder.name).resolve()
+        cls.folder = folder_until(cls.addClassCleanup)
         checked(CMAKE, "--install", BUILD, "--prefix", cls.folder / "first", deadline_s=BUILD_DEADLINE_S)
         cls.prefix = (cls.folder / "first").rename(cls.folder / "moved")
         cls.firkin = cls.prefix / "bin/firkin"

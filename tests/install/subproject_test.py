@@ -42,10 +42,6 @@ int main(int argc, char** argv) {
 
 
 class Subproject(InAFolder):
-    def setUp(self):
-        super().setUp()
-        self.build = self.folder / "build"
-
     def configure(self, program, library, commands, **settings):
         (self.folder / "app.cpp").write_text(program)
         (self.folder / "CMakeLists.txt").write_text(
@@ -53,12 +49,12 @@ class Subproject(InAFolder):
             f"{commands}\nadd_executable(app app.cpp)\ntarget_link_libraries(app PRIVATE {library})\n"
         )
         settings |= {"CMAKE_CXX_COMPILER": os.environ.get("CMAKE_CXX_COMPILER", "c++"), "CMAKE_UNITY_BUILD": "ON", "CMAKE_UNITY_BUILD_BATCH_SIZE": "32"}
-        words = ["-S", self.folder, "-B", self.build, "-G", "Ninja", *(f"-D{name}={value}" for name, value in settings.items())]
+        words = ["-S", self.folder, "-B", self.out, "-G", "Ninja", *(f"-D{name}={value}" for name, value in settings.items())]
         checked(CMAKE, *words, deadline_s=BUILD_DEADLINE_S)
 
     def built(self):
-        checked(CMAKE, "--build", self.build, deadline_s=3 * BUILD_DEADLINE_S)
-        return self.build / "app"
+        checked(CMAKE, "--build", self.out, deadline_s=3 * BUILD_DEADLINE_S)
+        return self.out / "app"
 
     def test_fetched_it_plans_without_libtorch_or_any_wheel(self):
         fetch = f"include(FetchContent)\nFetchContent_Declare(firkin SOURCE_DIR {SOURCE})\nFetchContent_MakeAvailable(firkin)"
@@ -66,11 +62,11 @@ class Subproject(InAFolder):
         checked(sys.executable, "-m", "venv", "--without-pip", bare)
         self.configure(PLAN, "firkin::plan", fetch, FIRKIN_WITH_TORCH="OFF", FIRKIN_PYTHON=bare / "bin/python")
         self.assertEqual(checked(self.built()), "2 buckets\n")
-        self.assertEqual([path.name for path in self.build.rglob("libfirkin_report.a")], [], "nothing links it")
-        self.assertEqual(list(self.build.glob("firkin")), [], "the program is not built")
-        settings = (self.build / "CMakeCache.txt").read_text()
+        self.assertEqual([path.name for path in self.out.rglob("libfirkin_report.a")], [], "nothing links it")
+        self.assertEqual(list(self.out.glob("firkin")), [], "the program is not built")
+        settings = (self.out / "CMakeCache.txt").read_text()
         self.assertIn("CMAKE_BUILD_TYPE:STRING=\n", settings)
-        self.assertIn("Total Tests: 0", run(CMAKE.replace("cmake", "ctest"), "--test-dir", self.build, "-N").stdout)
+        self.assertIn("Total Tests: 0", run(CMAKE.replace("cmake", "ctest"), "--test-dir", self.out, "-N").stdout)
 
     def test_as_a_subdirectory_it_trains(self):
         commands = f"add_subdirectory({SOURCE} firkin)"

@@ -5,11 +5,9 @@ FIRKIN names the binary. torchrun is the one beside this Python.
 
 import json
 import os
-import pathlib
 import sys
-import tempfile
-import unittest
 
+from folders import InAFolder
 from labs import ROOT, environment_with, lab, skip_without_hosts
 
 FIRKIN = os.environ["FIRKIN"]
@@ -21,14 +19,13 @@ def setUpModule():  # noqa: N802: unittest's name
     skip_without_hosts()
 
 
-class TwoHosts(unittest.TestCase):
+class TwoHosts(InAFolder):
     def measure(self, *launcher, options=(), size="8", **variables):
         """bench allreduce of one size: its results."""
-        with tempfile.TemporaryDirectory() as folder:
-            words = [*launcher, FIRKIN, "bench", "allreduce", "-b", size, "-e", size, "--time", "0.1", "--out", folder]
-            result = lab("--rate", "100mbit", *options, command=words, env=environment_with(sys.executable) | variables)
-            self.assertEqual(result.returncode, 0, f"{result.stdout}\n{result.stderr}")
-            return json.loads((pathlib.Path(folder) / "results.json").read_text())
+        words = [*launcher, FIRKIN, "bench", "allreduce", "-b", size, "-e", size, "--time", "0.1", "--out", self.out]
+        result = lab("--rate", "100mbit", *options, command=words, env=environment_with(sys.executable) | variables)
+        self.assertEqual(result.returncode, 0, f"{result.stdout}\n{result.stderr}")
+        return json.loads((self.out / "results.json").read_text())
 
     def assert_hosts(self, results, *ranks):
         """ranks: those of each host."""

@@ -27,7 +27,6 @@ from processes import ends  # noqa: E402
 class Drilled(InAFolder):
     def setUp(self):
         super().setUp()
-        self.out = self.folder / "out"
         self.out.mkdir()
 
 

@@ -9,11 +9,10 @@ import pathlib
 import re
 import subprocess
 import sys
-import tempfile
-import unittest
 
 ROOT = pathlib.Path(os.environ["FIRKIN_SOURCE_DIR"])
 sys.path.insert(0, str(ROOT / "tools"))
+from folders import InAFolder  # noqa: E402
 from third_party_notices import INLINED, NOTICES_OF_PAGES, embedded_modules  # noqa: E402
 
 FIRKIN = os.environ["FIRKIN"]
@@ -38,7 +37,7 @@ def includes() -> dict[str, str]:
     return {header: str(file.relative_to(ROOT)) for file in sorted(files) for header in include.findall(file.read_text())}
 
 
-class Notices(unittest.TestCase):
+class Notices(InAFolder):
     def test_every_included_library_has_its_notice(self):
         found = includes()
         self.assertIn("CLI/App.hpp", found)
@@ -74,10 +73,8 @@ class Notices(unittest.TestCase):
         self.assertEqual(result.stdout, NOTICES)
 
     def test_a_page_shows_those_of_its_scripts(self):
-        with tempfile.TemporaryDirectory() as folder:
-            results = ROOT / "tests/report/data/tune.json"
-            subprocess.run([FIRKIN, "report", str(results), "--out", folder], check=True, capture_output=True)
-            text = (pathlib.Path(folder) / "report.html").read_text(encoding="utf-8")
+        subprocess.run([FIRKIN, "report", ROOT / "tests/report/data/tune.json", "--out", self.folder], check=True, capture_output=True)
+        text = (self.folder / "report.html").read_text(encoding="utf-8")
         shown = re.search(r"<summary>Licences of the code in this page</summary>.*?<pre>(.*?)</pre>", text, re.DOTALL)
         self.assertIsNotNone(shown)
         self.assertEqual(html.unescape(shown[1]), OF_PAGES.partition("\n")[2].strip())
