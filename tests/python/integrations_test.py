@@ -8,15 +8,15 @@ import functools
 import json
 import os
 import pathlib
-import subprocess
 import tempfile
 import unittest
+
+from launched import torchrun
 
 VENV = pathlib.Path(os.environ["INTEGRATIONS_VENV"]).absolute()
 HERE = pathlib.Path(__file__).resolve().parent
 EXAMPLES = ("hf_trainer", "accelerate_ddp", "lightning_ddp")
 ANOTHER = r"^check: bucket \d+ .*; expected "
-DEADLINE_S = 600  # a hang; a busy machine takes minutes for what takes seconds
 
 
 def setUpModule():  # noqa: N802: unittest's name
@@ -27,14 +27,9 @@ def setUpModule():  # noqa: N802: unittest's name
 @functools.cache
 def ran(*words):
     """What each of two ranks saw: integrations_ranks.py of an example, integrations_callbacks.py of the callbacks."""
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", "HF_HUB_OFFLINE": "1", "CUDA_VISIBLE_DEVICES": ""}
     with tempfile.TemporaryDirectory() as folder:
-        command = [str(VENV / "bin/python"), "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2",
-                   str(HERE / words[0]), *words[1:], folder]  # fmt: skip
-        done = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S, env=environment)
-        if done.returncode != 0:
-            raise AssertionError(f"{words}\n{done.stdout}\n{done.stderr}")
-        return done.stdout, [json.loads((pathlib.Path(folder) / f"{rank}.json").read_text()) for rank in range(2)]
+        printed = torchrun(HERE / words[0], *words[1:], folder, python=VENV / "bin/python")
+        return printed, [json.loads((pathlib.Path(folder) / f"{rank}.json").read_text()) for rank in range(2)]
 
 
 class Examples(unittest.TestCase):

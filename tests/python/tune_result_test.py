@@ -11,7 +11,6 @@ import os
 import pathlib
 import pickle
 import runpy
-import subprocess
 import sys
 import tempfile
 import time
@@ -21,11 +20,13 @@ from unittest import mock
 import firkin
 import torch.distributed as dist
 from firkin import _tune
+from folders import InAFolder
+from launched import torchrun
 from models import QUICK, TestCase, layers, plain, refusals, step_of
 from ports import reserved_port
 from ranks import of_all, on_ranks
 
-HERE = pathlib.Path(__file__).resolve().parent
+SCRIPT = pathlib.Path(__file__).resolve().parent / "small_script.py"
 
 
 class Result(TestCase):
@@ -115,14 +116,18 @@ class Progress(unittest.TestCase):
         self.assertEqual(job.effort(step_s=0.01, left_s=4.0, notes=[]), _tune._THOROUGH)
 
 
-def torchrun(*words, modules=""):
-    paths = os.pathsep.join(filter(None, [str(modules), os.environ.get("PYTHONPATH")]))
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", "PYTHONPATH": paths}
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "firkin.tune", *words]
-    return subprocess.run(command, capture_output=True, text=True, timeout=600, env=environment, cwd=HERE)
+def command(*words):
+    """Its exit code, and what it says on standard error."""
+    main = runpy.run_path(firkin.__path__[0] + "/tune.py")["main"]
+    with mock.patch.object(sys, "argv", ["firkin.tune", *words]), contextlib.redirect_stderr(io.StringIO()) as lines:
+        try:
+            code = main()
+        except SystemExit as ended:
+            code = ended.code
+    return code, lines.getvalue()
 
 
-class CommandLine(unittest.TestCase):
+class CommandLine(InAFolder):
     def test_ends_with_the_programs_code_whatever_became_of_its_streams(self):
         leave = runpy.run_path(firkin.__path__[0] + "/tune.py")["leave"]
         closed, full = io.StringIO(), mock.Mock(write=mock.Mock(), flush=mock.Mock(side_effect=OSError("full")))
@@ -135,89 +140,70 @@ class CommandLine(unittest.TestCase):
 
     @on_ranks(2)
     def test_a_scripts_own_flags_and_process_group(self):
-        main = runpy.run_path(firkin.__path__[0] + "/tune.py")["main"]
         with tempfile.TemporaryDirectory() as folder, reserved_port() as reserved:
             out, port = of_all((folder + "/out", str(reserved)))[0]
             dist.destroy_process_group()
-            words = ["firkin.tune", "--cap-mib", "0.02", "1", f"{HERE}/small_script.py:build_as_programs_do"]
-            words += ["--time-budget-s", "1", "--out", out, "--", "--layers", "6"]
-            with mock.patch.dict(os.environ, MASTER_PORT=port), mock.patch.object(sys, "argv", words):
-                with contextlib.redirect_stdout(io.StringIO()) as printed, contextlib.redirect_stderr(io.StringIO()) as lines:
-                    self.assertEqual(main(), 0)
+            words = ["--cap-mib", "0.02", "1", f"{SCRIPT}:build_as_programs_do", "--time-budget-s", "1", "--out", out]
+            with mock.patch.dict(os.environ, MASTER_PORT=port), contextlib.redirect_stdout(io.StringIO()) as printed:
+                code, said = command(*words, "--", "--layers", "6")
+            self.assertEqual(code, 0, said)
             self.assertIn("6 layers on 2 ranks\n", printed.getvalue())
             if os.environ["RANK"] == "0":
                 self.assertEqual(firkin.load(out).world_size, 2)
-                self.assertRegex(lines.getvalue(), r"firkin.tune +\d+% .* left|about to end")
+                self.assertRegex(said, r"firkin.tune +\d+% .* left|about to end")
 
     def test_the_gpu_of_this_rank_is_chosen_before_the_script_is_imported(self):
-        with tempfile.TemporaryDirectory() as folder:
-            script = pathlib.Path(folder) / "json.py"  # it replaces no module that is in use
-            script.write_text("import torch\ntorch.cuda.set_device('of the script')\ndef build(): pass\n")
-            run = runpy.run_module("firkin.tune", run_name="command line")["run"]
-            started = {"RANK": "3", "LOCAL_RANK": "1"}
-            with mock.patch("torch.cuda.is_available", return_value=True), mock.patch("torch.cuda.set_device") as chosen:
-                with mock.patch.dict(os.environ, started), mock.patch.object(dist, "init_process_group", side_effect=ConnectionError) as joined:
-                    with self.assertRaises(ConnectionError):
-                        run(argparse.Namespace(target=f"{script}:build", link=None, world=None))
+        script = self.folder / "json.py"  # it replaces no module that is in use
+        script.write_text("import torch\ntorch.cuda.set_device('of the script')\ndef build(): pass\n")
+        run = runpy.run_module("firkin.tune", run_name="command line")["run"]
+        started = {"RANK": "3", "LOCAL_RANK": "1"}
+        with mock.patch("torch.cuda.is_available", return_value=True), mock.patch("torch.cuda.set_device") as chosen:
+            with mock.patch.dict(os.environ, started), mock.patch.object(dist, "init_process_group", side_effect=ConnectionError) as joined:
+                with self.assertRaises(ConnectionError):
+                    run(argparse.Namespace(target=f"{script}:build", link=None, world=None))
         self.assertEqual(chosen.mock_calls, [mock.call(1), mock.call("of the script")])
         joined.assert_called_once_with("nccl")
         self.assertTrue(sys.modules["json"].loads)
 
-    def test_a_wrong_target_is_one_line_and_2(self):
-        main = runpy.run_path(firkin.__path__[0] + "/tune.py")["main"]
-        for function, said in {
-            "nothing": r"firkin: .*/small_script\.py: no function 'nothing'",
-            "build": "firkin: no ranks; expected a start by torchrun: .*",
-        }.items():
-            with self.subTest(function), mock.patch.object(sys, "argv", ["firkin.tune", f"{HERE}/small_script.py:{function}"]):
-                with contextlib.redirect_stderr(io.StringIO()) as lines:
-                    self.assertEqual(main(), 2)
-                self.assertRegex(lines.getvalue(), f"^{said}\n$")
-
-    def test_variables_that_are_half_set_are_one_line_and_2(self):
-        main = runpy.run_path(firkin.__path__[0] + "/tune.py")["main"]
+    def test_a_wrong_target_and_variables_that_are_half_set_are_one_line_and_2(self):
         half = {"RANK": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
-        for size, said in ({}, ".* WORLD_SIZE expected, but not set"), ({"WORLD_SIZE": "1"}, "RANK is 1 and WORLD_SIZE 1"):
-            with mock.patch.dict(os.environ, half | size), mock.patch.object(sys, "argv", ["firkin.tune", f"{HERE}/small_script.py:build"]):
-                with contextlib.redirect_stderr(io.StringIO()) as lines, self.assertRaises(SystemExit) as ended:
-                    main()
-            self.assertEqual(ended.exception.code, 2)
-            self.assertRegex(lines.getvalue(), f"^firkin: {said}; expected RANK, .* as torchrun sets them\n$")
+        for variables, function, said in (
+            ({}, "nothing", r".*/small_script\.py: no function 'nothing'"),
+            ({}, "build", "no ranks; expected a start by torchrun: .*"),
+            (half, "build", ".* WORLD_SIZE expected, but not set; expected RANK, .* as torchrun sets them"),
+            (half | {"WORLD_SIZE": "1"}, "build", "RANK is 1 and WORLD_SIZE 1; expected RANK, .* as torchrun sets them"),
+        ):
+            with self.subTest(said), mock.patch.dict(os.environ, variables):
+                code, lines = command(f"{SCRIPT}:{function}")
+                self.assertEqual(code, 2)
+                self.assertRegex(lines, f"^firkin: {said}\n$")
 
     @on_ranks(2)
     def test_an_output_that_cannot_be_written_is_one_line_and_1(self):
-        main, rank = runpy.run_path(firkin.__path__[0] + "/tune.py")["main"], int(os.environ["RANK"])
-        for words, codes in (["--help"], [1, 1]), ([f"{HERE}/small_script.py:build", "--json"], [1, 0]):
-            with mock.patch.object(sys, "argv", ["firkin.tune", *words]), mock.patch("firkin.tune", return_value=mock.Mock(results_json="{}")):
+        refused, is_first = "firkin: standard output cannot be written: [Errno 28] No space left on device\n", os.environ["RANK"] == "0"
+        for words, fails in (["--help"], True), ([f"{SCRIPT}:build", "--json"], is_first):
+            with mock.patch("firkin.tune", return_value=mock.Mock(results_json="{}")), self.subTest(words=words):
                 with io.TextIOWrapper(open("/dev/full", "wb", buffering=0), write_through=True) as full, contextlib.redirect_stdout(full):
-                    with contextlib.redirect_stderr(io.StringIO()) as lines:
-                        self.assertEqual(main(), codes[rank])
-            self.assertEqual(lines.getvalue(), codes[rank] * "firkin: standard output cannot be written: [Errno 28] No space left on device\n")
+                    self.assertEqual(command(*words), (1, refused) if fails else (0, ""))
 
     @on_ranks(2)
     def test_a_folder_that_cannot_be_written_is_refused_before_anything_is_tuned(self):
-        main = runpy.run_path(firkin.__path__[0] + "/tune.py")["main"]
-        words = ["firkin.tune", f"{HERE}/small_script.py:build", "--out", "/dev/null/out"]
-        with mock.patch.object(sys, "argv", words), mock.patch("firkin.tune", side_effect=AssertionError("tuned")):
-            with contextlib.redirect_stderr(io.StringIO()) as lines:
-                self.assertEqual(main(), 2)
-        said = "firkin: rank 0: --out /dev/null/out: /dev/null is not a folder\n"
-        self.assertEqual(lines.getvalue(), said if os.environ["RANK"] == "0" else "")
+        with mock.patch("firkin.tune", side_effect=AssertionError("tuned")):
+            said = command(f"{SCRIPT}:build", "--out", "/dev/null/out")
+        refused = "firkin: rank 0: --out /dev/null/out: /dev/null is not a folder\n"
+        self.assertEqual(said, (2, refused if os.environ["RANK"] == "0" else ""))
 
     def test_the_name_stays_the_function(self):
         importlib.import_module("firkin.tune")
         self.assertEqual((firkin.tune.__name__, callable(firkin.tune)), ("tune", True))
 
 
-class CommandLineFull(unittest.TestCase):
+class CommandLineFull(InAFolder):
     def test_a_process_group_that_the_script_makes_when_it_is_imported(self):
-        with tempfile.TemporaryDirectory() as folder:
-            script = pathlib.Path(folder) / "json.py"  # it replaces no module that is in use
-            script.write_text("import torch.distributed as dist\ndist.init_process_group('gloo')\nfrom small_script import build\n")
-            done = torchrun(f"{script}:build", "--time-budget-s", "1", "--out", folder + "/out", modules=HERE)
-            self.assertEqual(done.returncode, 0, done.stderr)
+        script = self.folder / "json.py"  # it replaces no module that is in use
+        script.write_text(f"import sys, torch.distributed as dist\nsys.path.append({str(SCRIPT.parent)!r})\n"
+                          "dist.init_process_group('gloo')\nfrom small_script import build\n")  # fmt: skip
+        torchrun("-m", "firkin.tune", f"{script}:build", "--time-budget-s", "1", "--out", self.folder / "out")
 
     def test_a_collective_under_way_at_the_end_is_no_failure(self):
-        with tempfile.TemporaryDirectory() as folder:
-            done = torchrun("small_script.py:build_and_communicate_at_the_end", "--time-budget-s", "1", "--out", folder)
-            self.assertEqual(done.returncode, 0, done.stderr)
+        torchrun("-m", "firkin.tune", f"{SCRIPT}:build_and_communicate_at_the_end", "--time-budget-s", "1", "--out", self.folder)
