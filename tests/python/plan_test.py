@@ -3,11 +3,8 @@
 One rank is enough: PyTorch cuts buckets without asking the others.
 """
 
-import contextlib
-import os
 import random
 import unittest
-from unittest import mock
 
 import firkin
 import torch
@@ -15,7 +12,6 @@ import torch.distributed as dist
 from firkin import _ddp
 from firkin._core import caps_of_counts
 from models import Layers, Shuffled, TestCase, WithUnused, inputs, refusals, step_of
-from ports import reserved_port
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel as DDP
 
@@ -24,18 +20,8 @@ HAS_LISTS = _ddp.takes_lists()
 
 def setUpModule():
     torch.set_num_threads(1)
-    reserved = contextlib.ExitStack()
-    port = reserved.enter_context(reserved_port())
-    unittest.addModuleCleanup(reserved.close)
-    launched = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "GLOO_SOCKET_IFNAME": "lo"}
-    variables = mock.patch.dict(os.environ, launched)
-    variables.start()
-    unittest.addModuleCleanup(variables.stop)  # other files' tests, in this process, start programs that would take them for a launcher's
-    dist.init_process_group("gloo")
-
-
-def tearDownModule():
-    dist.destroy_process_group()
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    unittest.addModuleCleanup(dist.destroy_process_group)
 
 
 def ready_order(model):
