@@ -157,21 +157,6 @@ class Ordered(TestCase):
         self.assertNotIn("firkin", str([vars(part) for part in module.modules()]))
 
     @on_ranks(2)
-    def test_a_checkpoint_in_the_middle_of_a_step_changes_nothing(self):
-        """As a signal handler takes one, wherever it finds the program."""
-        models = {strategy: over_a_slow_link(strategy) for strategy in ("bucketed", "ordered", "sharded")}
-        for model in models.values():
-
-            class Peeks(torch.optim.SGD):
-                def step(self, closure=None, model=model):
-                    super().step(closure)
-                    model.state_dict()
-
-            train(model, optimizer_of(model, Peeks, lr=0.1), range(2 * STEPS))
-        first, *others = map(parameters_of, models.values())
-        self.assertTrue(all(same(first, other) for other in others))
-
-    @on_ranks(2)
     def test_a_forked_child_has_the_parameters_of_the_last_step(self):
         for strategy in ("ordered", "sharded"):
             model = over_a_slow_link(strategy)
@@ -190,17 +175,6 @@ class Ordered(TestCase):
             os.kill(child, signal.SIGKILL)
             os.waitpid(child, 0)
             self.assertEqual(said.decode(), str(sum(float(p.sum()) for p in model.module.parameters())), strategy)
-
-    @on_ranks(2)
-    def test_a_rate_that_is_a_tensor_changes_in_place(self):
-        """After each step, while parameters still wait for theirs."""
-        models = {strategy: over_a_slow_link(strategy) for strategy in ("bucketed", "ordered")}
-        for model in models.values():
-            rate = torch.tensor(0.1, dtype=torch.float64)
-            optimizer = optimizer_of(model, torch.optim.Adam, lr=rate, foreach=False)
-            train(model, optimizer, range(2 * STEPS), after_step=lambda: rate.mul_(0.5))  # noqa: B023
-        self.assertGreater(models["ordered"].stats().awaited_bytes, 0)
-        self.assertTrue(same(*map(parameters_of, models.values())))
 
     @on_ranks(2)
     def test_audits_leave_out_what_ranks_keep_to_themselves(self):

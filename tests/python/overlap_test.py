@@ -94,6 +94,17 @@ def copies(model):
     return parameters_of(copy.deepcopy(model))
 
 
+def takes_a_checkpoint_within_a_step(model):
+    """As a signal handler does, wherever it finds the program."""
+
+    class Peeks(torch.optim.SGD):
+        def step(self, closure=None):
+            super().step(closure)
+            model.state_dict()
+
+    train(model, optimizer_of(model, Peeks, lr=0.1), range(2 * STEPS))
+
+
 # ---- What only "ordered" has: gradients that are on their way, too, and optimisers of PyTorch's.
 
 
@@ -257,6 +268,12 @@ def sets_the_state_right_after_a_step(model):
     train(model, optimizer, range(STEPS))
 
 
+def changes_a_rate_that_is_a_tensor(model):
+    """In place, after each step, while parameters still wait for theirs."""
+    rate = torch.tensor(0.1, dtype=torch.float64)
+    train(model, optimizer_of(model, torch.optim.Adam, lr=rate, foreach=False), range(2 * STEPS), after_step=lambda: rate.mul_(0.5))
+
+
 def drops_gradients(model):
     optimizer = firkin.OverlappedOptimizer(model, sgd(model.parameters()))
     train(model, optimizer, range(STEPS))
@@ -283,6 +300,12 @@ def adds_a_group(model):
     train(model, optimizer, range(2, 2 * STEPS))
     states = optimizer.state_dict()["state"]
     return [states[i]["exp_avg"] for i in sorted(states)]
+
+
+def compiles_the_wrapped_module(model):
+    if model.strategy == "sharded":
+        model.module = torch.compile(model.module, backend="eager")
+    train(model, optimizer_of(model), range(STEPS))
 
 
 class CountsInGroups(torch.optim.Optimizer):
@@ -364,15 +387,16 @@ def takes_named_parameters(model):
 IN_BOTH = (
     takes_groups, takes_named_parameters, steps(accumulating), steps(closing), steps(zeroing), steps(ending), fast_forwards, scales, joins, copies,
     counts_steps_in_groups, changes_a_list_within_a_step, has_hooks_on_states, has_a_hook_on_every_optimizer,
+    takes_a_checkpoint_within_a_step,
 )  # fmt: skip
 ORDERED = (
     resumes_with_a_schedule, changes_a_list_right_after_a_step, loads_right_after_a_step, loads_the_optimizer_right_after_a_step,
     steps_plainly, steps_plainly_beside_an_overlapped_one, clips_the_unwrapped_module, clips_a_layer_and_steps_plainly,
     clips_a_list_and_steps_plainly, plainly(scales), steps_by_hand, averages, schedules_and_checkpoints_the_overlapped_one, plainly(joins),
     ends_its_steps_by_itself, steps_one_of_two_every_other_time, leaves_a_parameter_out_right_after_a_step,
-    moves_parameters_right_after_a_step, sets_the_state_right_after_a_step, drops_gradients,
+    moves_parameters_right_after_a_step, sets_the_state_right_after_a_step, changes_a_rate_that_is_a_tensor, drops_gradients,
 )  # fmt: skip
-PROGRAMS = {"ordered": IN_BOTH + ORDERED, "sharded": (*IN_BOTH, clips, adds_a_group)}
+PROGRAMS = {"ordered": IN_BOTH + ORDERED, "sharded": (*IN_BOTH, clips, adds_a_group, compiles_the_wrapped_module)}
 
 
 def reached(strategy, program):

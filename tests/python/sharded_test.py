@@ -43,46 +43,15 @@ def elements(states):
     return sum(v.numel() for state in states.values() for v in state.values() if torch.is_tensor(v) and v.dim() > 0)
 
 
-# ---- For groups of other sizes: what one has saved, others go on with.
-
-
-def saves(rank):
-    model = wrapped("sharded")
-    optimizer = optimizer_of(model, torch.optim.AdamW, **CLASSES["AdamW"][1])
-    train(model, optimizer, range(STEPS))
-    optimizer.param_groups[0]["lr"] = 0.005
-    return in_bytes((model.module.state_dict(), optimizer.state_dict()))
-
-
-def in_bytes(value):
-    file = io.BytesIO()
-    torch.save(value, file)
-    return file.getvalue()
-
-
-def resumes(rank, saved):
-    """As plain AdamW does."""
-    optimizer_class, options = CLASSES["AdamW"]
-    reached = []
-    for strategy in ("bucketed", "sharded"):
-        parameters, state = torch.load(io.BytesIO(saved))
-        model = wrapped(strategy)
-        model.module.load_state_dict(parameters)
-        optimizer = optimizer_of(model, optimizer_class, **options)
-        optimizer.load_state_dict(state)
-        train(model, optimizer, range(STEPS))
-        reached.append((parameters_of(model), optimizer.state_dict()["param_groups"]))
-    return same(*reached) and reached[1][1][0]["lr"] == 0.005
-
-
 def over_parameters(model, name):
     if name == "Muon":
         return optimizer_of(model, torch.optim.Muon, [p for p in model.module.parameters() if p.dim() == 2], lr=1e-3)
-    return optimizer_of(model, Lamb, lr=0.01)
+    optimizer_class, options = (CLASSES | {"Lamb": (Lamb, {"lr": 0.01})})[name]
+    return optimizer_of(model, optimizer_class, **options)
 
 
-def steps_whole_parameters(rank, name, tolerance=0, saved=None):
-    """From the saved state of another number of ranks on, if there is one. Returns a state to save, and the share of it that this rank holds."""
+def steps_as_bucketed(rank, name, saved=None):
+    """From the saved state of another group on, if there is one. Returns a state to save, and the share of it that this rank holds."""
     reached = []
     for strategy in ("bucketed", "sharded"):
         model = wrapped(strategy)
@@ -92,9 +61,12 @@ def steps_whole_parameters(rank, name, tolerance=0, saved=None):
             model.module.load_state_dict(parameters)
             optimizer.load_state_dict(state)
         train(model, optimizer, range(STEPS))
+        optimizer.param_groups[0]["lr"] /= 2  # which is saved, too
         reached.append((copy.deepcopy(model.module.state_dict()), optimizer.state_dict()))
-    torch.testing.assert_close(*reached, rtol=0, atol=tolerance)
-    return in_bytes(reached[1]), elements(optimizer.state) / elements(reached[1][1]["state"])
+    torch.testing.assert_close(*reached, rtol=0, atol=0 if dist.get_world_size() < 3 else 1e-12)  # sums of more are made in another order
+    file = io.BytesIO()
+    torch.save(reached[1], file)
+    return file.getvalue(), elements(optimizer.state) / elements(reached[1][1]["state"])
 
 
 class Toy(nn.Module):
@@ -159,20 +131,9 @@ class Sharded(TestCase):
 
     def test_optimisers_that_look_at_whole_parameters_have_each_on_one_rank(self):
         for name in ("Lamb", "Muon"):
-            held = [share for _, share in with_ranks(2, steps_whole_parameters, name)]
+            held = [share for _, share in with_ranks(2, steps_as_bucketed, name)]
             self.assertLess(max(held), 0.75, name)
             self.assertAlmostEqual(sum(held), 1)
-
-    @on_ranks(2)
-    def test_a_module_that_is_compiled_after_wrapping_trains_as_one_that_is_not(self):
-        reached = []
-        for strategy in ("bucketed", "sharded"):
-            model = wrapped(strategy)
-            if strategy == "sharded":
-                model.module = torch.compile(model.module, backend="eager")
-            train(model, optimizer_of(model), range(STEPS))
-            reached.append(parameters_of(model))
-        self.assertTrue(same(*reached))
 
     @on_ranks(2)
     def test_what_has_no_gradient_any_more_is_not_in_the_norm(self):
@@ -323,14 +284,9 @@ class Sharded(TestCase):
 
 
 class SeveralSizes(unittest.TestCase):
-    def test_whole_parameters_of_three_ranks_go_on_with_one_two_and_four(self):
-        (saved, _), *_ = with_ranks(3, steps_whole_parameters, "Lamb", 1e-12)
-        for size in (1, 2, 4):
-            with_ranks(size, steps_whole_parameters, "Lamb", 1e-12, saved)
-
-    def test_a_checkpoint_of_three_ranks_goes_on_with_two_and_one(self):
-        saved, *others = with_ranks(3, saves)
-        for other in others:
-            self.assertEqual(other, saved)
-        for size in (2, 1):
-            self.assertEqual(with_ranks(size, resumes, saved), [True] * size)
+    def test_a_checkpoint_of_three_ranks_goes_on_with_one_two_and_four(self):
+        for name in ("AdamW", "Lamb"):
+            saved, *others = (state for state, _ in with_ranks(3, steps_as_bucketed, name))
+            self.assertEqual(others, [saved] * 2, name)
+            for size in (1, 2, 4):
+                with_ranks(size, steps_as_bucketed, name, saved)
