@@ -4,11 +4,11 @@ import json
 import pathlib
 import subprocess
 import sys
-import tempfile
 import unittest
 
 import firkin
 from firkin._core import results_in_words, tune_steps
+from folders import InAFolder
 
 MIB = 1 << 20
 
@@ -26,26 +26,13 @@ class AssignBuckets(unittest.TestCase):
         self.assertEqual(firkin.assign_buckets([MIB, MIB, MIB, MIB], cap_mib=1.5), [[0, 1], [2, 3]])
         self.assertEqual(firkin.assign_buckets([MIB] * 4, cap_mib=2, first_cap_mib=1, rule="at-most"), [[0], [1, 2], [3]])
 
-    def test_bad_input_is_one_line(self):
-        for arguments, says in [
-            (([1], 0), "cap_mib: 0 is not a size; expected MiB"),
-            (([1], 1, "tight"), "rule 'tight'; expected close-when-full or at-most"),
-            (([-1], 1), "-1"),
-        ]:
-            with self.assertRaises(ValueError) as caught:
-                firkin.assign_buckets(*arguments)
-            self.assertIs(type(caught.exception), firkin.InputError)
-            self.assertIn(says, str(caught.exception))
-            self.assertNotIn("\n", str(caught.exception))
 
-
-class ProfileAndTable(unittest.TestCase):
+class ProfileAndTable(InAFolder):
     def test_both_survive_their_files_but_for_the_end_of_backward(self):
-        with tempfile.TemporaryDirectory() as folder:
-            tensors, allreduce = pathlib.Path(folder) / "tensors.csv", pathlib.Path(folder) / "allreduce.csv"
-            small_profile().write_csv(tensors)
-            small_curve(world_size=8).write_csv(allreduce)
-            again, table = firkin.Profile.read_csv(tensors), firkin.AllReduceTable.read_csv(allreduce)
+        tensors, allreduce = self.folder / "tensors.csv", self.folder / "allreduce.csv"
+        small_profile().write_csv(tensors)
+        small_curve(world_size=8).write_csv(allreduce)
+        again, table = firkin.Profile.read_csv(tensors), firkin.AllReduceTable.read_csv(allreduce)
         self.assertEqual(again.names, ["head", "middle", "first"])
         self.assertEqual(again.bytes, [4 * MIB, 2 * MIB, 2 * MIB])
         self.assertEqual(again.ready_s, [0.01, 0.02, 0.03])
@@ -54,33 +41,40 @@ class ProfileAndTable(unittest.TestCase):
         self.assertEqual(table.world_sizes, [8])
         self.assertEqual([(row.bytes, row.median_s, row.gap_s) for row in table.rows], [(MIB, 0.002, None), (4 * MIB, 0.005, None)])
 
-    def test_wrong_numbers_are_one_line(self):
-        for make in [
-            lambda: firkin.Profile(["a", "a"], [1, 1], [0, 0]),
-            lambda: firkin.Profile(["a", "b"], [1, 1], [1, 0]),
-            lambda: firkin.Profile(["a"], [1, 2], [0]),
-            lambda: firkin.Profile(["a"], [1], [2], backward_s=1),
-            lambda: firkin.AllReduceRow(0, 2, 0.1),
-            lambda: firkin.AllReduceRow(4, 2, -0.1),
-            lambda: firkin.Profile.read_csv("no/such/file.csv"),
-        ]:
-            with self.assertRaises(firkin.InputError) as caught:
-                make()
-            self.assertNotIn("\n", str(caught.exception))
+
+class BadInput(unittest.TestCase):
+    def test_is_one_line(self):
+        for says, call in {
+            "cap_mib: 0 is not a size; expected MiB": lambda: firkin.assign_buckets([1], 0),
+            "rule 'tight'; expected close-when-full or at-most": lambda: firkin.assign_buckets([1], 1, "tight"),
+            "gradient 0 has -1 bytes": lambda: firkin.assign_buckets([-1], 1),
+            "tensor 'a' appears twice": lambda: firkin.Profile(["a", "a"], [1, 1], [0, 0]),
+            "expected gradient-ready order": lambda: firkin.Profile(["a", "b"], [1, 1], [1, 0]),
+            "1 names, 2 sizes and 1 ready times": lambda: firkin.Profile(["a"], [1, 2], [0]),
+            "expected at least the last ready time": lambda: firkin.Profile(["a"], [1], [2], backward_s=1),
+            "an all-reduce of 0 bytes": lambda: firkin.AllReduceRow(0, 2, 0.1),
+            "an all-reduce takes -0.1 s": lambda: firkin.AllReduceRow(4, 2, -0.1),
+            "no/such/file.csv: cannot be read": lambda: firkin.Profile.read_csv("no/such/file.csv"),
+            "the slowdown of computation is 0.5": lambda: firkin.predict(small_profile(), small_curve(), compute_slowdown=0.5),
+        }.items():
+            with self.subTest(says):
+                with self.assertRaises(ValueError) as caught:
+                    call()
+                self.assertIs(type(caught.exception), firkin.InputError)
+                self.assertIn(says, str(caught.exception))
+                self.assertNotIn("\n", str(caught.exception))
 
 
-class FrontEnds(unittest.TestCase):
+class FrontEnds(InAFolder):
     """The program and Python, of the same measurements."""
 
     def test_decide_alike(self):
         if subprocess.run([sys.executable, "-m", "firkin", "tune", "--help"], capture_output=True).returncode != 0:
             self.skipTest("this program was built without LibTorch")
-        with tempfile.TemporaryDirectory() as folder:
-            words = ["tune", "--ranks", "2", "--out", folder, "--json", "--d-model", "32", "--d-ff", "64", "--num-layers", "3", "--batch", "1"]
-            words += ["--sequence", "16", "--profile-steps", "6", "--allreduce-time", "0.2", "--blocks", "6"]
-            words += ["--rule", "close-when-full"]
-            ran = subprocess.run([sys.executable, "-m", "firkin", *words], capture_output=True, text=True)
-            self.assertEqual(ran.returncode, 0, ran.stderr)
+        words = ["tune", "--ranks", "2", "--d-model", "32", "--d-ff", "64", "--num-layers", "3", "--batch", "1", "--sequence", "16"]
+        words += ["--profile-steps", "6", "--allreduce-time", "0.2", "--blocks", "6", "--rule", "close-when-full", "--out", self.out]
+        ran = subprocess.run([sys.executable, "-m", "firkin", *words, "--json"], capture_output=True, text=True)
+        self.assertEqual(ran.returncode, 0, ran.stderr)
         said = json.loads(ran.stdout)
         tensors = said["profile"]["tensors"]
         profile = firkin.Profile(
@@ -115,16 +109,15 @@ class FrontEnds(unittest.TestCase):
         self.assertEqual(len(headings[0]), 1)
 
 
-class Predict(unittest.TestCase):
+class Predict(InAFolder):
     def test_says_what_the_program_says(self):
         profile, curve = small_profile(), small_curve()
-        with tempfile.TemporaryDirectory() as folder:
-            tensors, allreduce = pathlib.Path(folder) / "tensors.csv", pathlib.Path(folder) / "allreduce.csv"
-            profile.write_csv(tensors)
-            curve.write_csv(allreduce)
-            words = [sys.executable, "-m", "firkin", "predict", "--json", "--tensors", tensors, "--allreduce", allreduce]
-            said = json.loads(subprocess.run(words, check=True, capture_output=True).stdout)
-            prediction = firkin.predict(firkin.Profile.read_csv(tensors), curve)
+        tensors, allreduce = self.folder / "tensors.csv", self.folder / "allreduce.csv"
+        profile.write_csv(tensors)
+        curve.write_csv(allreduce)
+        words = [sys.executable, "-m", "firkin", "predict", "--json", "--tensors", tensors, "--allreduce", allreduce]
+        said = json.loads(subprocess.run(words, check=True, capture_output=True).stdout)
+        prediction = firkin.predict(firkin.Profile.read_csv(tensors), curve)
         ours = json.loads(prediction.to_json())
         for section in ("curve", "best_uniform", "best_plan", "baselines"):
             self.assertEqual(ours[section], said[section])
@@ -148,20 +141,15 @@ class Predict(unittest.TestCase):
         self.assertEqual([(point.cap_mib, point.buckets) for point in prediction.curve], [(1, 3), (8, 1)])
 
     def test_a_report_is_a_page(self):
-        with tempfile.TemporaryDirectory() as folder:
-            page = pathlib.Path(folder) / "report.html"
-            firkin.predict(small_profile(), small_curve()).report(page)
-            self.assertIn("<html", page.read_text()[:500])
+        page = self.folder / "report.html"
+        firkin.predict(small_profile(), small_curve()).report(page)
+        self.assertIn("<html", page.read_text()[:500])
 
     def test_a_table_of_several_worlds_needs_a_choice(self):
         rows = small_curve(2).rows + small_curve(4).rows
         with self.assertRaisesRegex(firkin.InputError, "world_size: the table has 2, 4; expected one of them"):
             firkin.predict(small_profile(), firkin.AllReduceTable(rows))
         self.assertEqual(firkin.predict(small_profile(), firkin.AllReduceTable(rows), world_size=4).world_size, 4)
-
-    def test_a_slowdown_below_1_is_refused(self):
-        with self.assertRaises(firkin.InputError):
-            firkin.predict(small_profile(), small_curve(), compute_slowdown=0.5)
 
 
 class WithoutPyTorch(unittest.TestCase):
