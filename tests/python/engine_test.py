@@ -80,9 +80,9 @@ def come_and_go(times):
         del model
 
 
-def with_expanded_buffer():
+def with_buffer(name, value):
     module = two_linear_layers()
-    module.register_buffer("running_wm", torch.eye(2).expand(3, 2, 2))
+    module.register_buffer(name, value)
     return module
 
 
@@ -95,12 +95,6 @@ def of_two_tensors():
 def with_wide_gradients():
     module = nn.Linear(WIDTH, WIDTH).bfloat16()
     module.weight.grad_dtype = torch.float32
-    return module
-
-
-def with_sparse_buffer():
-    module = nn.Linear(2, 2)
-    module.register_buffer("adjacency", torch.eye(2).to_sparse())
     return module
 
 
@@ -202,8 +196,8 @@ class Engine(TestCase):
             "weight of a lazy module has no shape yet": lambda: firkin.DataParallel(nn.LazyLinear(3)),
             "weight is torch.bfloat16, and its gradient torch.float32": lambda: firkin.DataParallel(with_wide_gradients()),
             "weight is a TwoTensor, which holds other tensors": lambda: firkin.DataParallel(of_two_tensors()),
-            "adjacency is sparse, and only dense tensors travel": lambda: firkin.DataParallel(with_sparse_buffer()),
-            "running_wm is expanded": lambda: firkin.DataParallel(with_expanded_buffer()),
+            "mask is sparse, and only dense tensors travel": lambda: firkin.DataParallel(with_buffer("mask", torch.eye(2).to_sparse())),
+            "running_wm is expanded": lambda: firkin.DataParallel(with_buffer("running_wm", torch.eye(2).expand(3, 2, 2))),
             "an optimiser steps 0.bias in backward": lambda: firkin.DataParallel(stepped_in_backward()),
             "0.weight is wrapped already": lambda: firkin.DataParallel(wrapped),
             "rank 1 has": lambda: firkin.DataParallel(two_linear_layers(16 + rank)),

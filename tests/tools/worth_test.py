@@ -4,6 +4,8 @@ results, which are this program's.
 FIRKIN_SOURCE_DIR names the repository, FIRKIN the binary.
 """
 
+import importlib.metadata
+import importlib.util
 import json
 import math
 import os
@@ -20,14 +22,7 @@ import published  # noqa: E402
 import rules  # noqa: E402
 from predict import predict, without_needs  # noqa: E402
 
-try:
-    import vl_convert  # noqa: F401
-except ImportError:
-    vl_convert = None
-try:
-    import torch
-except ImportError:
-    torch = None
+TORCH, VL_CONVERT = map(importlib.util.find_spec, ("torch", "vl_convert"))
 
 
 def cluster(title):
@@ -81,21 +76,21 @@ class Rules(unittest.TestCase):
                  rules.interconnect("A100", 2, 8, nvlink=False)]  # fmt: skip
         self.assertEqual(names, ["NVLINK_H100", "IB_NDR", "IB_HDR", "NVLINK_A100", "PCIE"])
 
-    @unittest.skipUnless(torch, "no torch beside this Python")
+    @unittest.skipUnless(TORCH, "no torch beside this Python")
     def test_inductor_is_what_torch_computes(self):
         from torch._inductor import comm_analysis, fx_passes  # noqa: F401
         from torch._inductor.fx_passes.fsdp import compute_pre_bucket_cap_mb
 
         if not hasattr(comm_analysis, "INTERCONNECT_PROFILES"):
-            self.skipTest(f"torch {torch.__version__} has no such rule")
+            self.skipTest(f"torch {importlib.metadata.version('torch')} has no such rule")
         for name in rules.INDUCTOR:
             with mock.patch.object(comm_analysis, "detect_interconnect", lambda size, name=name: comm_analysis.InterconnectType[name]):
                 for ranks in (2, 4, 8, 32, 128, 2048):
                     self.assertAlmostEqual(rules.inductor(ranks, name) / rules.MIB, compute_pre_bucket_cap_mb(ranks), places=6, msg=f"{name}, {ranks}")
 
-    @unittest.skipUnless(torch, "no torch beside this Python")
+    @unittest.skipUnless(TORCH, "no torch beside this Python")
     def test_the_baseline_of_predict_is_torchs_default(self):
-        header = (pathlib.Path(torch.__file__).parent / "include/torch/csrc/distributed/c10d/reducer.hpp").read_text()
+        header = (pathlib.Path(TORCH.origin).parent / "include/torch/csrc/distributed/c10d/reducer.hpp").read_text()
         self.assertRegex(header, r"kDefaultFirstBucketBytes = 1024 \* 1024;")
         self.assertRegex(header, r"kDefaultBucketBytesCap = 25 \* 1024 \* 1024;")
         profile = models.profile(model("ResNet-50"), 1)
@@ -158,7 +153,7 @@ class Kept(unittest.TestCase):
                 continue  # rules of others have buckets there that are larger than what was measured
             self.assertLessEqual(cell["plan_s"], min(cell["best_s"], *cell["rules_s"].values()) * (1 + 2e-3), cell)
 
-    @unittest.skipUnless(vl_convert, "no vl_convert beside this Python")
+    @unittest.skipUnless(VL_CONVERT, "no vl_convert beside this Python")
     def test_a_cell_and_a_sweep_are_what_this_program_predicts(self):
         import worth
 

@@ -2,6 +2,7 @@
 
 import json
 import unittest
+from unittest import mock
 
 import recorded
 from folders import InAFolder
@@ -56,10 +57,9 @@ class Runs(InAFolder):
         self.assertTrue(ends(child), "what it started still runs")
 
     def test_a_run_that_ignores_signals_is_killed(self):
-        import measure as module
-        self.addCleanup(setattr, module, "GRACE_S", module.GRACE_S)
-        module.GRACE_S = 0.2
-        self.assertEqual(self.run_script("trap '' TERM; while :; do sleep 0.1; done", limit_s=1)["status"], "ended after its limit of 1 s")
+        with mock.patch("measure.GRACE_S", 0.2):
+            record = self.run_script("trap '' TERM; while :; do sleep 0.1; done", limit_s=1)
+        self.assertEqual(record["status"], "ended after its limit of 1 s")
 
 
 class Regimes(unittest.TestCase):
