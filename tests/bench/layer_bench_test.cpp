@@ -59,10 +59,7 @@ TEST(LayerBench, TheLayersOfOneRankMakeUpItsBackward) {
 Workload observed_workload(std::shared_ptr<ForwardObserver> observer, std::chrono::milliseconds pause) {
   torch::nn::Linear first(8, 8), head(8, 1);
   torch::nn::Sequential net(first, head);
-  Workload workload;
-  workload.module = net.ptr();
-  workload.parameters = net->parameters();
-  workload.loss = [first, head, observer, pause](int64_t) mutable {
+  return workload_of(net.ptr(), [first, head, observer, pause](int64_t) mutable {
     const auto done = [&observer](const char* layer) {
       if (*observer) (*observer)(layer);
     };
@@ -75,9 +72,7 @@ Workload observed_workload(std::shared_ptr<ForwardObserver> observer, std::chron
     x = x * 2;
     done("tied");
     return x.mean();
-  };
-  workload.optimizer = std::make_shared<torch::optim::SGD>(net->parameters(), 0.001);
-  return workload;
+  });
 }
 
 TEST(LayerBench, TakesForwardTimesFromTheModelAndSeesWhatWatchingCosts) {

@@ -5,6 +5,7 @@
 #include "bench/step_bench.h"
 #include "firkin/ddp/data_parallel.h"
 #include "model/transformer_config.h"
+#include "small_workload.h"
 #include "workload/transformer.h"
 
 namespace firkin {
@@ -113,13 +114,9 @@ TEST(Memory, AtMostThatOfTheReducerWithItsBucketViews) {
 
 Workload language_model(const TransformerConfig& config, int64_t batch, int64_t sequence, at::ScalarType dtype) {
   TransformerLM model(config, at::TensorOptions(dtype));
-  Workload workload;
-  workload.module = model.ptr();
-  workload.parameters = model->parameters();
   const at::Tensor tokens = at::zeros({batch, sequence}, at::kLong);
-  workload.loss = [model, tokens](int64_t /*step*/) mutable { return language_model_loss(model->forward(tokens), tokens); };
-  workload.optimizer = std::make_shared<torch::optim::SGD>(workload.parameters, 0.01);
-  return workload;
+  return workload_of(model.ptr(),
+                     [model, tokens](int64_t /*step*/) mutable { return language_model_loss(model->forward(tokens), tokens); });
 }
 
 struct Shape {

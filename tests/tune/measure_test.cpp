@@ -106,12 +106,7 @@ Workload awaiting_workload() {
   auto net = std::make_shared<torch::nn::Module>("net");
   const auto first = net->register_module("first", std::make_shared<AwaitingLinear>(64, 64));
   const auto second = net->register_module("second", std::make_shared<AwaitingLinear>(64, 64));
-  Workload workload;
-  workload.module = net;
-  workload.parameters = net->parameters();
-  workload.loss = [first, second](int64_t step) { return second->forward(first->forward(at::full({4, 64}, 0.1 * step))).mean(); };
-  workload.optimizer = std::make_shared<torch::optim::SGD>(net->parameters(), 0.001);
-  return workload;
+  return workload_of(net, [first, second](int64_t step) { return second->forward(first->forward(at::full({4, 64}, 0.1 * step))).mean(); });
 }
 
 TEST(Tune, MeasuresOrderedWhereModulesAwait) {
@@ -147,11 +142,7 @@ TEST(Tune, SaysThatNobodyAwaits) {
 TEST(Tune, SaysWhereAModelHasTooFewTensorsToKeepCalibrationApart) {
   run_ranks(2, [](const ProcessGroup& group) {
     torch::nn::Linear net(torch::nn::LinearOptions(8, 1).bias(false));
-    Workload workload;
-    workload.module = net.ptr();
-    workload.parameters = net->parameters();
-    workload.loss = [net](int64_t) mutable { return net->forward(at::ones({4, 8})).mean(); };
-    workload.optimizer = std::make_shared<torch::optim::SGD>(net->parameters(), 0.001);
+    Workload workload = workload_of(net.ptr(), [net](int64_t) mutable { return net->forward(at::ones({4, 8})).mean(); });
     const Tuning result = tune(group, workload, quick_tune());
     check_result(result);
     EXPECT_THAT(result.notes, Contains(HasSubstr("the model was also calibrated on the buckets of")));
