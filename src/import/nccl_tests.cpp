@@ -127,8 +127,9 @@ std::optional<Words> columns_in(Words words) {
   for (size_t i = 2; i < words.size(); ++i) {
     const bool follows = (words[i - 2] == "size" && words[i - 1] == "count") || (words[i - 2] == "bytes" && words[i - 1] == "N");
     if (words[i] != "type" || !follows) continue;
-    words.erase(std::ranges::find(words, "timestamp"), words.end());
-    return Words(words.begin() + static_cast<std::ptrdiff_t>(i) + 1, words.end());
+    Words columns(words.begin() + static_cast<std::ptrdiff_t>(i) + 1, words.end());
+    columns.erase(std::ranges::find(columns, "timestamp"), columns.end());
+    return columns;
   }
   return std::nullopt;
 }
