@@ -1,34 +1,36 @@
 """The reference has every public header, with words for every free function, and every name of the Python package; and docs/results.md
 explains the fields that the sources write, all of them and no others.
 
-Usage: reference_test.py REPOSITORY      prints what is missing; exit code 1 if anything is
+FIRKIN_SOURCE_DIR is the repository.
 """
 
+import os
 import pathlib
 import re
-import sys
+import unittest
 
+ROOT = pathlib.Path(os.environ["FIRKIN_SOURCE_DIR"])
 NOT_INSTALLED = {"json_text.h"}
 FUNCTION = re.compile(r"^(?!using|class|struct|enum|namespace|static_assert)\w[\w:<>,&*\[\] ]*?\b(\w+)\(")  # not within a class
 
 
-def missing_pages(root: pathlib.Path) -> list[str]:
+def missing_pages() -> list[str]:
     """Headers that no page of docs/reference shows, and headers on pages that are not there."""
-    pages = {page.stem: page.read_text() for page in (root / "docs/reference").glob("*.md")}
-    headers = {f"{file.parent.name}/{file.name}" for file in (root / "include/firkin").rglob("*.h") if file.name not in NOT_INSTALLED}
+    pages = {page.stem: page.read_text() for page in (ROOT / "docs/reference").glob("*.md")}
+    headers = {f"{file.parent.name}/{file.name}" for file in (ROOT / "include/firkin").rglob("*.h") if file.name not in NOT_INSTALLED}
     shown = {f"{module}/{name}" for module, page in pages.items() for name in re.findall(r"(?m)^```\{doxygenfile\} (\S+)$", page)}
     included = {name for page in pages.values() for name in re.findall(r"`#include <firkin/(\S+)>`", page)}
     return [f"include/firkin/{header}: not in docs/reference" for header in sorted(headers - (shown & included))] + [
         f"docs/reference: {header} is no public header" for header in sorted((shown | included) - headers)]  # fmt: skip
 
 
-def missing_names(root: pathlib.Path) -> list[str]:
+def missing_names() -> list[str]:
     """Names that the Python package offers and that its page does not show; none where there is no package."""
-    package = root / "python/firkin/__init__.py"
+    package = ROOT / "python/firkin/__init__.py"
     if not package.exists():
         return []
     offered = re.findall(r'"(\w+)"', re.search(r"__all__ = \[(.*?)\]", package.read_text(), re.DOTALL)[1])
-    page = (root / "docs/reference/python.md").read_text()
+    page = (ROOT / "docs/reference/python.md").read_text()
     return [f"python/firkin: {name} is not in docs/reference/python.md" for name in offered
             if not name.startswith("__") and not re.search(rf"(?m)^\.\. auto\w+:: firkin\.{name}$", page)]  # fmt: skip
 
@@ -47,21 +49,21 @@ def without_words(header: pathlib.Path) -> list[str]:
     return found
 
 
-def unknown_fields(root: pathlib.Path) -> list[str]:
+def unknown_fields() -> list[str]:
     """Fields in the first column of a table of docs/results.md that stand in no string of the sources."""
-    sources = "\n".join(file.read_text(encoding="utf-8") for file in (root / "src").rglob("*") if file.suffix in (".cpp", ".h"))
+    sources = "\n".join(file.read_text(encoding="utf-8") for file in (ROOT / "src").rglob("*") if file.suffix in (".cpp", ".h"))
     written = {word for text in re.findall(r'"([^"\n]*)"', sources) for word in re.findall(r"\w+", text)}
-    rows = re.findall(r"(?m)^\| (`[^|]+) \|", (root / "docs/results.md").read_text())
+    rows = re.findall(r"(?m)^\| (`[^|]+) \|", (ROOT / "docs/results.md").read_text())
     fields = {name for row in rows for code in re.findall(r"`([^`]+)`", row) for name in re.findall(r"\w+", code)}
     return [f"docs/results.md: {name} is written by no source" for name in sorted(fields - written)] or ([] if fields else ["docs/results.md: no fields"])
 
 
-def undocumented_fields(root: pathlib.Path) -> list[str]:
+def undocumented_fields() -> list[str]:
     """Fields of the tables in src/results, and what is written beside them, that stand nowhere in docs/results.md as code."""
-    sources = [file for folder in ("src", "include") for pattern in ("*.cpp", "*.h") for file in sorted((root / folder).rglob(pattern))]
+    sources = [file for folder in ("src", "include") for pattern in ("*.cpp", "*.h") for file in sorted((ROOT / folder).rglob(pattern))]
     texts = {file: file.read_text(encoding="utf-8") for file in sources}
     constants = dict(re.findall(r'\b(k\w+) = "(\w+)"', "\n".join(texts.values())))
-    page = (root / "docs/results.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs/results.md").read_text(encoding="utf-8")
     documented = {name for code in re.findall(r"`([^`]+)`", page) for name in re.findall(r"\w+", code)}
     found = []
     for file, text in texts.items():
@@ -73,14 +75,9 @@ def undocumented_fields(root: pathlib.Path) -> list[str]:
     return found
 
 
-def main() -> int:
-    root = pathlib.Path(sys.argv[1])
-    headers = [file for file in sorted((root / "include/firkin").rglob("*.h")) if file.name not in NOT_INSTALLED]
-    found = missing_pages(root) + missing_names(root) + unknown_fields(root) + undocumented_fields(root)
-    found += [f"{line} has no comment" for header in headers for line in without_words(header)]
-    print("\n".join(found) or f"{len(headers)} public headers are in the reference")
-    return 1 if found or not headers else 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+class Reference(unittest.TestCase):
+    def test_lacks_nothing_and_has_nothing_else(self):
+        headers = [file for file in sorted((ROOT / "include/firkin").rglob("*.h")) if file.name not in NOT_INSTALLED]
+        self.assertTrue(headers)
+        self.assertEqual([line for header in headers for line in without_words(header)], [], "functions without a comment")
+        self.assertEqual(missing_pages() + missing_names() + unknown_fields() + undocumented_fields(), [])
