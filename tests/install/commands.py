@@ -1,8 +1,11 @@
 """What the tests of installs share: commands in a folder that is not ours, without the variables that could help them to find something."""
 
 import os
+import pathlib
 import subprocess
 
+SOURCE, BUILD = (pathlib.Path(os.environ[name]) for name in ("FIRKIN_SOURCE_DIR", "FIRKIN_BINARY_DIR"))
+CMAKE = os.environ["CMAKE_COMMAND"]
 BUILD_DEADLINE_S = 1000  # a hang, not a benchmark
 RUN_DEADLINE_S = 300
 # How the names of variables start that could help a program to find something, and of those with which launchers speak to ranks.

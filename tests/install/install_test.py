@@ -12,13 +12,10 @@ import subprocess
 import sys
 import unittest
 
-from commands import BUILD_DEADLINE_S, checked, run
+from commands import BUILD, BUILD_DEADLINE_S, CMAKE, SOURCE, checked, run
 from folders import folder_until
 from ports import reserved_port
 
-SOURCE = pathlib.Path(os.environ["FIRKIN_SOURCE_DIR"])
-BUILD = pathlib.Path(os.environ["FIRKIN_BINARY_DIR"])
-CMAKE = os.environ["CMAKE_COMMAND"]
 QUICK = {"CMAKE_CXX_FLAGS_RELEASE": "-O0"}  # whether they build is tried here
 TORCHRUN = pathlib.Path(sys.executable).parent / "torchrun"
 

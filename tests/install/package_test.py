@@ -16,12 +16,10 @@ import tomllib
 import unittest
 import zipfile
 
-from commands import BUILD_DEADLINE_S, checked, environment, run
+from commands import BUILD_DEADLINE_S, CMAKE, SOURCE, checked, environment, run
 from folders import folder_until
 from ports import reserved_port
 
-SOURCE = pathlib.Path(os.environ["FIRKIN_SOURCE_DIR"])
-CMAKE = os.environ["CMAKE_COMMAND"]
 PYTHON = os.environ.get("FIRKIN_PACKAGE_PYTHON", sys.executable)
 VERSION = re.search(r"project\(firkin VERSION ([\d.]+)", (SOURCE / "CMakeLists.txt").read_text())[1]
 

@@ -3,7 +3,6 @@
 FIRKIN_BINARY_DIR is the build to install, CMAKE_COMMAND its CMake.
 """
 
-import os
 import pathlib
 import re
 import shutil
@@ -11,11 +10,9 @@ import subprocess
 import tempfile
 import unittest
 
-from commands import BUILD_DEADLINE_S, checked, run
+from commands import BUILD, BUILD_DEADLINE_S, CMAKE, checked, run
 from folders import folder_until
 
-BUILD = pathlib.Path(os.environ["FIRKIN_BINARY_DIR"])
-CMAKE = os.environ["CMAKE_COMMAND"]
 TINY_RUN = ["--ranks", "2", "--d-model", "32", "--d-ff", "64", "--num-layers", "2", "--batch", "1", "--sequence", "16", "--blocks", "4",
             "--warmup", "1", "--steps-per-block", "1", "--profile-steps", "4", "--allreduce-time", "0.2", "--cap", "0.01MiB,1MiB"]  # fmt: skip
 

@@ -4,14 +4,11 @@ FIRKIN_SOURCE_DIR is the repository, FIRKIN_PYTHON a Python with torch; CMAKE_CO
 """
 
 import os
-import pathlib
 import sys
 
-from commands import BUILD_DEADLINE_S, checked, run
+from commands import BUILD_DEADLINE_S, CMAKE, SOURCE, checked, run
 from folders import InAFolder
 
-SOURCE = pathlib.Path(os.environ["FIRKIN_SOURCE_DIR"])
-CMAKE = os.environ["CMAKE_COMMAND"]
 PLAN = """#include <firkin/plan/bucket_plan.h>
 
 #include <cstdio>
