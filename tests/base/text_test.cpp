@@ -10,10 +10,6 @@ namespace {
 
 const CsvColumns kNameAndBytes = {.required = {"name", "bytes"}};
 
-std::string parse_error(const std::string& text) {
-  return error_of([&] { parse_csv(text, "f.csv", kNameAndBytes); });
-}
-
 TEST(Csv, ReadsFieldsByColumnNameInAnyOrder) {
   for (const char* text : {"name,bytes\nw1,12\nw2,7\n", "bytes,name\n12,w1\n7,w2\n"}) {
     const CsvTable table = parse_csv(text, "f.csv", kNameAndBytes);
@@ -72,7 +68,9 @@ TEST(Csv, NamesTheLineThatIsNotAsExpected) {
       {std::string("name,bytes\na,1\0,2\n", 18), "f.csv:2: a zero byte"},
       {"name,bytes\n" + std::string(kLongestCsvLine + 1, 'a'), "f.csv:2: the line is longer than"},
   };
-  for (const auto& [text, error] : cases) EXPECT_THAT(parse_error(text), StartsWith(error)) << text.substr(0, 100);
+  for (const auto& [text, error] : cases) {
+    EXPECT_THAT(error_of([&] { parse_csv(text, "f.csv", kNameAndBytes); }), StartsWith(error)) << text.substr(0, 100);
+  }
 }
 
 TEST(Csv, MayHaveOtherColumnsWhereTheyAreAllowed) {

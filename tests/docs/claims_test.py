@@ -46,17 +46,6 @@ def measured_ms(result: dict) -> dict[str, float]:
     return {name: 1e3 * row["measured_s"] for name, row in rows if row.get("measured_s") is not None}
 
 
-def facts_of_seeds(title: str) -> list[list[str]]:
-    """The rows of a table that tools/seed_facts.py prints, as their figures."""
-    printed = subprocess.run([sys.executable, ROOT / "tools/seed_facts.py", ROOT / "data"], check=True, stdout=subprocess.PIPE, text=True).stdout
-    lines = printed[printed.index(title) :].split("\n\n")[0].splitlines()
-    return [re.findall(r"[\d.]+", line) for line in lines]
-
-
-def map_cells() -> list[dict]:
-    return json.loads((ROOT / "studies/worth/results.json").read_text())["cells"]
-
-
 class Claims(InAFolder):
     def claim(self, page: str, *sentences: str):
         text = one_line((ROOT / page).read_text(encoding="utf-8"))
@@ -65,7 +54,7 @@ class Claims(InAFolder):
                 self.assertTrue(one_line(sentence) in text, f"{page} does not say: {one_line(sentence)}")
 
     def test_the_map(self):
-        cells = map_cells()
+        cells = json.loads((ROOT / "studies/worth/results.json").read_text())["cells"]
         gains = [1 - cell["best_s"] / cell["rules_s"]["pytorch"] for cell in cells]
         nothing, some, much = sum(gain < 0.005 for gain in gains), sum(gain >= 0.05 for gain in gains), sum(gain >= 0.2 for gain in gains)
         self.claim("README.md", f"of {len(cells)} [predicted combinations]",
@@ -195,7 +184,9 @@ class Claims(InAFolder):
                    f'"2-3 %": it is {100 * (max(caps) / min(caps) - 1):.1f} %')  # fmt: skip
 
     def test_what_overlap_saves_in_003(self):
-        title, _, *rows = facts_of_seeds("Naive (004)")
+        said = subprocess.run([sys.executable, seed_facts.__file__, ROOT / "data"], check=True, capture_output=True, text=True).stdout
+        table = said[said.index("Naive (004)") :].split("\n\n")[0]
+        title, _, *rows = (re.findall(r"[\d.]+", line) for line in table.splitlines())
         alone_ms = title[2]
         timer, step = ([float(row[column]) for row in rows] for column in (-2, -1))
         self.claim("docs/experiments.md", f"435 of them take {alone_ms} ms of {rows[0][2]}",

@@ -55,23 +55,11 @@ void check_table(const AllReduceTable& table) {
   }
 }
 
-void read_allreduce(std::string_view text) {
-  check_table(parse_allreduce_csv(text, kFile));
-}
-
 // The other of the two files, well formed.
 const std::string& published(const char* name) {
   static const std::string sizes = read_file(FIRKIN_SOURCE_DIR "/data/cmsc828g/layer-sizes-gpt2_large-bs4.csv");
   static const std::string times = read_file(FIRKIN_SOURCE_DIR "/data/cmsc828g/layer-times-gpt2_large-bs4.csv");
   return std::string_view(name) == "sizes" ? sizes : times;
-}
-
-void read_cmsc828g_sizes(std::string_view text) {
-  check_profile(*parse_cmsc828g_profile(text, kFile, published("times"), "times.csv").profile);
-}
-
-void read_cmsc828g_times(std::string_view text) {
-  check_profile(*parse_cmsc828g_profile(published("sizes"), "sizes.csv", text, kFile).profile);
 }
 
 void read_allreduce_times(std::string_view text) {
@@ -97,10 +85,6 @@ void read_results(std::string_view text) {
   require(results_text(parse_results(results_text(results), kFile)) == results_text(results), "what is written is read back");
 }
 
-void read_model(std::string_view text) {
-  check_config(parse_model_json(text, kFile), "config");
-}
-
 // Whether the message starts with "input: ", or with "input:LINE: " and there is such a line.
 bool names_its_place(std::string_view message, std::string_view text) {
   if (!message.starts_with(kFile + ":")) return false;
@@ -117,14 +101,16 @@ bool names_its_place(std::string_view message, std::string_view text) {
 std::span<const Reader> readers() {
   static constexpr std::array kReaders = {
       Reader{"tensors", read_tensors},
-      Reader{"allreduce", read_allreduce},
-      Reader{"cmsc828g_sizes", read_cmsc828g_sizes},
-      Reader{"cmsc828g_times", read_cmsc828g_times},
+      Reader{"allreduce", [](auto text) { check_table(parse_allreduce_csv(text, kFile)); }},
+      Reader{"cmsc828g_sizes",
+             [](auto text) { check_profile(*parse_cmsc828g_profile(text, kFile, published("times"), "times.csv").profile); }},
+      Reader{"cmsc828g_times",
+             [](auto text) { check_profile(*parse_cmsc828g_profile(published("sizes"), "sizes.csv", text, kFile).profile); }},
       Reader{"allreduce_times", read_allreduce_times},
       Reader{"nccl_text", read_nccl_tests},
       Reader{"osu", read_osu},
       Reader{"results", read_results},
-      Reader{"model", read_model},
+      Reader{"model", [](auto text) { check_config(parse_model_json(text, kFile), "config"); }},
   };
   return kReaders;
 }

@@ -1,6 +1,5 @@
 """lab/run as a user starts it, and a visible skip where this machine does not allow it."""
 
-import os
 import pathlib
 import subprocess
 import unittest
@@ -30,8 +29,3 @@ def skip_without_hosts(*options):
     tried = lab(*options, command=["true"])
     if tried.returncode == 2:
         raise unittest.SkipTest(tried.stderr.strip())
-
-
-def environment_with(python):
-    """With that Python's programs, torchrun among them, in front of PATH."""
-    return dict(os.environ, PATH=f"{pathlib.Path(python).parent}:{os.environ['PATH']}")

@@ -5,10 +5,11 @@ FIRKIN names the binary. torchrun is the one beside this Python.
 
 import json
 import os
+import pathlib
 import sys
 
 from folders import InAFolder
-from labs import ROOT, environment_with, lab, skip_without_hosts
+from labs import ROOT, lab, skip_without_hosts
 
 FIRKIN = os.environ["FIRKIN"]
 LAUNCHER = ROOT / "examples" / "launch" / "torchrun.sh"
@@ -23,7 +24,8 @@ class TwoHosts(InAFolder):
     def measure(self, *launcher, options=(), size="8", **variables):
         """bench allreduce of one size: its results."""
         words = [*launcher, FIRKIN, "bench", "allreduce", "-b", size, "-e", size, "--time", "0.1", "--out", self.out]
-        result = lab("--rate", "100mbit", *options, command=words, env=environment_with(sys.executable) | variables)
+        path = {"PATH": f"{pathlib.Path(sys.executable).parent}:{os.environ['PATH']}"}
+        result = lab("--rate", "100mbit", *options, command=words, env=os.environ | path | variables)
         self.assertEqual(result.returncode, 0, f"{result.stdout}\n{result.stderr}")
         return json.loads((self.out / "results.json").read_text())
 

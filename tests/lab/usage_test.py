@@ -1,13 +1,12 @@
 """lab/run asked for what it cannot do: one line, exit code 2. Needs no right to make namespaces."""
 
 import subprocess
-import tempfile
-import unittest
 
+from folders import InAFolder
 from labs import RUN, lab
 
 
-class Usage(unittest.TestCase):
+class Usage(InAFolder):
     def assert_refused(self, result, mentions):
         self.assertEqual((result.returncode, result.stdout), (2, ""), result.stderr)
         self.assertEqual(len(result.stderr.splitlines()), 1, result.stderr)
@@ -44,8 +43,7 @@ class Usage(unittest.TestCase):
         self.assert_refused(lab(command=["true"], prefix=allows_none), "network namespaces cannot be made here")
 
     def test_a_machine_without_iproute2(self):
-        with tempfile.TemporaryDirectory() as empty:
-            without_tc = ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c", 'mount --bind "$0" /usr/sbin && exec "$@"', empty]
-            if subprocess.run([*without_tc, "true"], capture_output=True).returncode != 0:
-                self.skipTest("users may not make namespaces here")
-            self.assert_refused(lab("--rate", "1gbit", command=["true"], prefix=without_tc), "in PATH; expected Debian's package iproute2")
+        hidden = ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c", 'mount --bind "$0" /usr/sbin && exec "$@"', self.folder]
+        if subprocess.run([*hidden, "true"], capture_output=True).returncode != 0:
+            self.skipTest("users may not make namespaces here")
+        self.assert_refused(lab("--rate", "1gbit", command=["true"], prefix=hidden), "in PATH; expected Debian's package iproute2")

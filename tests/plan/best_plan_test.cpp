@@ -181,12 +181,10 @@ TEST(Baselines, AreThePublishedPlans) {
 
 constexpr int64_t kNoLimit = std::numeric_limits<int64_t>::max();
 
-CapInterval interval_of(const std::vector<int64_t>& sizes, const CapOptions& options) {
-  return caps_with_same_buckets(sizes, options, assign_buckets(sizes, options));
-}
-
 TEST(CapsWithSameBuckets, OneBucketHasNoHighestCap) {
-  EXPECT_EQ(interval_of({4, 3}, {.cap_bytes = 7, .rule = CapRule::kAtMost}).highest_cap_bytes, kNoLimit);
+  const std::vector<int64_t> sizes = {4, 3};
+  const CapOptions options = {.cap_bytes = 7, .rule = CapRule::kAtMost};
+  EXPECT_EQ(caps_with_same_buckets(sizes, options, assign_buckets(sizes, options)).highest_cap_bytes, kNoLimit);
 }
 
 TEST(CapsWithSameBuckets, AreExactlyTheCapsThatMakeTheSamePlan) {

@@ -80,18 +80,11 @@ TEST(Simulate, WithoutTensorsThereIsOnlyBackward) {
   EXPECT_DOUBLE_EQ(simulate(profile, {}, kCosts).end_s, 3);
 }
 
-// One gradient of 8 bytes, ready at 1 s, of a backward pass that takes 3 s.
-TensorProfile early_gradient() {
-  TensorProfile profile = make_profile({8}, {1});
-  profile.backward_s = 3;
-  return profile;
-}
-
 const BucketPlan kOneBucket = {.buckets = {{0, 1}}};
 
 TEST(Contention, SlowsBackwardOnlyWhileAnAllReduceRuns) {
   // From 1 to 3 s backward does one second's work of the two that are left; the last one takes until 4.
-  const Timeline timeline = simulate(early_gradient(), kOneBucket, kCosts, {.compute_slowdown = 2});
+  const Timeline timeline = simulate(backward_of(make_profile({8}, {1}), 3), kOneBucket, kCosts, {.compute_slowdown = 2});
   EXPECT_DOUBLE_EQ(timeline.buckets[0].end_s, 3);
   EXPECT_DOUBLE_EQ(timeline.compute_end_s, 4);
   EXPECT_DOUBLE_EQ(timeline.end_s, 4);

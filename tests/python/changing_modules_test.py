@@ -24,10 +24,6 @@ def frozen(module):
     module.layers[0].requires_grad_(False)
 
 
-def freeze(model, optimizer):
-    frozen(model.module)
-
-
 def thaw(model, optimizer):
     model.module.layers[0].requires_grad_(True)
 
@@ -49,11 +45,6 @@ def replace(model, optimizer):
     group["params"] = [layer.weight if p is old else p for p in group["params"]]
 
 
-def convert_and_back(model, optimizer):
-    """Which gives gradients, too, other memory."""
-    model.float().double()
-
-
 def replace_the_module(model, optimizer):
     model.module = copy.deepcopy(model.module)
     optimizer.param_groups[0]["params"] = list(model.parameters())
@@ -64,14 +55,14 @@ def drop(model, optimizer):
 
 
 CHANGES = {
-    "freeze": (freeze, {}),
+    "freeze": (lambda model, _: frozen(model.module), {}),
     "thaw": (thaw, {"start": frozen}),
     "grow": (grow, {}),
     "replace": (replace, {}),
     "replace, find_unused_parameters": (replace, {"find_unused_parameters": True}),
     "drop": (drop, {}),
     "replace the module": (replace_the_module, {}),
-    "convert and back": (convert_and_back, {}),
+    "convert and back": (lambda model, _: model.float().double(), {}),  # which gives gradients, too, other memory
 }
 
 
