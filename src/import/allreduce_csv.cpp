@@ -63,7 +63,7 @@ std::string joined(std::string_view name) {
   return fmt::format("{}", fmt::join(parts_of(name), ""));
 }
 
-// Bytes per unit of a column of sizes; none if it is another column.
+// Bytes per unit of a column of sizes, HUGE_VAL if its name states no unit; none if it is another column.
 std::optional<double> bytes_in(std::string_view column) {
   constexpr std::array<std::string_view, 7> kSizes = {"size", "message", "msg", "total", "bucket", "data", "buffer"};
   const std::vector<std::string> parts = parts_of(column);
@@ -73,7 +73,7 @@ std::optional<double> bytes_in(std::string_view column) {
            std::ranges::find(kByteUnits, std::string_view(part), &Unit::name) != kByteUnits.end();
   });
   if (parts.empty() || column == "b" || !only_sizes || (!unit && std::ranges::find(parts, "size") == parts.end())) return std::nullopt;
-  return unit ? unit->value : 1;
+  return unit ? unit->value : HUGE_VAL;
 }
 
 // How good a column of times is, the least being the best: by how little else it names (setup_time_us), then by what.
@@ -101,15 +101,17 @@ std::optional<std::pair<ptrdiff_t, ptrdiff_t>> time_rank(std::string_view column
 struct Source {
   std::string bytes, time, ranks, type;  // columns; empty: none
   std::string gpus_per_rank, in_place;   // rccl-tests'; the latter tells which side a row is of
-  double byte_unit = 1, time_unit = 1;
+  double byte_unit = HUGE_VAL, time_unit = 1;
 };
 
 Source find_columns(const CsvTable& table, const ImportOptions& options) {
   Source source;
   std::optional<std::pair<ptrdiff_t, ptrdiff_t>> best;
-  std::string as_good, ranks_again;  // another column of times, of ranks
+  std::string as_good, ranks_again, sizes_again;  // another column of times, of ranks, of sizes
   for (const std::string& column : table.columns()) {
-    if (const auto unit = bytes_in(column); unit && source.bytes.empty()) {
+    if (const auto unit = bytes_in(column)) {
+      if (*unit > source.byte_unit) continue;  // "size" beside "bytes" may count elements; MiB are rounded
+      sizes_again = *unit == source.byte_unit ? source.bytes : "";
       source.bytes = column;
       source.byte_unit = *unit;
     } else if (const auto rank = time_rank(column, options.in_place); rank && (!best || *rank <= *best)) {
@@ -132,6 +134,8 @@ Source find_columns(const CsvTable& table, const ImportOptions& options) {
   if (source.time.empty()) table.fail_in_header(fmt::format("no column of times; expected {}", kExpectedColumns));
   if (!as_good.empty()) table.fail_in_header(fmt::format("columns of times '{}' and '{}'; expected one", as_good, source.time));
   if (!ranks_again.empty()) table.fail_in_header(fmt::format("columns of ranks '{}' and '{}'; expected one", source.ranks, ranks_again));
+  if (!sizes_again.empty()) table.fail_in_header(fmt::format("columns of sizes '{}' and '{}'; expected one", sizes_again, source.bytes));
+  if (source.byte_unit == HUGE_VAL) source.byte_unit = 1;
   const bool of_course = source.time == "average_time";  // CMSC 828G's: in seconds, which its name does not say
   const Unit* named = find_unit(kTimeUnits, parts_of(source.time));
   const Unit* given = find_unit(kTimeUnits, {options.unit});
@@ -158,13 +162,20 @@ bool is_wanted(const CsvTable& table, size_t row, const Source& source, const Im
   });
 }
 
-// The collective that a column of the row names, if it is no all-reduce; empty otherwise.
+// The operation that a column of the row names, if it is no all-reduce; empty otherwise.
 std::string other_collective(const CsvTable& table, size_t row) {
+  constexpr std::array<std::string_view, 6> kOperations = {"op", "operation", "collective", "coll", "commop", "redop"};
+  constexpr std::array<std::string_view, 6> kReductions = {"sum", "max", "min", "prod", "avg", "mean"};
+  std::string other;
   for (const std::string& column : table.columns()) {
-    const std::string collective = collective_in(table.text(row, column));
-    if (!collective.empty() && collective != "allreduce") return table.text(row, column);
+    const std::string &text = table.text(row, column), name = joined(column), value = joined(text), collective = collective_in(text);
+    const auto is_in_value = [&](std::string_view part) { return value.find(part) != std::string::npos; };
+    if (collective == "allreduce") return "";
+    const bool says_operation = std::ranges::count(kOperations, name) > 0 && !value.empty() && !parse_number<double>(text);
+    const bool is_other = says_operation && std::ranges::none_of(kReductions, is_in_value);
+    if (collective.empty() ? is_other : collective.find("allreduce") == std::string::npos) other = text;
   }
-  return "";
+  return other;
 }
 
 // A column of words (a cluster, a backend, a setting), or of nodes for the same ranks, must have one value: otherwise
@@ -212,8 +223,10 @@ BenchmarkRow row_of(const CsvTable& table, size_t row, const Source& source, con
     }
   }
   if (!source.type.empty()) result.type = table.text(row, source.type);
-  if (table.has("#wrong") && parse_number<double>(table.text(row, "#wrong")).value_or(0) > 0) {
-    table.fail(row, fmt::format("{} wrong; expected 0 at most", table.text(row, "#wrong")));
+  for (const std::string& column : table.columns()) {
+    const std::string& text = table.text(row, column);
+    const bool is_wrong = joined(column) == "wrong" && parse_number<double>(text).value_or(0) > 0;
+    if (is_wrong || joined(text).starts_with("fail")) table.fail(row, fmt::format("{} is {}; expected correct results", column, text));
   }
   if (table.has(kCourseDeviation)) {
     result.stdev_s = table.number(row, kCourseDeviation);

@@ -159,6 +159,16 @@ const Table kTables[] = {
     {"time_of_the_whole_run", "bytes,wall_time_s,avg_latency_us,ranks\n1048576,9,100,8\n4194304,9,200,8\n"},
     {"times_of_day", "timestamp,bytes,time_us,ranks\n2025-03-14 12:00,1048576,100,8\n2025-03-14 12:01,4194304,200,8\n"},
     {"collectives", "op,bytes,time_us,ranks\nall_gather,1,9,8\nall_reduce,1048576,100,8\nall_gather,2,9,8\nall_reduce,4194304,200,8\n"},
+    {"not_collectives",
+     "op,bytes,time_us,ranks\nbatch_isend_irecv,1,9,8\nall_reduce,1048576,100,8\nbarrier,2,9,8\nall_reduce,4194304,200,8\n"},
+    {"kernels",
+     "Name,bytes,time_us,ranks\nncclDevKernel_SendRecv(x),1,9,8\nncclDevKernel_AllReduce_Sum_f32_RING_LL(x),1048576,100,8\n"
+     "ncclDevKernel_ReduceScatter_Sum_f32_RING_LL(x),2,9,8\nncclDevKernel_AllReduce_Sum_f32_RING_LL(x),4194304,200,8\n"},
+    {"an_algorithm_of_other_collectives",
+     "collective,algorithm,bytes,time_us,ranks\nallreduce,reduce_scatter_allgather,1048576,100,8\n"
+     "allreduce,reduce_scatter_allgather,4194304,200,8\n"},
+    {"elements_beside_bytes", "size,bytes,time_us,ranks\n262144,1048576,100,8\n1048576,4194304,200,8\n"},
+    {"rounded_beside_bytes", "size_mb,size (bytes),time_us,ranks\n1.0,1048576,100,8\n4.2,4194304,200,8\n"},
     {"best_column", "bytes,ranks,min_us,mean_us,median_us,p99_us\n1048576,8,1,2,100,4\n4194304,8,1,2,200,4\n"},
 };
 
@@ -216,7 +226,12 @@ TEST(AllReduceCsv, IsRefusedWithTheLineAndWhatWasExpected) {
   }
   EXPECT_EQ(csv_error("size,unit,time_us,ranks\n1,MB,1,2\n"),
             "t.csv:1: a column 'unit'; expected units in the names of columns, as time_us");
-  EXPECT_EQ(csv_error("bytes,time_us,ranks,#wrong\n8,1,2,3\n"), "t.csv:2: 3 wrong; expected 0 at most");
+  EXPECT_EQ(csv_error("bytes,time_us,ranks,#wrong\n8,1,2,3\n"), "t.csv:2: #wrong is 3; expected correct results");
+  EXPECT_EQ(csv_error("bytes,time_us,ranks,wrong\n8,1,2,3\n"), "t.csv:2: wrong is 3; expected correct results");
+  EXPECT_EQ(csv_error("data_size(Bytes): | aveg_time(us): | check_result:\n8 | 1 | failed\n", {.world_size = 8}),
+            "t.csv:2: check_result: is failed; expected correct results");
+  EXPECT_EQ(csv_error("bytes,total_bytes,time_us,ranks\n8,16,1,2\n"), "t.csv:1: columns of sizes 'bytes' and 'total_bytes'; expected one");
+  EXPECT_EQ(csv_error("op,bytes,time_us,ranks\nnccl:coalesced,8,1,2\n"), "t.csv:2: only rows of nccl:coalesced; expected all-reduce times");
   EXPECT_EQ(csv_error("bytes;time_us;ranks\n1.024;1;2\n"), "t.csv:2: bytes is 1.024; expected a whole number");
   EXPECT_EQ(csv_error("bytes,nccl_time_us,rccl_time_us,ranks\n8,1,2,2\n"),
             "t.csv:1: columns of times 'nccl_time_us' and 'rccl_time_us'; expected one");
