@@ -6,6 +6,7 @@
 #include <cctype>
 #include <initializer_list>
 #include <iterator>
+#include <set>
 #include <span>
 
 #include "benchmark_rows.h"
@@ -52,12 +53,9 @@ void fail(const std::string& where, const std::string& message) {
 }
 
 void BenchmarkRows::skip(const std::string& what, const std::string& where) {
-  const auto known = std::ranges::find(skipped, what, &SkippedRows::what);
-  if (known == skipped.end()) {
-    skipped.push_back({what, 1, where});
-  } else {
-    ++known->count;
-  }
+  auto known = std::ranges::find(skipped, what, &SkippedRows::what);
+  if (known == skipped.end()) known = skipped.insert(known, {what, 0, where});
+  ++known->count;
 }
 
 Imported import_rows(BenchmarkRows found, const ImportOptions& options, const std::string& expected, const std::string& end) {
@@ -74,19 +72,22 @@ Imported import_rows(BenchmarkRows found, const ImportOptions& options, const st
     fail(first.first, fmt::format("only {}; expected {}", first.what, expected));
   }
   Imported imported;
-  for (const BenchmarkRow& row : found.rows) {
+  std::set<int64_t> sizes;  // of rows that do not state the number of ranks
+  std::set<std::string> doubts;
+  for (BenchmarkRow& row : found.rows) {
     const int64_t world_size = row.world_size > 0 ? row.world_size : options.world_size;
     if (world_size < 1) fail(row.where, "the number of ranks is not stated; expected --world, at least 2");
     if (row.bytes < 0) fail(row.where, fmt::format("the size is {}; expected at least 0", row.bytes));
     if (const char* wanted = expected_of_measured(row.seconds)) {
       fail(row.where, fmt::format("the time is {} s; expected {}", row.seconds, wanted));
     }
+    if (row.world_size == 0 && !sizes.insert(row.bytes).second)
+      row.doubt = fmt::format("a size for the second time, taken to be of {} ranks again (--world)", world_size);
+    if (!row.doubt.empty() && doubts.insert(row.doubt).second) imported.notes.push_back(row.where + ": " + row.doubt);
     imported.table.push_back(
         {.bytes = row.bytes, .world_size = world_size, .median_s = row.seconds, .mean_s = row.seconds, .stdev_s = row.stdev_s});
   }
-  for (const SkippedRows& rows : found.skipped) {
-    imported.notes.push_back(fmt::format("{}: skipped {} {}", rows.first, rows.count, rows.what));
-  }
+  for (const auto& [what, count, first] : found.skipped) imported.notes.push_back(fmt::format("{}: skipped {} {}", first, count, what));
   return imported;
 }
 
@@ -202,12 +203,11 @@ constexpr std::string_view kMpiBlanks = " \t:=;";
 
 // The columns that a line names, from the sizes on, of several words each in OSU's; none: the line is no header.
 std::vector<std::string_view> mpi_columns_in(const std::vector<std::string_view>& words) {
-  const auto is_column = [](std::string_view word) {
-    return word == "Size" || word == "Iterations" || word == "Validation" || word == "defects" || word.starts_with('#') ||
-           word.ends_with(')') || word.ends_with(']');
+  const auto size = std::ranges::find_if(words, [](std::string_view word) { return word == "Size" || word == "#bytes"; });
+  const auto is_column = [&](std::string_view word) {
+    return *size == "#bytes" || word == "Size" || word == "Iterations" || word == "Validation" || word.ends_with(')');
   };
   std::vector<std::string_view> columns;
-  const auto size = std::ranges::find_if(words, [](std::string_view word) { return word == "Size" || word == "#bytes"; });
   std::copy_if(size, words.end(), std::back_inserter(columns), is_column);
   return columns.size() > 1 ? columns : std::vector<std::string_view>();
 }
@@ -223,7 +223,9 @@ std::string_view word_after(const std::vector<std::string_view>& words, std::ini
 // OSU's "OSU MPI-CUDA Allreduce Latency Test v7.3" is an Allreduce, "OSU MPI Latency Test" the Latency between two ranks.
 std::string mpi_title_in(std::string_view line) {
   const std::vector<std::string_view> words = words_of(line, kMpiBlanks);
-  if (words.size() > 2 && words.end()[-3] == "#" && words.end()[-2] == "Benchmarking") return fmt::format("IMB's {}", words.back());
+  const auto name = std::ranges::find(words, "Benchmarking");
+  const bool is_imb = name != words.begin() && name != words.end() && name[-1] == "#";
+  if (is_imb) return fmt::format("IMB's {}", fmt::join(name + 1, words.end(), " "));
   const auto begin = std::ranges::find(words, "OSU");
   const auto end = std::find(begin, words.end(), "Test");
   if (end == words.end() || end - begin < 3) return "";
@@ -242,42 +244,50 @@ Imported parse_mpi_benchmark(std::string_view text, const std::string& file, con
   constexpr double kMicrosecond = 1e-6;
   const std::string clean = undecorated(text);
   BenchmarkRows rows;
-  std::string benchmark, type;
-  int64_t world_size = 0, last_line = 1;
-  size_t columns = 0, time = 0;  // time: the column of the mean
+  BenchmarkRow row;  // with what was said so far
+  std::string benchmark;
+  int64_t launched = 0, last_line = 1;
+  std::vector<std::string_view> columns;
+  size_t time = 0;               // the column of the mean
   std::ptrdiff_t tag_words = 0;  // before the header
   const auto is_value = [](std::string_view word) { return word == "Pass" || word == "Fail" || parse_number<double>(word); };
   for_each_line(clean, [&](int64_t number, std::string_view line) {
     last_line = number;
     const std::vector<std::string_view> words = words_of(line, kMpiBlanks);
+    if (line.find("_allreduce") < line.find("jsrun"))  // whose -n are no processes
+      launched = parse_number<int64_t>(word_after(words, {"-np", "-n", "--ntasks"})).value_or(launched);
     if (const std::string title = mpi_title_in(line); !title.empty()) {
       benchmark = title;
-      if (title.starts_with("OSU")) type.clear();
-      world_size = 0;
-      columns = 0;
+      if (title.starts_with("OSU")) row = {};
+      row.world_size = launched;
+      launched = 0;
+      columns.clear();
     } else if (const auto datatype = word_after(words, {"Datatype", "reductions"}); datatype.starts_with("MPI_")) {
-      type = datatype.substr(0, datatype.find('.'));
+      row.type = datatype.substr(0, datatype.find('.'));
+    } else if (words.size() > 1 && (words.end()[-2] == "dtype" || words.end()[-2] == "reduction")) {
+      (words.end()[-2] == "dtype" ? row.type : row.operation) = words.back();
     } else if (const auto processes = word_after(words, {"#processes"}); !processes.empty()) {
-      world_size = parse_number<int64_t>(processes).value_or(0);
+      row.world_size = parse_number<int64_t>(processes).value_or(0);
     } else if (const auto named = mpi_columns_in(words); !named.empty()) {
       const auto mean = std::ranges::find(named, "t_avg[usec]");
-      columns = mean == named.end() && named[0] == "#bytes" ? 0 : named.size();
+      columns = mean == named.end() && named[0] == "#bytes" ? std::vector<std::string_view>() : named;
       tag_words = std::ranges::find_if(words, [](std::string_view word) { return word.starts_with('#'); }) - words.begin();
       time = mean == named.end() ? 1 : static_cast<size_t>(mean - named.begin());
     }
     // A row may hold more values than the header names, as OSU 7.3 prints with -f.
     const bool may_be_row = tag_words > 0 || (!words.empty() && is_value(words[0]));
-    for (size_t count = may_be_row ? columns : 0; count > 0 && count <= words.size(); ++count) {
+    for (size_t count = may_be_row ? columns.size() : 0; count > 0 && count <= words.size(); ++count) {
       const auto values = std::span(words).last(count);
-      if (!is_value(values[columns - 1])) break;
+      if (!is_value(values[columns.size() - 1])) break;
       const auto bytes = tagged_integer(values[0]);
       const auto time_us = parse_number<double>(values[time]);
       if (!bytes || !time_us) continue;
-      const std::string where = at_line(file, number);
-      if (!is_mpi_allreduce(benchmark)) return rows.skip("rows of " + benchmark, where);
-      if (words.back() == "Fail") return rows.skip("rows whose validation failed", where);
-      return rows.rows.push_back(
-          {.where = where, .bytes = *bytes, .seconds = *time_us * kMicrosecond, .world_size = world_size, .type = type});
+      row.where = at_line(file, number);
+      row.bytes = *bytes;
+      row.seconds = *time_us * kMicrosecond;
+      if (!is_mpi_allreduce(benchmark)) return rows.skip("rows of " + benchmark, row.where);
+      const bool is_wrong = words.back() == "Fail" || (columns.back() == "defects" && words.back() != "0.00");
+      return is_wrong ? rows.skip("rows whose validation failed", row.where) : rows.rows.push_back(row);
     }
   });
   return import_rows(std::move(rows), options, "the results of osu_allreduce or IMB-MPI1", at_line(file, last_line));

@@ -26,6 +26,7 @@ struct BenchmarkRow {
   int64_t world_size = 0;      // 0: the output does not say it
   std::string type = {};       // the elements' type, as the benchmark names it: float, MPI_FLOAT; empty if it does not
   std::string operation = {};  // sum, ...; empty: not said
+  std::string doubt = {};      // what a note says of the first row with it
 };
 
 // Rows that are left out for one reason.
@@ -43,9 +44,9 @@ struct BenchmarkRows {
 };
 
 // The rows as a table of one element type (options.dtype, float32, or the only one) and one operation (sum, or the only
-// one), with a note for each reason why rows were left out. Throws InputError when no row is left (naming the reason),
-// types or operations would mix, nothing states the number of ranks, or a time or size is impossible. `expected`: what
-// the file should hold; `end`: where it ends.
+// one), with a note for each reason why rows were left out or are in doubt. Throws InputError when no row is left (naming
+// the reason), types or operations would mix, nothing states the number of ranks, or a time or size is impossible.
+// `expected`: what the file should hold; `end`: where it ends.
 Imported import_rows(BenchmarkRows found, const ImportOptions& options, const std::string& expected, const std::string& end);
 
 // The text without byte-order mark, terminal colours, carriage returns and blanks beyond ASCII; line breaks stay where

@@ -27,7 +27,7 @@ struct NcclResult {
   double algorithm_bandwidth = 0, bus_bandwidth = 0;  // GB/s
   double wrong = 0;                                   // elements, or the largest error; 0 too if they were not checked
   double most_wrong = 0;
-  bool checked_one_side = false;  // out of place, while in-place results were not checked
+  std::array<bool, 2> unchecked = {};  // out-of-place results, in-place results
 };
 
 constexpr double kMicrosecond = 1e-6, kMillisecond = 1e-3, kGigabyte = 1e9;
@@ -65,7 +65,7 @@ std::string other_collective(const NcclResult& result) {
     return "a collective whose count is of one rank's part (reduce_scatter_perf)";
   }
   // These name an operation, too, and with two ranks have the bandwidths of an all-reduce.
-  if (result.checked_one_side) return "a collective that is not checked in place (sendrecv_perf, alltoall_perf)";
+  if (!result.unchecked[0] && result.unchecked[1]) return "a collective that is not checked in place (sendrecv_perf, alltoall_perf)";
   return "";
 }
 
@@ -105,6 +105,9 @@ void add_result(BenchmarkRows& rows, const NcclResult& result, const ImportOptio
   const bool was_measured = result.row.bytes > 0 && std::isfinite(result.row.seconds) && result.row.seconds > 0;
   if (was_measured && world_size > 1) check_bandwidths(result, world_size);
   rows.rows.push_back(result.row);
+  rows.rows.back().world_size = world_size;  // which the bandwidths confirm
+  if (world_size == 2 && result.program.empty() && result.unchecked[0] && result.unchecked[1])
+    rows.rows.back().doubt = "two ranks and no checks, which sendrecv_perf prints alike; taken to be of all_reduce_perf";
 }
 
 // The index at which a row starts; npos if there is none. Whole numbers may be too large for 64 bits.
@@ -236,7 +239,7 @@ void finish_row(BenchmarkRows& rows, std::optional<OpenRow>& open, const ImportO
   result.wrong = *wrong;
   result.most_wrong = counts_wrong ? 0 : kMostError;
   const auto is_unchecked = [&](bool in_place) { return value_in(row, {"#wrong", "error", "res"}, in_place) == "N/A"; };
-  result.checked_one_side = is_unchecked(true) && !is_unchecked(false);
+  result.unchecked = {is_unchecked(false), is_unchecked(true)};
   add_result(rows, result, options);
 }
 
@@ -354,10 +357,8 @@ BenchmarkRows rows_of_json(const std::string& text, const std::string& file, con
       result.algorithm_bandwidth = side.at("alg_bw").get<double>();
       result.bus_bandwidth = side.at("bus_bw").get<double>();
       if (!side.at("nwrong").is_null()) result.wrong = side.at("nwrong").get<double>();
-      const auto is_unchecked = [&](const char* name) {
-        return !results[i].at(name).is_null() && results[i].at(name).at("nwrong").is_null();
-      };
-      result.checked_one_side = is_unchecked("in_place") && !is_unchecked("out_of_place");
+      const auto is_unchecked = [](const Json& one_side) { return !one_side.is_null() && one_side.at("nwrong").is_null(); };
+      result.unchecked = {is_unchecked(results[i].at("out_of_place")), is_unchecked(results[i].at("in_place"))};
       add_result(rows, result, options);
     }
   } catch (const Json::exception&) {

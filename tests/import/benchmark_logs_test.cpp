@@ -99,6 +99,16 @@ std::string imb(const std::string& benchmark, const std::string& column = "") {
          "      4000000          160       190.00       210.00       200.00" + (column.empty() ? "" : "  0.00") + "\n\n";
 }
 
+const std::string kGroups =  // -multi 1
+    "# Benchmarking Multi-Allreduce\n# ( 2 groups of 4 processes each running simultaneous )\n# Group  0:     0    1    2    3\n#\n"
+    "# Group  1:     4    5    6    7\n#\n#---------\n"
+    "        Group       #bytes #repetitions  t_min[usec]  t_max[usec]  t_avg[usec]\n"
+    "            0            4         1000        90.00       110.00       100.00\n"
+    "            1            4         1000        90.00       110.00       101.00\n"
+    "            0      4000000          160       190.00       210.00       200.00\n"
+    "            1      4000000          160       190.00       210.00       201.00\n\n";
+const std::string kOneccl = replaced(replaced(imb("allreduce", "stddev[%]"), "# Benchmarking", "# Benchmarking:"), " MPI_", " ");
+
 // With a character in place of the blanks between the words of each line.
 std::string separated(const std::string& text, char separator) {
   std::string result;
@@ -228,6 +238,7 @@ const Log kLogs[] = {
     {"osu_with_numbers_behind", kOsu + "slurmstepd: the job took 3600 1 2 3 4\n"},
     {"osu_old", "# OSU MPI Allreduce Latency Test v3.9\n# Size            Latency (us)\n1000000   100.00\n4000000   200.00\n"},
     {"osu_in_a_log", "Loading module openmpi/4.1\n" + tagged("0: ", kOsu) + "real 0m3.1s\n"},
+    {"osu_ranks_of_its_command", "+ srun --ntasks=16 hostname\n+ mpirun -np 8 ./osu_allreduce -m 4000000\n" + kOsu, "", {}},
     {"osu_several_types", replaced(kOsu, "MPI_FLOAT", "MPI_INT") + kOsu, "skipped 2 rows of the element type 'MPI_INT'"},
     {"osu_between_two_ranks_beside", kOsu + "# OSU MPI Latency Test v5.8\n# Size          Latency (us)\n1   0.46\n",
      "skipped 1 rows of OSU's Latency"},
@@ -242,12 +253,21 @@ const Log kLogs[] = {
      replaced(imb("Allreduce"), "      1000000", "            0         1000         0.04         0.06         0.05\n1000000"),
      "log:9: skipped 1 rows of 0 bytes", kRanksInTheLog},
     {"imb_other_benchmarks", imb("Reduce") + imb("Allreduce") + imb("Allgather"), "log:9: skipped 2 rows of IMB's Reduce", kRanksInTheLog},
+    {"imb_groups", kGroups + imb("Allreduce"), "log:9: skipped 4 rows of IMB's Multi-Allreduce", kRanksInTheLog},
+    {"imb_wrong_beside", replaced(imb("Allreduce", "defects"), "0.00", "0.25") + imb("Allreduce", "defects"), "whose validation failed",
+     kRanksInTheLog},
     {"imb_on_a_ci_server", tagged("00:55:22  ", imb("Allreduce")), "", kRanksInTheLog},
     {"imb_tagged", tagged("[1,0]<stdout>:", imb("Allreduce")), "", kRanksInTheLog},
     {"imb_with_defects", imb("Allreduce", "defects"), "", kRanksInTheLog},
-    {"oneccl",
-     replaced(replaced(imb("Allreduce", "stddev[%]"), "Benchmarking Allreduce", "Benchmarking: allreduce"), "#processes =", "#processes:"),
-     "", kRanksInTheLog},
+    {"oneccl", kOneccl, "", kRanksInTheLog},
+    {"oneccl_with_numbers_of_elements", replaced(replaced(kOneccl, "#rep", "elem_count  #rep"), "00000  ", "00000  250000  "), "",
+     kRanksInTheLog},
+    {"oneccl_several_types", "dtype: int8\nreduction: sum\n" + kOneccl + "dtype: float32\nreduction: sum\n" + kOneccl,
+     "skipped 2 rows of the element type 'int8', which is not float32", kRanksInTheLog},
+    {"oneccl_several_operations", "dtype: float32\nreduction: max\n" + kOneccl + "dtype: float32\nreduction: sum\n" + kOneccl,
+     "skipped 2 rows of the operation 'max', which is not sum", kRanksInTheLog},
+    {"oneccl_two_at_once", replaced(kOneccl, " allreduce", " bcast allreduce") + kOneccl, "skipped 2 rows of IMB's bcast allreduce",
+     kRanksInTheLog},
 };
 
 Imported import_log(const std::string& text, const ImportOptions& options) {
@@ -400,6 +420,22 @@ TEST(BenchmarkLogs, OfSeveralRunsGiveTheRowsOfAll) {
   const Imported imported = import_log(two_ranks + devices(8) + kTable + devices(8) + kTable, {});
   EXPECT_THAT(world_sizes(imported.table), ElementsAre(2, 8));
   EXPECT_EQ(imported.table.size(), 5u);
+}
+
+TEST(BenchmarkLogs, OfOsuMayBeOfSeveralNumbersOfRanks) {
+  const Imported named = import_log("$ mpirun -np 16 ./osu_allreduce\n" + kOsu + "$ srun -n 8 ./osu_allreduce\n" + kOsu, {});
+  EXPECT_THAT(world_sizes(named.table), ElementsAre(8, 16));
+  EXPECT_THAT(named.notes, IsEmpty());
+  const Imported silent = import_log(kOsu + "$ jsrun -n 2 -a 4 ./osu_allreduce\n" + kOsu, {.world_size = 8});
+  EXPECT_EQ(silent.table.size(), 4u);
+  EXPECT_THAT(silent.notes, ElementsAre("log:10: a size for the second time, taken to be of 8 ranks again (--world)"));
+}
+
+TEST(BenchmarkLogs, OfTwoRanksWithoutChecksMayBeOfAnotherProgram) {
+  const std::string text = devices(2) + replaced(kSendRecv, " 0\n", " N/A\n");
+  const std::string unchecked = replaced(text, "10.00      0", "10.00    N/A");
+  EXPECT_THAT(import_log(unchecked, {}).notes, ElementsAre(HasSubstr("two ranks and no checks, which sendrecv_perf prints alike")));
+  EXPECT_THAT(import_log("# Collective test starting: all_reduce_perf\n" + unchecked, {}).notes, IsEmpty());
 }
 
 TEST(BenchmarkLogs, OfASplitCommunicatorCountItsFirstGroup) {
