@@ -224,8 +224,7 @@ std::string_view word_after(const std::vector<std::string_view>& words, std::ini
 std::string mpi_title_in(std::string_view line) {
   const std::vector<std::string_view> words = words_of(line, kMpiBlanks);
   const auto name = std::ranges::find(words, "Benchmarking");
-  const bool is_imb = name != words.begin() && name != words.end() && name[-1] == "#";
-  if (is_imb) return fmt::format("IMB's {}", fmt::join(name + 1, words.end(), " "));
+  if (name > words.begin() && name < words.end() && name[-1] == "#") return fmt::format("IMB's {}", fmt::join(name + 1, words.end(), " "));
   const auto begin = std::ranges::find(words, "OSU");
   const auto end = std::find(begin, words.end(), "Test");
   if (end == words.end() || end - begin < 3) return "";
