@@ -69,7 +69,7 @@ class FrontEnds(InAFolder):
     """The program and Python, of the same measurements."""
 
     def test_decide_alike(self):
-        if subprocess.run([sys.executable, "-m", "firkin", "tune", "--help"], capture_output=True).returncode != 0:
+        if not (pathlib.Path(firkin.__file__).parent / "bin/firkin").resolve().with_name("firkin-measure").exists():
             self.skipTest("this program was built without LibTorch")
         words = ["tune", "--ranks", "2", "--d-model", "32", "--d-ff", "64", "--num-layers", "3", "--batch", "1", "--sequence", "16"]
         words += ["--profile-steps", "6", "--allreduce-time", "0.2", "--blocks", "6", "--rule", "close-when-full", "--out", self.out]
