@@ -348,11 +348,20 @@ ProcessGroup chaos_group_on_cpu(const c10::intrusive_ptr<c10d::Store>& store, in
   return make_process_group(store, rank, size, {.device = c10::Device(c10::kCPU), .timeout = timeout});
 }
 
-uint64_t first_chaos_seed() {
-  const char* text = std::getenv("FIRKIN_TEST_SEED");
-  const uint64_t seed = text == nullptr ? 0 : std::strtoull(text, nullptr, 10);
-  fmt::print("chaos from seed {}\n", seed);
-  return seed;
+void for_each_chaos(std::optional<uint64_t> first, uint64_t count, const char* program, const std::function<void(uint64_t)>& expect_none) {
+  const auto number = [&](const char* name, uint64_t otherwise) {
+    const char* text = first ? nullptr : std::getenv(name);
+    return text == nullptr ? otherwise : std::stoull(text);
+  };
+  const uint64_t begin = number("FIRKIN_TEST_SEED", first.value_or(0)), end = begin + number("FIRKIN_CHAOS", count);
+  fmt::print("chaos from seed");
+  for (uint64_t seed = begin; seed < end; ++seed) {
+    fmt::print(" {}", seed);
+    std::fflush(stdout);
+    SCOPED_TRACE(fmt::format("again: FIRKIN_CHAOS=1 FIRKIN_TEST_SEED={} build/tests/{} --file=chaos_test.cpp --first", seed, program));
+    expect_none(seed);
+  }
+  fmt::print("\n");
 }
 
 std::optional<std::string> run_chaos_sequence(uint64_t seed, std::chrono::milliseconds timeout, const MakeChaosGroup& make_group,

@@ -18,8 +18,9 @@ using MakeChaosGroup =
 // Gloo on the CPU.
 ProcessGroup chaos_group_on_cpu(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size, std::chrono::milliseconds timeout);
 
-// Where the first tier of tests begins: $FIRKIN_TEST_SEED, which tools/test sets to the commit, and says so. 0 without it.
-uint64_t first_chaos_seed();
+// Calls expect_none(seed) for `count` seeds from `first` on, and says each before, so that a crash or a timeout shows it. Without `first`
+// from $FIRKIN_TEST_SEED on, which tools/test sets to the commit, and $FIRKIN_CHAOS times. program: of build/tests, which runs one again.
+void for_each_chaos(std::optional<uint64_t> first, uint64_t count, const char* program, const std::function<void(uint64_t)>& expect_none);
 
 // One sequence: 2 to 4 ranks (threads), a random model, random options, and some steps in which ranks accumulate, throw, abandon, join, or
 // simply train. After every step the ranks compare what they have. The same seed is the same program.

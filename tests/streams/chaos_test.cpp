@@ -21,25 +21,23 @@ ProcessGroup checked_group(bool on_a_side_stream, const c10::intrusive_ptr<c10d:
 }
 
 // Everything is in order, and all ranks are equal, or all ranks have the same failure.
-void expect_no_chaos(uint64_t first_seed, uint64_t sequences) {
+void expect_no_chaos(uint64_t seed) {
   register_checked_device();
-  for (uint64_t seed = first_seed; seed < first_seed + sequences; ++seed) {
-    const bool on_a_side_stream = seed % 2 == 1;
-    const auto make_group = [on_a_side_stream](const auto& store, int rank, int size, auto timeout) {
-      return checked_group(on_a_side_stream, store, rank, size, timeout);
-    };
-    const auto wrong = run_chaos_sequence(seed, kTimeout, make_group, /*on_devices=*/true);
-    EXPECT_FALSE(wrong) << wrong.value_or("");
-    EXPECT_THAT(Clocks::all().take_races(), IsEmpty()) << "seed " << seed;
-  }
+  const bool on_a_side_stream = seed % 2 == 1;
+  const auto make_group = [on_a_side_stream](const auto& store, int rank, int size, auto timeout) {
+    return checked_group(on_a_side_stream, store, rank, size, timeout);
+  };
+  const auto wrong = run_chaos_sequence(seed, kTimeout, make_group, /*on_devices=*/true);
+  EXPECT_FALSE(wrong) << wrong.value_or("");
+  EXPECT_THAT(Clocks::all().take_races(), IsEmpty());
 }
 
 TEST(StreamsChaos, OtherSequencesInEveryCommit) {
-  expect_no_chaos(first_chaos_seed(), 10);
+  for_each_chaos({}, 10, "streams_test", expect_no_chaos);
 }
 
 TEST(StreamsChaosFull, TheSameSequencesAlways) {
-  expect_no_chaos(0, 60);
+  for_each_chaos(0, 60, "streams_test", expect_no_chaos);
 }
 
 }  // namespace
