@@ -67,7 +67,12 @@ void expect_both_work(const ProcessGroup& first, const ProcessGroup& second) {
   }
 }
 
-constexpr std::chrono::milliseconds kForOthers{600};  // long enough for another thread to come, on a busy machine too
+constexpr std::chrono::milliseconds kForOthers{600};  // for another thread, which waits already, to take its next step
+
+// Until another thread has come as far as this key (group_store.h).
+void await_key(c10d::Store& store, const std::string& key) {
+  while (!store.check({key})) std::this_thread::sleep_for(1ms);
+}
 
 using Rendezvous = LauncherEnvironment;
 
@@ -181,12 +186,12 @@ TEST_F(Rendezvous, ARankFindsRank0AgainThatHasTakenItsStoreAway) {
 }
 
 TEST_F(Rendezvous, WithoutRank0SaysWhoElseIsNotThere) {
-  auto store = c10::make_intrusive<c10d::HashStore>();
-  run_threads(2, [&](int i) {
-    const int rank = i + 1;
-    EXPECT_EQ(failure_of([&] { make_process_group(store, rank, 4, {.timeout = kForOthers}); }),
-              "rank " + std::to_string(rank) + " cannot form a group of 4 within 600 ms: ranks 0, 3 have not arrived");
-  });
+  for (const auto& [first, second] : {std::pair{1, 2}, {2, 1}}) {
+    auto store = c10::make_intrusive<c10d::HashStore>();
+    EXPECT_FALSE(gather_ranks(store, {.rank = first, .size = 4}, in(0ms)).complete);
+    EXPECT_EQ(failure_of([&, rank = second] { make_process_group(store, rank, 4, {.timeout = 200ms}); }),
+              "rank " + std::to_string(second) + " cannot form a group of 4 within 200 ms: ranks 0, 3 have not arrived");
+  }
 }
 
 TEST_F(Rendezvous, RanksThatContradictEachOtherSaySoOnEveryRank) {
@@ -209,16 +214,12 @@ TEST_F(Rendezvous, RanksThatContradictEachOtherSaySoOnEveryRank) {
 
 TEST_F(Rendezvous, OneOfTwoRanks0SaysThatThereIsAnother) {
   auto store = c10::make_intrusive<c10d::HashStore>();
-  std::atomic<int> refused = 0;
-  run_threads(2, [&](int) {
-    try {
-      make_process_group(store, 0, 2, {.timeout = kForOthers});
-    } catch (const InputError&) {
-      ++refused;
-    } catch (const RuntimeError&) {
-    }
-  });
-  EXPECT_EQ(refused, 1);
+  std::string refusal;
+  std::thread first([&] { refusal = error_of([&] { make_process_group(store, 0, 2, {.timeout = 60s}); }); });
+  await_key(*store, "firkin/generations");
+  EXPECT_THAT(failure_of([&] { make_process_group(store, 0, 2, {.timeout = 200ms}); }), HasSubstr("rank 1 has not arrived"));
+  first.join();
+  EXPECT_THAT(refusal, HasSubstr("another process on " + host_name() + " has this rank"));
 }
 
 TEST_F(Rendezvous, HasATimeoutOfItsOwnWhichIsNeverLongerThanTheCollectives) {
@@ -230,22 +231,25 @@ TEST_F(Rendezvous, HasATimeoutOfItsOwnWhichIsNeverLongerThanTheCollectives) {
 
 TEST_F(Rendezvous, NamesTheRankThatHasNotArrivedOnEveryOther) {
   auto store = c10::make_intrusive<c10d::HashStore>();
+  const auto started = std::chrono::steady_clock::now();
   run_threads(2, [&](int rank) {
+    if (rank == 0) await_key(*store, "firkin/waiting/1");
     const auto timeout = rank == 0 ? kForOthers : 60000ms;  // rank 1 hears of rank 0's end
     const std::string limit = rank == 0 ? "600 ms" : "60 s";
     EXPECT_EQ(failure_of([&] { make_process_group(store, rank, 3, {.timeout = timeout}); }),
               "rank " + std::to_string(rank) + " cannot form a group of 3 within " + limit + ": rank 2 has not arrived");
   });
+  EXPECT_LT(std::chrono::steady_clock::now() - started, 30s);
 }
 
 // On standard error, once that takes long.
 TEST_F(Rendezvous, SaysForWhomARankWaits) {
   const LoopbackPort reserved;
   const int port = reserved.number();
-  const GroupOptions options{.device = c10::Device(c10::kCPU), .rendezvous_timeout = 60s, .report_after = 200ms};
+  const GroupOptions options{.device = c10::Device(c10::kCPU), .rendezvous_timeout = 60s, .report_after = 1ms};
   testing::internal::CaptureStderr();
   run_threads(3, [&](int rank) {
-    std::this_thread::sleep_for(std::array{600ms, 0ms, 1500ms}[static_cast<size_t>(rank)]);
+    std::this_thread::sleep_for(std::array{900ms, 0ms, 1500ms}[static_cast<size_t>(rank)]);
     expect_sum(connect(rank_at(rank, 3, port), options));
   });
   const std::string said = testing::internal::GetCapturedStderr();
@@ -264,6 +268,7 @@ TEST_F(Rendezvous, NamesTheMeetingPoint) {
 TEST_F(Rendezvous, NamesTheRankThatArrivedButDidNotConnect) {
   auto store = c10::make_intrusive<c10d::HashStore>();
   std::thread rank_1([&] { gather_ranks(store, {.rank = 1, .size = 2}, in(60s)); });
+  await_key(*store, "firkin/waiting/1");
   EXPECT_THAT(failure_of([&] { make_process_group(store, 0, 2, {.timeout = kForOthers}); }),
               StartsWith("rank 0 cannot form a group of 2 within 600 ms: rank 1 (" + host_name() + ") arrived but did not connect"));
   rank_1.join();
