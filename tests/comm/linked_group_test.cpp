@@ -144,8 +144,9 @@ TEST(LinkedGroup, WaitingUsesNoProcessor) {
   run_linked(2, slow_link(2), [&](const ProcessGroup& group) {
     barrier(group);
     const double before = used();
-    EXPECT_GE(seconds_of_all_reduce(group, 50'000), 0.4);
-    EXPECT_LT(used() - before, 0.2);  // of both ranks, which together have waited for 0.8 s
+    const double waited = seconds_of_all_reduce(group, 50'000);
+    EXPECT_GE(waited, 0.4);
+    EXPECT_LT(used() - before, waited / 2);  // of both ranks, each of which has waited as long
   });
 }
 
@@ -175,7 +176,7 @@ TEST(LinkedGroup, ARankThatGivesUpIsHeardOfWhileTheLinkIsBusy) {
     }
     EXPECT_THROW(wait(group, work, "bucket 3"), GroupError);
   });
-  EXPECT_LT(Clock::now() - started, 1000s);
+  EXPECT_LT(Clock::now() - started, 30s);  // the group has 60
 }
 
 TEST(LinkedGroup, EndsWhatIsUnderWayBeforeItGoes) {
