@@ -59,29 +59,32 @@ class Matrix(Steps):
         self.assert_read_whole("steps")
 
     def test_an_interrupted_matrix_is_a_valid_file_and_resumes(self):
-        shape = ["--batch", "1", "--sequence", "16,24,32", "--strategies", "flat", "--out", str(self.out)]
-        words = [FIRKIN, *map(str, words_of(*shape, blocks=10))]
-        process = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        deadline = time.monotonic() + DEADLINE_S
-        while not (self.out / "results.json").exists():
-            self.assertIsNone(process.poll())
-            self.assertLess(time.monotonic(), deadline)
-            time.sleep(0.005)
-        process.send_signal(signal.SIGINT)
-        process.wait(timeout=DEADLINE_S)
-        partial = self.results()
-        if partial["complete"]:
-            self.skipTest("the machine was too fast to be interrupted")
+        for blocks in (10, 100, 1000):  # so many that this machine is not too fast to be interrupted
+            self.out = self.folder / f"{blocks} blocks"
+            shape = ["--batch", "1", "--sequence", "16,24,32", "--strategies", "flat", "--out", str(self.out)]
+            words = [FIRKIN, *map(str, words_of(*shape, blocks=blocks))]
+            process = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+            deadline = time.monotonic() + DEADLINE_S
+            while not (self.out / "results.json").exists():
+                self.assertIsNone(process.poll())
+                self.assertLess(time.monotonic(), deadline)
+                time.sleep(0.005)
+            process.send_signal(signal.SIGINT)
+            process.wait(timeout=DEADLINE_S)
+            partial = self.results()
+            if not partial["complete"]:
+                break
+        self.assertFalse(partial["complete"])
         self.assertGreaterEqual(len(partial["configurations"]), 1)
 
-        result = self.bench_step(*shape, "--resume", blocks=10)
+        result = self.bench_step(*shape, "--resume", blocks=blocks)
         self.assertIn("measured before: ", result.stdout)
         resumed = self.results()
         self.assertTrue(resumed["complete"])
         self.assertEqual(len(resumed["configurations"]), 3)
         self.assertEqual(resumed["configurations"][: len(partial["configurations"])], partial["configurations"])
 
-        self.assert_refused(*words_of(*shape, "--resume", blocks=11), mentions="--blocks 10, now 11")
+        self.assert_refused(*words_of(*shape, "--resume", blocks=11), mentions=f"--blocks {blocks}, now 11")
 
     def test_bad_input_is_one_line_before_any_rank_starts(self):
         short = self.folder / "short.txt"
