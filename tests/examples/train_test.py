@@ -23,6 +23,7 @@ TEXT = pathlib.Path(__file__).resolve().parents[2] / "data" / "text" / "cooperag
 TINY = ["--data", TEXT, "--width", 32, "--layers", 2, "--sequence", 32, "--batch", 12, "--cap", "16KiB"]
 ENDLESS = 1_000_000  # steps
 DEADLINE_S = 300
+SEED = os.environ.get("FIRKIN_TEST_SEED", "0")  # tools/test sets it to the commit
 STEP = re.compile(r"^step (\d+): loss (\S+),")
 
 
@@ -109,8 +110,9 @@ class Training(InAFolder):
         self.assertEqual(running.end(), 0, "\n".join(running.lines))
         return running.losses()
 
-    def killed(self, draw, victim, *words, ranks=2):
+    def killed(self, victim, *words, ranks=2):
         """The losses of a training whose rank `victim`, or launcher (-1), was killed at a random step."""
+        draw = random.Random(f"{SEED} {victim} {words}")
         running = self.start(*command("--ranks", ranks, "--out", self.out, "--steps", ENDLESS, "--checkpoint-every", 1 + draw.randrange(9), *words))
         running.wait_for_step(10 + draw.randrange(20))
         time.sleep(draw.uniform(0, 0.02))
@@ -127,9 +129,8 @@ class Training(InAFolder):
 class Train(Training):
     def test_a_killed_rank_costs_the_steps_since_the_checkpoint_and_nothing_else(self):
         """Killed under sharded, continued under ordered, then on three ranks; compared with bucketed."""
-        seed = random.randrange(1 << 30)
-        with self.subTest(seed=seed):
-            killed = self.killed(random.Random(seed), 1, "--strategy", "sharded")
+        with self.subTest(FIRKIN_TEST_SEED=SEED):
+            killed = self.killed(1, "--strategy", "sharded")
             steps = killed[-1][0] + 20
             later = self.train("--strategy", "ordered", "--steps", steps, "--resume")
             last = self.train("--strategy", "sharded", "--steps", steps + 3, "--resume", ranks=3)
@@ -173,17 +174,16 @@ class EveryStrategyFull(Training):
         for strategy, victims in (("bucketed", (2, -1)), ("ordered", (1, -1)), ("sharded", (0, -1))):
             runs = []
             for victim in victims:
-                seed = random.randrange(1 << 30)
-                with self.subTest(strategy=strategy, victim=victim, seed=seed):
+                with self.subTest(strategy=strategy, victim=victim, FIRKIN_TEST_SEED=SEED):
                     self.out = self.folder / f"{strategy}{victim}"
-                    killed = self.killed(random.Random(seed), victim, "--strategy", strategy, ranks=3)
+                    killed = self.killed(victim, "--strategy", strategy, ranks=3)
                     steps = killed[-1][0] + 10
                     later = self.train("--strategy", strategy, "--steps", steps, "--resume", ranks=3)
-                    runs.append((victim, seed, killed, later))
+                    runs.append((victim, killed, later))
             longest = max(later[-1][0] + 1 for *_, later in runs)
             whole = self.train("--strategy", strategy, "--steps", longest, ranks=3, out=self.folder / f"{strategy}-whole")
-            for victim, seed, killed, later in runs:
-                with self.subTest(strategy=strategy, victim=victim, seed=seed):
+            for victim, killed, later in runs:
+                with self.subTest(strategy=strategy, victim=victim, FIRKIN_TEST_SEED=SEED):
                     self.assertEqual(killed, whole[: len(killed)])
                     self.assertEqual(later, whole[later[0][0] : later[-1][0] + 1])
 
