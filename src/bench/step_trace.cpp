@@ -1,5 +1,6 @@
 #include "bench/step_trace.h"
 
+#include <ATen/ops/zeros.h>
 #include <c10/util/ScopeExit.h>
 #include <nlohmann/json.hpp>
 
