@@ -10,16 +10,6 @@
 namespace firkin {
 namespace {
 
-AllReduceTable table_of(const std::vector<int64_t>& worlds, const std::function<double(double, double)>& seconds) {
-  AllReduceTable table;
-  for (const int64_t world : worlds) {
-    for (int64_t bytes = 1024; bytes <= 1 << 30; bytes *= 8) {
-      table.push_back({.bytes = bytes, .world_size = world, .median_s = seconds(static_cast<double>(world), static_cast<double>(bytes))});
-    }
-  }
-  return table;
-}
-
 double ring_s(double ranks, double bytes) {
   return 5e-6 + 2e-6 * (ranks - 1) + 1e-10 * bytes * (ranks - 1) / ranks;
 }

@@ -53,6 +53,20 @@ inline CommCosts linear_costs(double alpha_s, double beta_s_per_byte) {
   return {linear_curve(alpha_s, beta_s_per_byte), linear_curve(alpha_s, beta_s_per_byte)};
 }
 
+// All-reduce of x bytes: 1 s + x / 8 s on an idle link.
+inline const CommCosts kCosts = linear_costs(1, 0.125);
+
+// All-reduces on these worlds, of 1 KiB and eight times as much each, that take what `seconds` says for ranks and bytes.
+inline AllReduceTable table_of(const std::vector<int64_t>& worlds, const std::function<double(double, double)>& seconds) {
+  AllReduceTable table;
+  for (const int64_t world : worlds) {
+    for (int64_t bytes = 1024; bytes <= 1 << 30; bytes *= 8) {
+      table.push_back({.bytes = bytes, .world_size = world, .median_s = seconds(static_cast<double>(world), static_cast<double>(bytes))});
+    }
+  }
+  return table;
+}
+
 // Random inputs of the performance model, for the tests that compare with a slow and simple computation.
 class RandomInstance {
  public:
@@ -116,16 +130,14 @@ class RandomInstance {
       result.buckets.push_back({first, count});
       first += count;
     }
-    if (permuted) permute(result);
+    if (permuted) {
+      for (int64_t k = 0; k < std::ssize(result.buckets); ++k) result.launch_order.push_back(k);
+      std::shuffle(result.launch_order.begin(), result.launch_order.end(), generator_);
+    }
     return result;
   }
 
  private:
-  void permute(BucketPlan& plan) {
-    for (size_t k = 0; k < plan.buckets.size(); ++k) plan.launch_order.push_back(static_cast<int64_t>(k));
-    std::shuffle(plan.launch_order.begin(), plan.launch_order.end(), generator_);
-  }
-
   std::mt19937_64 generator_;
 };
 

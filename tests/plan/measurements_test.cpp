@@ -66,12 +66,6 @@ TEST(TensorsCsv, RejectsMalformedLinesByFileAndLine) {
   EXPECT_EQ(tensors_error("name,bytes,ready_s\na,9007199254740992,0\nb,1,0\n"), "t.csv:3: the total exceeds 9007199254740992 bytes");
 }
 
-TEST(CheckProfile, AcceptsABackwardPassThatEndsAfterTheLastGradient) {
-  TensorProfile profile = make_profile({1, 2}, {0, 1});
-  profile.backward_s = 1.5;
-  EXPECT_NO_THROW(check_profile(profile));
-}
-
 TEST(CheckProfile, NamesWhatIsWrong) {
   TensorProfile uneven = make_profile({1, 2}, {0, 1});
   uneven.bytes.pop_back();
@@ -93,6 +87,10 @@ TEST(CheckProfile, NamesWhatIsWrong) {
   TensorProfile repeated = make_profile({1, 2}, {0, 1});
   repeated.names[1] = "t0";
   EXPECT_EQ(error_of([&] { check_profile(repeated); }), "tensor 't0' appears twice");
+}
+
+TEST(WithForward, NeedsTensorsAtTimesThatMirrorBackward) {
+  EXPECT_THAT(with_forward(make_profile({8, 8, 8}, {1, 3, 4}), 8).needed_s, ElementsAre(6, 2, 0));
 }
 
 std::string allreduce_error(const std::string& text) {

@@ -11,27 +11,18 @@
 namespace firkin {
 namespace {
 
-BucketPlan one_tensor_each(size_t tensors) {
-  BucketPlan plan;
-  for (size_t i = 0; i < tensors; ++i) plan.buckets.push_back({static_cast<int64_t>(i), 1});
-  return plan;
-}
-
 // Five layers of 8 bytes, one ready each second, needed in reverse by a forward pass of 5 s.
 TensorProfile five_layers() {
-  TensorProfile profile = make_profile({8, 8, 8, 8, 8}, {1, 2, 3, 4, 5});
-  profile.needed_s = {4, 3, 2, 1, 0};
-  profile.forward_s = 5;
-  return profile;
+  return with_forward(make_profile({8, 8, 8, 8, 8}, {1, 2, 3, 4, 5}), 5);
 }
 
 TEST(LaunchOrderByNeed, SendsWhatIsReadyAndOfThatWhatForwardNeedsFirst) {
   // Each takes 2 s: from 1, 3, 5, ... At 3 s tensors 1 and 2 are ready, and 2 is needed earlier; at 5 s tensors 1, 3 and 4.
-  EXPECT_THAT(launch_order_by_need(five_layers(), one_tensor_each(5), linear_costs(1, 0.125)), ElementsAre(0, 2, 4, 3, 1));
+  EXPECT_THAT(launch_order_by_need(five_layers(), one_tensor_per_bucket(5), kCosts), ElementsAre(0, 2, 4, 3, 1));
 }
 
 TEST(LaunchOrderByNeed, IsTheReadyOrderWhereTheLinkKeepsUp) {
-  EXPECT_THAT(launch_order_by_need(five_layers(), one_tensor_each(5), linear_costs(0.5, 0.01)), IsEmpty());
+  EXPECT_THAT(launch_order_by_need(five_layers(), one_tensor_per_bucket(5), linear_costs(0.5, 0.01)), IsEmpty());
 }
 
 TEST(OrderedPlan, IsFasterThanAnyPlanThatWaitsForItsLastBucket) {
@@ -45,9 +36,7 @@ TEST(OrderedPlan, IsFasterThanAnyPlanThatWaitsForItsLastBucket) {
 }
 
 TEST(OrderedPlan, HasFewBucketsWhereMoreGainNothingThatOneCouldMeasure) {
-  TensorProfile profile = even_profile(400, 10000, 0.4);
-  for (int i = 1; i <= 400; ++i) profile.needed_s.push_back(0.2 * (400 - i) / 400);
-  profile.forward_s = 0.2;
+  const TensorProfile profile = with_forward(even_profile(400, 10000, 0.4), 0.2);
   // Short all-reduces end behind the agreement.
   const CostCurve curve({{64, 4e-5}, {1000, 3e-5}, {1000000000, 4.03e-3}});
   const OrderedPlan ordered = find_ordered_plan(profile, {curve, curve}, {.simulation = {.agreement_s = 4e-5}});
@@ -85,9 +74,8 @@ TEST(OrderedPlan, OfAProfileWithoutForwardIsNoSlowerThanTheBestPlan) {
 }
 
 TEST(OrderedPlan, WithoutTensorsIsTheComputation) {
-  TensorProfile profile;
+  TensorProfile profile = with_forward({}, 2);
   profile.backward_s = 3;
-  profile.forward_s = 2;
   EXPECT_DOUBLE_EQ(find_ordered_plan(profile, linear_costs(1, 1)).pipeline.period_s, 5);
 }
 
@@ -107,12 +95,8 @@ TEST(OrderedPlan, RejectsOptionsOutOfBounds) {
 TensorProfile small_gpt2_large() {
   const std::string folder = FIRKIN_SOURCE_DIR "/data/cmsc828g/";
   TensorProfile profile = *import_files({folder + "layer-sizes-gpt2_large-bs4.csv", folder + "layer-times-gpt2_large-bs4.csv"}).profile;
-  profile.forward_s = profile.backward_s / 2;
-  for (size_t i = 0; i < profile.bytes.size(); ++i) {
-    profile.bytes[i] /= 16;
-    profile.needed_s.push_back(profile.forward_s * (1 - profile.ready_s[i] / profile.backward_s));
-  }
-  return profile;
+  for (int64_t& bytes : profile.bytes) bytes /= 16;
+  return with_forward(profile, profile.backward_s / 2);
 }
 
 // In an order for exact ready times, a bucket that is late leaves holes on the link.

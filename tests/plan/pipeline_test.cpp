@@ -8,25 +8,22 @@
 namespace firkin {
 namespace {
 
-// All-reduce of x bytes: 1 s + x / 8 s on an idle link.
-const CommCosts kPipelineCosts = linear_costs(1, 0.125);
-
 TEST(SimulatePipeline, ForwardWaitsForWhatItNeedsAndHidesTheRest) {
   // In ready order: bucket 0 arrives at 3, bucket 1 at 5. Forward begins at 2, waits until 5, and ends at 9.
-  const Pipeline ready_order = simulate_pipeline(two_tensors(), kTwoBuckets, kPipelineCosts);
+  const Pipeline ready_order = simulate_pipeline(two_tensors(), kTwoBuckets, kCosts);
   EXPECT_DOUBLE_EQ(ready_order.period_s, 9);
   EXPECT_DOUBLE_EQ(ready_order.waited_s, 3);
   EXPECT_DOUBLE_EQ(ready_order.computation_s, 6);
   EXPECT_DOUBLE_EQ(ready_order.communication_s, 4);
 
   // The later bucket first: it arrives at 4, the other at 6, when forward needs it at 7 at the earliest.
-  const Pipeline by_need = simulate_pipeline(two_tensors(), {kTwoBuckets.buckets, {1, 0}}, kPipelineCosts);
+  const Pipeline by_need = simulate_pipeline(two_tensors(), {kTwoBuckets.buckets, {1, 0}}, kCosts);
   EXPECT_DOUBLE_EQ(by_need.period_s, 8);
   EXPECT_DOUBLE_EQ(by_need.waited_s, 2);
 }
 
 TEST(SimulatePipeline, SpansAreSecondsFromTheStartOfForward) {
-  const Pipeline step = simulate_pipeline(two_tensors(), {kTwoBuckets.buckets, {1, 0}}, kPipelineCosts);
+  const Pipeline step = simulate_pipeline(two_tensors(), {kTwoBuckets.buckets, {1, 0}}, kCosts);
   EXPECT_DOUBLE_EQ(step.forward_end_s, 6);
   EXPECT_DOUBLE_EQ(step.backward_end_s, 8);
   ASSERT_EQ(step.buckets.size(), 2U);
@@ -44,13 +41,13 @@ TEST(SimulatePipeline, TheOptimiserRunsOnOtherBucketsWhileForwardIsBlocked) {
   // Bucket 0 has arrived at 3 when forward, at 2, waits for bucket 1 until 5: its update takes the second from 3 to 4.
   TensorProfile profile = two_tensors();
   profile.update_s = {1, 0.5};
-  const Pipeline step = simulate_pipeline(profile, kTwoBuckets, kPipelineCosts);
+  const Pipeline step = simulate_pipeline(profile, kTwoBuckets, kCosts);
   EXPECT_DOUBLE_EQ(step.period_s, 9.5);
   EXPECT_DOUBLE_EQ(step.waited_s, 2);
 }
 
 TEST(SimulatePipeline, TheAgreementDelaysForwardAndNotTheBuckets) {
-  const Pipeline step = simulate_pipeline(two_tensors(), {kTwoBuckets.buckets, {1, 0}}, kPipelineCosts, {.agreement_s = 1.5});
+  const Pipeline step = simulate_pipeline(two_tensors(), {kTwoBuckets.buckets, {1, 0}}, kCosts, {.agreement_s = 1.5});
   EXPECT_DOUBLE_EQ(step.period_s, 8);  // it is over at 3.5; the bucket comes at 4
   EXPECT_DOUBLE_EQ(step.waited_s, 0.5);
 }
@@ -100,15 +97,11 @@ class ConsecutiveSteps {
     EXPECT_TRUE(arrival_.empty());  // all have been awaited: the link is idle, and starts anew
     double link_free = -std::numeric_limits<double>::infinity();
     double launch = now_, host_extra = 0;
-    std::vector<double> ready(profile_.bytes.size());
-    for (size_t i = 0; i < ready.size(); ++i) {
-      ready[i] = now_ + profile_.ready_s[i];
-    }
     for (size_t position = 0; position < plan_.buckets.size(); ++position) {
       const size_t k = plan_.launch_order.empty() ? position : static_cast<size_t>(plan_.launch_order[position]);
       host_extra += options_.overhead_s;
       const Bucket& bucket = plan_.buckets[k];
-      launch = std::max(launch, ready[static_cast<size_t>(bucket.first + bucket.count - 1)]);
+      launch = std::max(launch, now_ + profile_.ready_s[static_cast<size_t>(bucket.first + bucket.count - 1)]);
       const auto bytes = static_cast<double>(bytes_[k]);
       link_free = std::max(launch + host_extra + costs_.isolated(bytes), link_free + costs_.gap(bytes));
       arrival_[static_cast<int64_t>(k)] = link_free;
@@ -178,18 +171,16 @@ TEST(SimulatePipeline, ContentionSlowsForwardWhileBucketsAreInFlight) {
   TensorProfile profile = make_profile({8}, {1});
   profile.needed_s = {5};
   profile.forward_s = 5;
-  const Pipeline step = simulate_pipeline(profile, {.buckets = {{0, 1}}}, kPipelineCosts, {.compute_slowdown = 2});
+  const Pipeline step = simulate_pipeline(profile, {.buckets = {{0, 1}}}, kCosts, {.compute_slowdown = 2});
   EXPECT_DOUBLE_EQ(step.period_s, 1 + 2 + 4);
   EXPECT_DOUBLE_EQ(step.buckets[0].end_s - step.buckets[0].start_s, 2);
 }
 
 TEST(SimulatePipeline, ABlockedForwardDoesNotSlowTheLink) {
   // Needed at 0: the computation stands still, and the bucket takes its 2 s.
-  TensorProfile profile = make_profile({8}, {1});
-  profile.needed_s = {0};
-  profile.forward_s = 5;
+  const TensorProfile profile = with_forward(make_profile({8}, {1}), 5);
   const SimulationOptions options = {.compute_slowdown = 2};
-  EXPECT_DOUBLE_EQ(simulate_pipeline(profile, {.buckets = {{0, 1}}}, kPipelineCosts, options).period_s, 1 + 2 + 5);
+  EXPECT_DOUBLE_EQ(simulate_pipeline(profile, {.buckets = {{0, 1}}}, kCosts, options).period_s, 1 + 2 + 5);
 }
 
 TEST(PipelineBound, NoPlanIsFaster) {
@@ -205,13 +196,8 @@ TEST(PipelineBound, NoPlanIsFaster) {
 }
 
 TEST(PipelineBound, IsTheLargerOfComputationAndCommunication) {
-  TensorProfile profile = two_tensors();
-  EXPECT_DOUBLE_EQ(pipeline_bound_s(profile, kPipelineCosts), 6);
-  EXPECT_DOUBLE_EQ(pipeline_bound_s(profile, linear_costs(1, 2)), 33);  // the sixteen bytes in one call
-}
-
-TEST(SimulationOptions, AreChecked) {
-  EXPECT_EQ(error_of([] { check_options(SimulationOptions{.agreement_s = -1}); }), "the time to agree is -1; expected at least 0");
+  EXPECT_DOUBLE_EQ(pipeline_bound_s(two_tensors(), kCosts), 6);
+  EXPECT_DOUBLE_EQ(pipeline_bound_s(two_tensors(), linear_costs(1, 2)), 33);  // the sixteen bytes in one call
 }
 
 }  // namespace

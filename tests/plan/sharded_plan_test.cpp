@@ -126,9 +126,7 @@ TEST(FindShardedCap, NoCapIsAThousandthFasterAndItMakesThePlan) {
 }
 
 TEST(FindShardedCap, OfManyCapsThatMakeTheBucketsAHighOneIsNamed) {
-  TensorProfile profile = make_profile({1024, 1 << 20, 1 << 20}, {1, 2, 3});
-  profile.needed_s = {2, 1, 0};
-  profile.forward_s = 3;
+  const TensorProfile profile = with_forward(make_profile({1024, 1 << 20, 1 << 20}, {1, 2, 3}), 3);
   const ShardedCap best = find_sharded_cap(profile, halves_of(linear_costs(1e-9, 1e-6)), {});
   EXPECT_EQ(best.plan.buckets.size(), 2U);  // a bucket closes once it is full: of 1025 bytes, or of a MiB
   EXPECT_EQ(best.caps.lowest_cap_bytes, 1025);

@@ -23,9 +23,7 @@ struct AlmostNothingExposed {
 // Forty tensors of half a MiB, ready and needed at even times; all of them take the link 1.5 times as long as backward takes.
 TEST(OrderedCandidates, AreTheFewThatTheSimulationCannotTellFromTheBest) {
   constexpr int kTensors = 40;
-  TensorProfile profile = even_profile(kTensors, kMiB / 2, 0.1);
-  for (int i = 0; i < kTensors; ++i) profile.needed_s.push_back(0.05 * (kTensors - 1 - i) / kTensors);
-  profile.forward_s = 0.05;
+  const TensorProfile profile = with_forward(even_profile(kTensors, kMiB / 2, 0.1), 0.05);
   const CommCosts costs = linear_costs(1e-4, 0.15 / (kTensors * kMiB / 2.0));
   const StepModel model{.profile = profile, .costs = costs, .simulation = {}, .none_step_s = 0.16, .bare_backward_s = 0.1};
   for (const int64_t most : {40, 12}) {

@@ -11,13 +11,6 @@
 namespace firkin {
 namespace {
 
-BucketPlan plan_of(std::vector<Bucket> buckets, std::vector<int64_t> launch_order = {}) {
-  return {.buckets = std::move(buckets), .launch_order = std::move(launch_order)};
-}
-
-// All-reduce of x bytes: 1 s + x / 8 s on an idle link.
-const CommCosts kCosts = linear_costs(1, 0.125);
-
 struct Travel {
   const char* what;
   TensorProfile profile;
@@ -35,25 +28,25 @@ TensorProfile backward_of(TensorProfile profile, double backward_s) {
 TEST(Simulate, BucketsTravelInTheirOrderWhenTheyAreReadyAndTheLinkIsFree) {
   const CommCosts queued = {linear_curve(1, 0.125), linear_curve(0.25, 0.03125)};  // a = 2 s, g = 0.5 s at 8 bytes
   const Travel travels[] = {
-      {"an idle link takes a bucket when it is ready", make_profile({8, 8}, {1, 6}), plan_of({{0, 1}, {1, 1}}), {{1, 1, 3}, {6, 6, 8}}, 2},
-      {"a busy link takes one after another", make_profile({8, 8}, {1, 2}), plan_of({{0, 1}, {1, 1}}), {{1, 1, 3}, {2, 3, 5}}, 3},
-      {"a bucket is ready with its last tensor", make_profile({8, 16}, {1, 2}), plan_of({{0, 2}}), {{2, 2, 6}}, 4},
+      {"an idle link takes a bucket when it is ready", make_profile({8, 8}, {1, 6}), kTwoBuckets, {{1, 1, 3}, {6, 6, 8}}, 2},
+      {"a busy link takes one after another", make_profile({8, 8}, {1, 2}), kTwoBuckets, {{1, 1, 3}, {2, 3, 5}}, 3},
+      {"a bucket is ready with its last tensor", make_profile({8, 16}, {1, 2}), one_bucket(2), {{2, 2, 6}}, 4},
       {"queued buckets are a gap apart",
        make_profile({8, 8, 8}, {0, 0.25, 0.5}),
-       plan_of({{0, 1}, {1, 1}, {2, 1}}),
+       one_tensor_per_bucket(3),
        {{0, 0, 2}, {0.25, 2, 2.5}, {0.5, 2.5, 3}},
        2.5,
        queued},
       {"none is faster than on an idle link: 2.25 + 2, not 2 + 0.5",
        make_profile({8, 8}, {0, 2.25}),
-       plan_of({{0, 1}, {1, 1}}),
+       kTwoBuckets,
        {{0, 0, 2}, {2.25, 2.25, 4.25}},
        2,
        queued},
-      {"what backward hides is not exposed", backward_of(make_profile({8}, {1}), 5), plan_of({{0, 1}}), {{1, 1, 3}}, 0},
+      {"what backward hides is not exposed", backward_of(make_profile({8}, {1}), 5), one_bucket(1), {{1, 1, 3}}, 0},
       {"one that is not ready holds up those launched after it",
        make_profile({8, 8}, {1, 4}),
-       plan_of({{0, 1}, {1, 1}}, {1, 0}),
+       {kTwoBuckets.buckets, {1, 0}},
        {{4, 4, 6}, {1, 6, 8}},
        4},
   };
@@ -75,16 +68,12 @@ TEST(Simulate, BucketsTravelInTheirOrderWhenTheyAreReadyAndTheLinkIsFree) {
 }
 
 TEST(Simulate, WithoutTensorsThereIsOnlyBackward) {
-  TensorProfile profile;
-  profile.backward_s = 3;
-  EXPECT_DOUBLE_EQ(simulate(profile, {}, kCosts).end_s, 3);
+  EXPECT_DOUBLE_EQ(simulate(backward_of({}, 3), {}, kCosts).end_s, 3);
 }
-
-const BucketPlan kOneBucket = {.buckets = {{0, 1}}};
 
 TEST(Contention, SlowsBackwardOnlyWhileAnAllReduceRuns) {
   // From 1 to 3 s backward does one second's work of the two that are left; the last one takes until 4.
-  const Timeline timeline = simulate(backward_of(make_profile({8}, {1}), 3), kOneBucket, kCosts, {.compute_slowdown = 2});
+  const Timeline timeline = simulate(backward_of(make_profile({8}, {1}), 3), one_bucket(1), kCosts, {.compute_slowdown = 2});
   EXPECT_DOUBLE_EQ(timeline.buckets[0].end_s, 3);
   EXPECT_DOUBLE_EQ(timeline.compute_end_s, 4);
   EXPECT_DOUBLE_EQ(timeline.end_s, 4);
@@ -94,6 +83,7 @@ TEST(Contention, SlowsBackwardOnlyWhileAnAllReduceRuns) {
 TEST(SimulationOptions, RejectValuesWithoutMeaning) {
   const auto error = [](const SimulationOptions& options) { return error_of([&] { check_options(options); }); };
   EXPECT_EQ(error({.overhead_s = -1}), "the overhead per call is -1; expected at least 0");
+  EXPECT_EQ(error({.agreement_s = -1}), "the time to agree is -1; expected at least 0");
   EXPECT_EQ(error({.compute_slowdown = 0.5}), "the slowdown of computation is 0.5; expected at least 1");
   EXPECT_EQ(error({.compute_slowdown = std::nan("")}), "the slowdown of computation is nan; expected at least 1");
 }
