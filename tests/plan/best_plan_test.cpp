@@ -152,18 +152,13 @@ TEST(OptimalPlan, RejectsOptionsWithoutMeaning) {
   EXPECT_EQ(error({.largest_bucket_bytes = 0}), "the largest bucket, bytes, is 0; expected at least 1");
 }
 
-TEST(MgWfbp, MergesATensorThatIsReadyWithinOneStartUp) {
+TEST(MgWfbp, MergesATensorThatIsReadyWithinOneStartUpOrBeforeTheLinkIsFree) {
+  const CostCurve curve = linear_curve(1, 0.125);
   // Start-up 1 s; 8 bytes take 2 s. t1 is ready 0.5 s after t0 could be sent, t2 5 s after t1.
-  EXPECT_THAT(counts(mg_wfbp_plan(make_profile({8, 8, 8}, {1, 1.5, 6.5}), linear_curve(1, 0.125))), ElementsAre(2, 1));
-}
-
-TEST(MgWfbp, MergesWhatIsReadyBeforeTheLinkIsFree) {
+  EXPECT_THAT(counts(mg_wfbp_plan(make_profile({8, 8, 8}, {1, 1.5, 6.5}), curve)), ElementsAre(2, 1));
+  EXPECT_THAT(counts(mg_wfbp_plan(make_profile({8, 8}, {1, 2}), curve)), ElementsAre(1, 1));  // exactly one start-up
   // t0 is sent from 1 to 11 s. t1 (ready 4) can start at 11; t2 is ready at 8, before that: merged. t3 at 12.5 is too late.
-  EXPECT_THAT(counts(mg_wfbp_plan(make_profile({72, 8, 8, 8}, {1, 4, 8, 12.5}), linear_curve(1, 0.125))), ElementsAre(1, 2, 1));
-}
-
-TEST(MgWfbp, DoesNotWaitExactlyOneStartUp) {
-  EXPECT_THAT(counts(mg_wfbp_plan(make_profile({8, 8}, {1, 2}), linear_curve(1, 0.125))), ElementsAre(1, 1));
+  EXPECT_THAT(counts(mg_wfbp_plan(make_profile({72, 8, 8, 8}, {1, 4, 8, 12.5}), curve)), ElementsAre(1, 2, 1));
 }
 
 TEST(Baselines, AreThePublishedPlans) {

@@ -180,11 +180,6 @@ TEST(CapsToRace, StandAwayFromTheCliff) {
   Forty given;
   given.model.none_step_s = 0.1;
   const std::vector<PredictedCap> caps = predict_steps(given.model, given.rule, std::vector<int64_t>{kMiB, 2 * kMiB, 4 * kMiB, 20 * kMiB});
-  for (const PredictedCap& cap : caps) {
-    EXPECT_GE(cap.expected_regret, 0);
-    EXPECT_LT(cap.low_s, cap.time_s);
-    EXPECT_GT(cap.high_s, cap.time_s);
-  }
   EXPECT_GT(caps.back().expected_regret, caps.front().expected_regret);
 }
 

@@ -9,14 +9,7 @@ namespace {
 const TensorProfile kEven = even_profile(12, kMiB, 0.12);
 
 AllReduceTable measured_on(const std::vector<int64_t>& worlds) {
-  AllReduceTable table;
-  for (const int64_t world : worlds) {
-    for (const int64_t bytes : {kKiB, kMiB, 64 * kMiB}) {
-      const double ranks = static_cast<double>(world);
-      table.push_back({.bytes = bytes, .world_size = world, .median_s = 1e-4 * ranks + 2e-9 * static_cast<double>(bytes)});
-    }
-  }
-  return table;
+  return table_of(worlds, [](double ranks, double bytes) { return 1e-4 * ranks + 2e-9 * bytes; });
 }
 
 TEST(Prediction, NoCapOfTheCurveHasLessExpectedRegretAndNoneBeatsThePlan) {
@@ -48,10 +41,7 @@ TEST(Prediction, TheCapIsNotTheLastBeforeTheCliff) {
   even.bytes.push_back(40 * kMiB);
   even.ready_s.push_back(0.12);
   const TensorProfile profile = make_profile(even.bytes, even.ready_s);
-  AllReduceTable table;
-  for (const int64_t size : {kKiB, kMiB, 64 * kMiB}) {
-    table.push_back({.bytes = size, .world_size = 4, .median_s = 20e-6 + 1e-9 * static_cast<double>(size)});
-  }
+  const AllReduceTable table = table_of({4}, [](double /*ranks*/, double bytes) { return 20e-6 + 1e-9 * bytes; });
   const CapOptions rule = {.rule = CapRule::kAtMost};
   const auto end_s = [&](int64_t cap, double byte_factor) {
     const BucketPlan plan = assign_buckets(profile.bytes, {.cap_bytes = cap, .rule = rule.rule});
@@ -63,19 +53,9 @@ TEST(Prediction, TheCapIsNotTheLastBeforeTheCliff) {
   EXPECT_GT(end_s(before_cliff, 1.16), 1.02 * end_s(named, 1.16));
 }
 
-TEST(Prediction, AWorldThatWasNotMeasuredHasRangesAroundItsTimes) {
-  const Prediction prediction = predict({.profile = kEven, .table = measured_on({4, 8, 16}), .world_size = 256});
-  ASSERT_TRUE(prediction.best_plan.low_s > 0 && prediction.curve[0].low_s > 0);
-  EXPECT_EQ(prediction.workload.extrapolated_from, 16);
-  EXPECT_LE(prediction.best_plan.low_s, prediction.best_plan.backward_s);
-  EXPECT_GE(prediction.best_plan.high_s, prediction.best_plan.backward_s);
-}
-
-// The same, needed in reverse by a forward pass of 60 ms.
+// kEven, needed in reverse by a forward pass of 60 ms.
 TensorProfile even_profile_with_forward() {
-  TensorProfile profile = kEven;
-  profile.forward_s = 0.06;
-  for (size_t i = 0; i < profile.bytes.size(); ++i) profile.needed_s.push_back(0.055 - 0.005 * static_cast<double>(i));
+  TensorProfile profile = with_forward(kEven, 0.06);
   profile.update_s.assign(profile.bytes.size(), 0.001);
   return profile;
 }
@@ -99,9 +79,12 @@ TEST(Prediction, OfAProfileWithoutForwardSaysNothingOfOrdered) {
   EXPECT_FALSE(predict({.profile = kEven, .table = measured_on({4}), .world_size = 4}).ordered);
 }
 
-TEST(Prediction, AnExtrapolatedOrderedPeriodHasARange) {
+TEST(Prediction, AWorldThatWasNotMeasuredHasRangesAroundItsTimes) {
   const Prediction prediction = predict({.profile = even_profile_with_forward(), .table = measured_on({4, 8, 16}), .world_size = 256});
-  ASSERT_TRUE(prediction.ordered && prediction.ordered->low_s > 0);
+  EXPECT_EQ(prediction.workload.extrapolated_from, 16);
+  ASSERT_TRUE(prediction.best_plan.low_s > 0 && prediction.curve[0].low_s > 0 && prediction.ordered && prediction.ordered->low_s > 0);
+  EXPECT_LE(prediction.best_plan.low_s, prediction.best_plan.backward_s);
+  EXPECT_GE(prediction.best_plan.high_s, prediction.best_plan.backward_s);
   EXPECT_LE(prediction.ordered->low_s, prediction.ordered->period_s);
   EXPECT_GE(prediction.ordered->high_s, prediction.ordered->period_s);
 }
@@ -113,7 +96,6 @@ TEST(Prediction, SamplesOfAllReducesWidenTheInterval) {
     row.samples = 10;
   }
   const Prediction prediction = predict({.profile = kEven, .table = table, .world_size = 4});
-  EXPECT_FALSE(prediction.workload.extrapolated_from);
   const Prediction exact = predict({.profile = kEven, .table = measured_on({4}), .world_size = 4});
   for (size_t i = 0; i < prediction.curve.size(); ++i) {
     const PredictedCap& point = prediction.curve[i];
@@ -121,10 +103,6 @@ TEST(Prediction, SamplesOfAllReducesWidenTheInterval) {
     EXPECT_GT(point.high_s, exact.curve[i].high_s);
     EXPECT_TRUE(*point.near_best >= 0 && *point.near_best <= 1);
   }
-}
-
-TEST(Prediction, OneRankAloneSaysNothingAboutEight) {
-  EXPECT_NE(error_of([] { predict({.profile = kEven, .table = measured_on({1}), .world_size = 8}); }), "");
 }
 
 }  // namespace

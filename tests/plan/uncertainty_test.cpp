@@ -9,6 +9,7 @@ namespace firkin {
 namespace {
 
 constexpr CapOptions kRule = {.rule = CapRule::kAtMost};
+const TensorProfile kFourTensors = even_profile(4, 8, 4);
 
 TEST(RedrawCosts, SpreadAsTheStandardErrorOfAMedian) {
   // 1.2533 * 0.2 / sqrt(100): 2.5 % of the median.
@@ -79,28 +80,21 @@ TEST(WithModelErrors, HasEachErrorOfTheModelInTurn) {
   EXPECT_DOUBLE_EQ(with_model_errors({}, nominal, 0.01).back().compute_factor, std::exp(-0.05));  // calibrated: half as wrong
 }
 
-TEST(CapOdds, OfOneDrawIsItsBestCapWithoutRegret) {
-  const TensorProfile profile = make_profile({8, 8, 8, 8}, {1, 2, 3, 4});
+TEST(CapOdds, OfAPlanThatIsAlwaysBestAreExactlyOneWithoutRegret) {
   const CommCosts costs = linear_costs(0.25, 1.0 / 32);
-  const CapOdds odds(profile, draws_of({costs}), kRule);
-  EXPECT_EQ(odds.least_regret().plan, find_best_uniform_cap(profile, costs, kRule).plan);
-  EXPECT_EQ(odds.of(odds.least_regret().plan).expected_regret, 0);
-  EXPECT_EQ(odds.of(odds.least_regret().plan).near_best, 1);
-}
-
-TEST(CapOdds, OfAPlanThatIsAlwaysBestAreExactlyOne) {
-  const TensorProfile profile = make_profile({8, 8, 8, 8}, {1, 2, 3, 4});
-  for (const size_t draws : {9u, 10u, 49u}) {  // so many times its share, added up, is above 1, below and above
-    const CapOdds odds(profile, draws_of(std::vector<CommCosts>(draws, linear_costs(0.25, 1.0 / 32))), kRule);
-    EXPECT_EQ(odds.of(odds.least_regret().plan).near_best, 1) << draws;
+  for (const size_t draws : {1u, 9u, 10u, 49u}) {  // 9, 10 and 49 times its share, added up, is above 1, below and above
+    const CapOdds odds(kFourTensors, draws_of(std::vector<CommCosts>(draws, costs)), kRule);
+    const BucketPlan named = odds.least_regret().plan;
+    EXPECT_EQ(named, find_best_uniform_cap(kFourTensors, costs, kRule).plan) << draws;
+    EXPECT_EQ(odds.of(named).expected_regret, 0) << draws;
+    EXPECT_EQ(odds.of(named).near_best, 1) << draws;
   }
 }
 
 TEST(CapOdds, WeighWhatIsLostByHowOftenItIs) {
   // Under the fast draw one bucket ends at 4 + 1.25, two at 4.75, four at 4.5; under the slow one (16 s a call) at 21, 35 and 66.
-  const TensorProfile profile = make_profile({8, 8, 8, 8}, {1, 2, 3, 4});
   const CommCosts fast = linear_costs(0.25, 1.0 / 32), slow = linear_costs(16, 1.0 / 32);
-  const CapOdds even(profile, draws_of({fast, slow}), kRule);
+  const CapOdds even(kFourTensors, draws_of({fast, slow}), kRule);
   const BucketPlan named = even.least_regret().plan;
   EXPECT_EQ(named.buckets.size(), 1u);
   EXPECT_NEAR(even.of(named).expected_regret, (5.25 / 4.5 - 1) / 2, 1e-12);
@@ -108,14 +102,13 @@ TEST(CapOdds, WeighWhatIsLostByHowOftenItIs) {
   // One slow draw in a hundred does not pay for a bucket that is always late: three tensors and one end at 4.5, and at 36.
   std::vector<CommCosts> rarely(100, fast);
   rarely[7] = slow;
-  EXPECT_EQ(CapOdds(profile, draws_of(rarely), kRule).least_regret().plan.buckets.size(), 2u);
+  EXPECT_EQ(CapOdds(kFourTensors, draws_of(rarely), kRule).least_regret().plan.buckets.size(), 2u);
 }
 
 TEST(DrawnTimes, HoldMostOfTheDraws) {
-  const TensorProfile profile = make_profile({8, 8, 8, 8}, {1, 2, 3, 4});
   std::vector<CommCosts> costs;
   for (int i = 0; i <= 100; ++i) costs.push_back(linear_costs(0.25 + i / 100.0, 1.0 / 32));
-  const std::vector<double> times = drawn_times(profile, BucketPlan{.buckets = {{0, 4}}}, draws_of(costs));
+  const std::vector<double> times = drawn_times(kFourTensors, one_bucket(4), draws_of(costs));
   EXPECT_NEAR(quantile(times, 0.025), 4 + 1.25 + 0.025, 1e-9);
   EXPECT_NEAR(quantile(times, 0.975), 4 + 1.25 + 0.975, 1e-9);
 }
