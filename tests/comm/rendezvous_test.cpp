@@ -186,12 +186,10 @@ TEST_F(Rendezvous, ARankFindsRank0AgainThatHasTakenItsStoreAway) {
 }
 
 TEST_F(Rendezvous, WithoutRank0SaysWhoElseIsNotThere) {
-  for (const auto& [first, second] : {std::pair{1, 2}, {2, 1}}) {
-    auto store = c10::make_intrusive<c10d::HashStore>();
-    EXPECT_FALSE(gather_ranks(store, {.rank = first, .size = 4}, in(0ms)).complete);
-    EXPECT_EQ(failure_of([&, rank = second] { make_process_group(store, rank, 4, {.timeout = 200ms}); }),
-              "rank " + std::to_string(second) + " cannot form a group of 4 within 200 ms: ranks 0, 3 have not arrived");
-  }
+  auto store = c10::make_intrusive<c10d::HashStore>();
+  EXPECT_FALSE(gather_ranks(store, {.rank = 2, .size = 4}, in(0ms)).complete);
+  EXPECT_EQ(failure_of([&] { make_process_group(store, 1, 4, {.timeout = 200ms}); }),
+            "rank 1 cannot form a group of 4 within 200 ms: ranks 0, 3 have not arrived");
 }
 
 TEST_F(Rendezvous, RanksThatContradictEachOtherSaySoOnEveryRank) {

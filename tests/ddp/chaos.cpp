@@ -354,14 +354,13 @@ void for_each_chaos(std::optional<uint64_t> first, uint64_t count, const char* p
     return text == nullptr ? otherwise : std::stoull(text);
   };
   const uint64_t begin = number("FIRKIN_TEST_SEED", first.value_or(0)), end = begin + number("FIRKIN_CHAOS", count);
-  fmt::print("chaos from seed");
+  fmt::print(stderr, "chaos from seed");
   for (uint64_t seed = begin; seed < end; ++seed) {
-    fmt::print(" {}", seed);
-    std::fflush(stdout);
+    fmt::print(stderr, " {}", seed);
     SCOPED_TRACE(fmt::format("again: FIRKIN_CHAOS=1 FIRKIN_TEST_SEED={} build/tests/{} --file=chaos_test.cpp --first", seed, program));
     expect_none(seed);
   }
-  fmt::print("\n");
+  fmt::print(stderr, "\n");
 }
 
 std::optional<std::string> run_chaos_sequence(uint64_t seed, std::chrono::milliseconds timeout, const MakeChaosGroup& make_group,

@@ -31,7 +31,7 @@ void for_each_chaos(std::optional<uint64_t> first, uint64_t count, const char* p
 //
 // on_devices: no rank steps two modules in another order than the others, since these share a device's backend, as over NCCL: what that
 // does with buckets that don't belong together is its own affair.
-std::optional<std::string> run_chaos_sequence(uint64_t seed, std::chrono::milliseconds timeout,
+std::optional<std::string> run_chaos_sequence(uint64_t seed, std::chrono::milliseconds timeout = std::chrono::seconds(60),
                                               const MakeChaosGroup& make_group = chaos_group_on_cpu, bool on_devices = false);
 
 }  // namespace firkin

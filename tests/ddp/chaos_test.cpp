@@ -8,11 +8,9 @@
 namespace firkin {
 namespace {
 
-constexpr auto kTimeout = std::chrono::seconds(60);
-
 // After every step all ranks are equal, or all ranks have the same failure.
 void expect_no_chaos(uint64_t seed) {
-  const auto wrong = run_chaos_sequence(seed, kTimeout);
+  const auto wrong = run_chaos_sequence(seed);
   EXPECT_FALSE(wrong) << wrong.value_or("");
 }
 
