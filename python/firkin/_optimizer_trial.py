@@ -6,6 +6,7 @@ An optimiser that looks at other parameters, or counts its steps by itself, woul
 
 from __future__ import annotations
 
+import copy
 import inspect
 import warnings
 from collections.abc import Callable, Iterable
@@ -32,7 +33,9 @@ def steps_parts_alike(
 
     def stepped(options: dict[str, Any], divide: _Divide, in_turn: bool = True) -> list[torch.Tensor]:
         parameters = [p.clone() for p in given]
-        optimizers = [optimizer_class([{**_copied(options), "lr": 0.01, "params": parts}], **_copied(defaults)) for parts in divide(parameters)]
+        optimizers = [
+            optimizer_class([{**copy.deepcopy(options), "lr": 0.01, "params": parts}], **copy.deepcopy(defaults)) for parts in divide(parameters)
+        ]
         for of_step in noise:
             # At right angles to the parameters, which some optimisers look at.
             gradients = [g - p * (g * p).sum() / p.square().sum() for g, p in zip(of_step, parameters)]

@@ -332,24 +332,25 @@ def counts_steps_in_groups(model):
 
 
 class Cooling(torch.optim.Optimizer):
-    """Has its rate in a list, which it changes in place in every step."""
+    """Has its rate in a list, which it changes in place in every step, as it does a dictionary."""
 
-    def __init__(self, params, rates):
-        super().__init__(params, {"rates": rates})
+    def __init__(self, params, rates, told):
+        super().__init__(params, {"rates": rates, "told": told})
 
     @torch.no_grad()
     def step(self, closure=None):
         for group in self.param_groups:
             group["rates"][0] *= 0.9
+            group["told"]["last"] = group["rates"][0]
             for p in group["params"]:
                 if p.grad is not None:
                     p.sub_(p.grad, alpha=group["rates"][0])
 
 
 def changes_a_list_within_a_step(model):
-    rates = [0.1]
-    optimizer = optimizer_of(model, Cooling, rates=rates)
-    assert rates == [0.1], rates  # whatever was tried
+    rates, told = [0.1], {}
+    optimizer = optimizer_of(model, Cooling, rates=rates, told=told)
+    assert (rates, told) == ([0.1], {}), (rates, told)  # whatever was tried
     train(model, optimizer, range(2 * STEPS))
     return [torch.tensor(group["rates"]) for group in optimizer.state_dict()["param_groups"]]
 
