@@ -110,10 +110,14 @@ Source find_columns(const CsvTable& table, const ImportOptions& options) {
   std::string as_good, ranks_again, sizes_again;  // another column of times, of ranks, of sizes
   for (const std::string& column : table.columns()) {
     if (const auto unit = bytes_in(column)) {
-      if (*unit > source.byte_unit) continue;  // "size" beside "bytes" may count elements; MiB are rounded
-      sizes_again = *unit == source.byte_unit ? source.bytes : "";
+      const bool is_exact = *unit == 1 && source.byte_unit != 1;  // "size" beside "bytes" may count elements; MiB are rounded
+      if (!is_exact && !source.bytes.empty()) {
+        if (*unit == source.byte_unit) sizes_again = column;
+        continue;
+      }
       source.bytes = column;
       source.byte_unit = *unit;
+      sizes_again = "";
     } else if (const auto rank = time_rank(column, options.in_place); rank && (!best || *rank <= *best)) {
       as_good = rank == best ? source.time : "";
       source.time = column;
@@ -134,7 +138,7 @@ Source find_columns(const CsvTable& table, const ImportOptions& options) {
   if (source.time.empty()) table.fail_in_header(fmt::format("no column of times; expected {}", kExpectedColumns));
   if (!as_good.empty()) table.fail_in_header(fmt::format("columns of times '{}' and '{}'; expected one", as_good, source.time));
   if (!ranks_again.empty()) table.fail_in_header(fmt::format("columns of ranks '{}' and '{}'; expected one", source.ranks, ranks_again));
-  if (!sizes_again.empty()) table.fail_in_header(fmt::format("columns of sizes '{}' and '{}'; expected one", sizes_again, source.bytes));
+  if (!sizes_again.empty()) table.fail_in_header(fmt::format("columns of sizes '{}' and '{}'; expected one", source.bytes, sizes_again));
   if (source.byte_unit == HUGE_VAL) source.byte_unit = 1;
   const bool of_course = source.time == "average_time";  // CMSC 828G's: in seconds, which its name does not say
   const Unit* named = find_unit(kTimeUnits, parts_of(source.time));
@@ -162,20 +166,22 @@ bool is_wanted(const CsvTable& table, size_t row, const Source& source, const Im
   });
 }
 
-// The operation that a column of the row names, if it is no all-reduce; empty otherwise.
+// The operation that a column of the row names, if it is no all-reduce; empty otherwise. Columns of operations have to
+// name one, or a reduction; in others only a collective's name counts.
 std::string other_collective(const CsvTable& table, size_t row) {
   constexpr std::array<std::string_view, 6> kOperations = {"op", "operation", "collective", "coll", "commop", "redop"};
-  constexpr std::array<std::string_view, 6> kReductions = {"sum", "max", "min", "prod", "avg", "mean"};
-  std::string other;
+  constexpr std::array<std::string_view, 8> kReductions = {"allreduce", "add", "sum", "max", "min", "prod", "avg", "mean"};
+  constexpr std::array<std::string_view, 4> kNothing = {"", "na", "none", "null"};
   for (const std::string& column : table.columns()) {
-    const std::string &text = table.text(row, column), name = joined(column), value = joined(text), collective = collective_in(text);
+    const std::string &text = table.text(row, column), value = joined(text), collective = collective_in(text);
     const auto is_in_value = [&](std::string_view part) { return value.find(part) != std::string::npos; };
-    if (collective == "allreduce") return "";
-    const bool says_operation = std::ranges::count(kOperations, name) > 0 && !value.empty() && !parse_number<double>(text);
-    const bool is_other = says_operation && std::ranges::none_of(kReductions, is_in_value);
-    if (collective.empty() ? is_other : collective.find("allreduce") == std::string::npos) other = text;
+    const bool is_number = std::ranges::count(kNothing, value) > 0 || parse_number<double>(text);
+    const bool says_operation = std::ranges::count(kOperations, joined(column)) > 0 && !is_number;
+    const bool is_reduction = says_operation && collective.empty() && std::ranges::any_of(kReductions, is_in_value);
+    const bool is_other = collective.empty() ? says_operation : collective.find("allreduce") == std::string::npos;
+    if (is_other && !is_reduction) return text;
   }
-  return other;
+  return "";
 }
 
 // A column of words (a cluster, a backend, a setting), or of nodes for the same ranks, must have one value: otherwise
@@ -226,7 +232,7 @@ BenchmarkRow row_of(const CsvTable& table, size_t row, const Source& source, con
   for (const std::string& column : table.columns()) {
     const std::string& text = table.text(row, column);
     const bool is_wrong = joined(column) == "wrong" && parse_number<double>(text).value_or(0) > 0;
-    if (is_wrong || joined(text).starts_with("fail")) table.fail(row, fmt::format("{} is {}; expected correct results", column, text));
+    if (is_wrong || joined(text) == "failed") table.fail(row, fmt::format("{} is {}; expected correct results", column, text));
   }
   if (table.has(kCourseDeviation)) {
     result.stdev_s = table.number(row, kCourseDeviation);

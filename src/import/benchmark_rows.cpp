@@ -180,6 +180,7 @@ std::optional<int64_t> tagged_integer(std::string_view word) {
 std::string collective_in(std::string_view word) {
   constexpr std::array<std::string_view, 12> kCollectives = {"allreduce", "allgather", "broadcast", "bcast",   "reduce",   "reducescatter",
                                                              "alltoall",  "alltoallv", "gather",    "scatter", "sendrecv", "hypercube"};
+  const bool is_kernel = word.find("Kernel") != std::string_view::npos;  // ncclDevKernel_ReduceScatter_Sum_f32_RING_LL
   std::string name;
   for (const char c : word) {
     if (std::isalpha(static_cast<unsigned char>(c))) name += static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
@@ -188,7 +189,9 @@ std::string collective_in(std::string_view word) {
     if (name.starts_with(end)) name.erase(0, end.size());
     if (name.ends_with(end)) name.resize(name.size() - end.size());
   }
-  const auto is_named = [&](std::string_view one) { return name == one || (one.size() > 7 && name.find(one) != std::string::npos); };
+  const auto is_named = [&](std::string_view one) {
+    return name == one || (is_kernel && one.size() > 7 && name.find(one) != std::string::npos);
+  };
   return std::ranges::any_of(kCollectives, is_named) ? name : "";
 }
 
@@ -245,7 +248,7 @@ Imported parse_mpi_benchmark(std::string_view text, const std::string& file, con
   BenchmarkRows rows;
   BenchmarkRow row;  // with what was said so far
   std::string benchmark;
-  int64_t launched = 0, last_line = 1;
+  int64_t last_line = 1;
   std::vector<std::string_view> columns;
   size_t time = 0;               // the column of the mean
   std::ptrdiff_t tag_words = 0;  // before the header
@@ -253,13 +256,10 @@ Imported parse_mpi_benchmark(std::string_view text, const std::string& file, con
   for_each_line(clean, [&](int64_t number, std::string_view line) {
     last_line = number;
     const std::vector<std::string_view> words = words_of(line, kMpiBlanks);
-    if (line.find("_allreduce") < line.find("jsrun"))  // whose -n are no processes
-      launched = parse_number<int64_t>(word_after(words, {"-np", "-n", "--ntasks"})).value_or(launched);
     if (const std::string title = mpi_title_in(line); !title.empty()) {
       benchmark = title;
       if (title.starts_with("OSU")) row = {};
-      row.world_size = launched;
-      launched = 0;
+      row.world_size = 0;
       columns.clear();
     } else if (const auto datatype = word_after(words, {"Datatype", "reductions"}); datatype.starts_with("MPI_")) {
       row.type = datatype.substr(0, datatype.find('.'));
@@ -285,7 +285,7 @@ Imported parse_mpi_benchmark(std::string_view text, const std::string& file, con
       row.bytes = *bytes;
       row.seconds = *time_us * kMicrosecond;
       if (!is_mpi_allreduce(benchmark)) return rows.skip("rows of " + benchmark, row.where);
-      const bool is_wrong = words.back() == "Fail" || (columns.back() == "defects" && words.back() != "0.00");
+      const bool is_wrong = words.back() == "Fail" || (columns.back() == "defects" && parse_number<double>(words.back()) > 0);
       return is_wrong ? rows.skip("rows whose validation failed", row.where) : rows.rows.push_back(row);
     }
   });

@@ -62,7 +62,8 @@ std::vector<std::string_view> words_of(std::string_view line, std::string_view b
 std::string_view untagged(std::string_view word);
 std::optional<int64_t> tagged_integer(std::string_view word);
 
-// The word's letters if it names a collective: "allreduce" for all_reduce_perf and AllReduce, "allreducering"; or nothing.
+// The collective that a word names, in small letters alone: "allreduce" for all_reduce_perf and AllReduce; empty if none.
+// For a kernel its whole name: "devkernelallreducesum".
 std::string collective_in(std::string_view word);
 
 // Whether a line is the header or a row of a table of nccl-tests or rccl-tests, the header of a CSV file with a column

@@ -167,6 +167,13 @@ const Table kTables[] = {
     {"an_algorithm_of_other_collectives",
      "collective,algorithm,bytes,time_us,ranks\nallreduce,reduce_scatter_allgather,1048576,100,8\n"
      "allreduce,reduce_scatter_allgather,4194304,200,8\n"},
+    {"a_collective_in_another_column",
+     "baseline,collective,bytes,time_us,ranks\nallreduce,allgather,1,9,8\nallreduce,AllReduce_sum,1048576,100,8\n"
+     "allreduce,AllReduce_sum,4194304,200,8\n"},
+    {"words_with_names_of_collectives",
+     "topology,note,op,bytes,time_us,ranks\nhypercube_4d,after broadcast,N/A,1048576,100,8\nhypercube_4d,after "
+     "broadcast,N/A,4194304,200,8\n"},
+    {"rounded_beside_size", "size,size_mb,time_us,ranks\n1048576,1.0,100,8\n4194304,4.2,200,8\n"},
     {"elements_beside_bytes", "size,bytes,time_us,ranks\n262144,1048576,100,8\n1048576,4194304,200,8\n"},
     {"rounded_beside_bytes", "size_mb,size (bytes),time_us,ranks\n1.0,1048576,100,8\n4.2,4194304,200,8\n"},
     {"best_column", "bytes,ranks,min_us,mean_us,median_us,p99_us\n1048576,8,1,2,100,4\n4194304,8,1,2,200,4\n"},
