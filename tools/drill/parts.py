@@ -192,7 +192,7 @@ def told(function, *arguments):
     """What is not judged: a failure there is told, and costs the part nothing."""
     try:
         return function(*arguments)
-    except (Failed, Refused) as failure:
+    except Exception as failure:
         return str(failure)
 
 
