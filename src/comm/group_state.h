@@ -148,7 +148,7 @@ class OrRounds {
   OrRounds(const OrRounds&) = delete;
   OrRounds& operator=(const OrRounds&) = delete;
 
-  Work start(at::Tensor bytes, std::chrono::milliseconds timeout);
+  Work start(const at::Tensor& bytes, std::chrono::milliseconds timeout);
   // Lets the thread end by itself, and does not wait for it.
   void leave();
 

@@ -222,7 +222,7 @@ void OrRounds::leave() {
   if (thread_.joinable()) thread_.detach();
 }
 
-Work OrRounds::start(at::Tensor bytes, std::chrono::milliseconds timeout) {
+Work OrRounds::start(const at::Tensor& bytes, std::chrono::milliseconds timeout) {
   auto work = c10::make_intrusive<OwnWork>(0, c10d::OpType::ALLREDUCE, kAgreementCollective, std::vector<at::Tensor>{bytes});
   if (rounds_->is_alone()) {
     work->complete(nullptr);

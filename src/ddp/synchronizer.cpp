@@ -47,7 +47,9 @@ void Synchronizer::prepare_steps() {
 Synchronizer::~Synchronizer() {
   remove_hooks();
   if (is_lost()) return;
-  if (const std::string suspicion = audit_.suspicion("may now differ"); !suspicion.empty()) TORCH_WARN("DataParallel: ", suspicion);
+  if (const std::string suspicion = audit_.suspicion("may now differ"); !suspicion.empty()) {
+    TORCH_WARN("DataParallel: ", suspicion);
+  }
 }
 
 void Synchronizer::install_hooks() {
