@@ -175,8 +175,8 @@ std::string other_collective(const CsvTable& table, size_t row) {
   for (const std::string& column : table.columns()) {
     const std::string &text = table.text(row, column), value = joined(text), collective = collective_in(text);
     const auto is_in_value = [&](std::string_view part) { return value.find(part) != std::string::npos; };
-    const bool is_number = std::ranges::count(kNothing, value) > 0 || parse_number<double>(text);
-    const bool says_operation = std::ranges::count(kOperations, joined(column)) > 0 && !is_number;
+    const bool says_nothing = std::ranges::count(kNothing, value) > 0 || parse_number<double>(text);
+    const bool says_operation = std::ranges::count(kOperations, joined(column)) > 0 && !says_nothing;
     const bool is_reduction = says_operation && collective.empty() && std::ranges::any_of(kReductions, is_in_value);
     const bool is_other = collective.empty() ? says_operation : collective.find("allreduce") == std::string::npos;
     if (is_other && !is_reduction) return text;

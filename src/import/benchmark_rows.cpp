@@ -81,8 +81,9 @@ Imported import_rows(BenchmarkRows found, const ImportOptions& options, const st
     if (const char* wanted = expected_of_measured(row.seconds)) {
       fail(row.where, fmt::format("the time is {} s; expected {}", row.seconds, wanted));
     }
-    if (row.world_size == 0 && !sizes.insert(row.bytes).second)
+    if (row.world_size == 0 && !sizes.insert(row.bytes).second) {
       row.doubt = fmt::format("a size for the second time, taken to be of {} ranks again (--world)", world_size);
+    }
     if (!row.doubt.empty() && doubts.insert(row.doubt).second) imported.notes.push_back(row.where + ": " + row.doubt);
     imported.table.push_back(
         {.bytes = row.bytes, .world_size = world_size, .median_s = row.seconds, .mean_s = row.seconds, .stdev_s = row.stdev_s});

@@ -106,8 +106,9 @@ void add_result(BenchmarkRows& rows, const NcclResult& result, const ImportOptio
   if (was_measured && world_size > 1) check_bandwidths(result, world_size);
   rows.rows.push_back(result.row);
   rows.rows.back().world_size = world_size;  // which the bandwidths confirm
-  if (world_size == 2 && result.program.empty() && result.unchecked[0] && result.unchecked[1])
+  if (world_size == 2 && result.program.empty() && result.unchecked[0] && result.unchecked[1]) {
     rows.rows.back().doubt = "two ranks and no checks, which sendrecv_perf prints alike; taken to be of all_reduce_perf";
+  }
 }
 
 // The index at which a row starts; npos if there is none. Whole numbers may be too large for 64 bits.
