@@ -100,7 +100,7 @@ std::vector<double> pairwise_means(std::span<const double> values) {
 
 // How many of the outermost pairwise means of n differences lie outside the interval on each side; 0 if even their
 // whole range is too narrow.
-size_t means_outside(size_t n) {
+size_t means_outside(size_t n, double confidence) {
   // probability[t]: that the ranks of the positive differences add up to t, if each sign is a coin toss.
   std::vector<double> probability(n * (n + 1) / 2 + 1, 0);
   probability[0] = 1;
@@ -108,7 +108,7 @@ size_t means_outside(size_t n) {
     for (size_t t = probability.size(); t-- > 0;) probability[t] = 0.5 * (probability[t] + (t >= rank ? probability[t - rank] : 0));
   }
   size_t outside = 0;
-  for (double below = probability[0]; below <= (1 - kConfidence) / 2; below += probability[outside]) ++outside;
+  for (double below = probability[0]; below <= (1 - confidence) / 2; below += probability[outside]) ++outside;
   return outside;
 }
 
@@ -189,7 +189,7 @@ std::optional<double> series_error(std::span<const double> samples) {
   return (interval.high - interval.low) / kOf95Percent;
 }
 
-PairedRatio paired_ratio(std::span<const double> a, std::span<const double> reference) {
+PairedRatio paired_ratio(std::span<const double> a, std::span<const double> reference, double confidence) {
   if (a.size() != reference.size()) throw std::invalid_argument("a paired ratio of samples from different numbers of blocks");
   if (a.empty()) throw std::invalid_argument("a paired ratio of no blocks");
   std::vector<double> differences;
@@ -200,7 +200,7 @@ PairedRatio paired_ratio(std::span<const double> a, std::span<const double> refe
   differences = medians_of_stretches(differences, kMostBlocks);
   std::vector<double> means = pairwise_means(differences);
   std::ranges::sort(means);
-  const size_t outside = means_outside(differences.size());
+  const size_t outside = means_outside(differences.size(), confidence);
   const double middle = std::exp(median(means));
   if (outside == 0) return {middle, {0, std::numeric_limits<double>::infinity()}};
   return {middle, {std::exp(means[outside - 1]), std::exp(means[means.size() - outside])}};
