@@ -1,4 +1,4 @@
-"""Times steps under several settings of DistributedDataParallel in blocks, and races options that change only the time."""
+"""Times steps under several settings of DistributedDataParallel in blocks, and tells which options a program can be run with."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
 
 from firkin import _ddp
-from firkin._core import InputError, StepSchedule, paired_ratio
+from firkin._core import InputError, StepSchedule
 from firkin._profile import BackwardRecord, Clock, Step
 from firkin._ranks import Ranks
 from firkin._state import State
@@ -25,9 +25,6 @@ Samples = list[list[float]]  # seconds per step, [setting][block]
 T = TypeVar("T")
 
 _OPTIONS = ("gradient_as_bucket_view", "batched_grad_copy", "static_graph")  # batched_grad_copy: from torch 2.12 on
-_LEAST_GAIN = 0.005  # of an option, as a share of a step: less is not worth an argument in the program
-OPTION_BLOCKS = (6, 8)  # the fewest blocks of their race, which an interval needs, and the most
-MOST_OPTIONS = len(_OPTIONS)
 
 
 class Setting(NamedTuple):
@@ -248,40 +245,29 @@ def options_to_race(given: Mapping[str, object], *, compiled: bool) -> list[str]
     return [name for name in known if not (name == "static_graph" and is_other_graph)]
 
 
-def race_options(
-    bench: StepBench, setting: Setting, options: list[str], measured: Callable[[list[Setting]], Samples]
-) -> tuple[dict[str, bool], list[str]]:
-    """Measures the setting with and without each option, in the same blocks. Collective.
+def possible_options(bench: StepBench, setting: Setting, options: Sequence[str], notes: list[str]) -> list[str]:
+    """Those of `options` that the program can be run with, besides the setting. Collective.
 
-    measured: runs blocks of steps. Returns the winning options, and a sentence on each that was considered.
+    Adds a sentence to `notes` for each that it cannot.
     """
-    won: dict[str, bool] = {}
-    notes, raced, (keeps_gradients, accumulates) = [], {"": setting}, bench.habits(setting)
+    keeps_gradients, accumulates = bench.habits(setting)
     reasons = {
         "gradient_as_bucket_view": keeps_gradients and "the program keeps gradients, which the next step would overwrite",
         "static_graph": accumulates and "PyTorch's first step with it may not be under no_sync()",
     }
+    possible = []
     for name in options:
-        with_it = Setting(f"{setting.name}, {name}", setting.counts, setting.kwargs | {name: True})
         reason = reasons.get(name)
         if not reason:
             try:
-                bench.attempt(with_it)
+                bench.attempt(setting._replace(name=f"{setting.name}, {name}", kwargs=setting.kwargs | {name: True}))
             except RuntimeError as error:
                 reason = f"the step fails with it ({str(error).splitlines()[0]})"
         if reason:
             notes.append(f"{name}=True was not tried: {reason}")
         else:
-            raced[name] = with_it
-    if len(raced) == 1:
-        return won, notes
-    without, *samples = measured(list(raced.values()))
-    for name, step_s in zip(list(raced)[1:], samples):
-        ratio, low, high = paired_ratio(step_s, without)
-        if wins := high < 1 and ratio < 1 - _LEAST_GAIN:
-            won[name] = True
-        notes.append(f"{name}=True: {ratio:.3f} ({low:.3f} to {high:.3f}) of a step without it{', and is chosen' if wins else ''}")
-    return won, notes
+            possible.append(name)
+    return possible
 
 
 def check_ddp_options(options: dict[str, Any]) -> None:

@@ -47,12 +47,12 @@ class Clock:
 
 
 class CountedStep:
-    """The user's step, counted. If its loader ends, the error says how many batches are needed."""
+    """The user's step, counted. If its loader ends, the error says so."""
 
-    def __init__(self, step: Step, most: int | None = None) -> None:
+    def __init__(self, step: Step) -> None:
         if not callable(step):
             raise InputError(f"step is a {type(step).__name__}; expected a function that takes the model and does one training step")
-        self._step, self._most = step, most
+        self._step = step
         self.after_first: Callable[[], None] = lambda: None
         self.seconds: list[float] = []  # of each call
 
@@ -65,9 +65,8 @@ class CountedStep:
         try:
             self._step(model)
         except StopIteration:
-            most = "" if self._most is None else f" (up to {self._most}, fewer with a smaller time_budget_s)"
             raise InputError(
-                f"step: its batches ended in call {self.calls + 1}; expected one per call{most}, or a loader that starts over"
+                f"step: its batches ended in call {self.calls + 1}; expected a loader that starts over, or a smaller time_budget_s"
             ) from None
         self.seconds.append(time.perf_counter() - started)
         if self.calls == 1:

@@ -43,21 +43,19 @@ class TuneResult:
     _group: dist.ProcessGroup | None = field(default=None)
 
     @classmethod
-    def of(
-        cls, results_json: str, choice: str, plan: Plan, ddp_options: Mapping[str, Any], group: dist.ProcessGroup | None = None
-    ) -> TuneResult:
+    def of(cls, results_json: str, plan: Plan, ddp_options: Mapping[str, Any], group: dist.ProcessGroup | None = None) -> TuneResult:
         """Makes the result from the text of a results.json and what that does not hold."""
         results = json.loads(results_json)
-        (chosen,) = (row for row in results["strategies"] if row["strategy"] == ("chosen cap" if choice == "cap" else choice))
+        decision = results["decision"]
+        (recommended,) = (row for row in results["strategies"] if row["strategy"] == decision["recommended"])
         speedup, interval = 1.0, (1.0, 1.0)
-        if choice == "cap":
-            gain = results["decision"]["over_default"]
+        if gain := decision.get("all_over_default"):
             low, high = gain["ratio_ci"]["low"], gain["ratio_ci"]["high"]  # null if there were too few blocks
             speedup, interval = 1 / gain["ratio"], (1 / high if high else 0.0, 1 / low if low else float("inf"))
         profile, curve = _core.profile_and_curve(results_json)
         return cls(
-            choice, plan, _typed(results["decision"]["cap_mib"]), chosen["measured_s"], chosen["predicted_s"], speedup, interval,
-            tuple(results.get("notes", ())), profile, curve, results["environment"]["world_size"], results_json, ddp_options, group,
+            "cap" if decision["recommended"].startswith("chosen cap") else "torch default", plan, _typed(decision["cap_mib"]),
+            recommended["measured_s"], recommended["predicted_s"], speedup, interval, tuple(results.get("notes", ())), profile, curve, results["environment"]["world_size"], results_json, ddp_options, group,
         )  # fmt: skip
 
     def ddp_kwargs(self, **others: Any) -> dict[str, Any]:
@@ -73,6 +71,11 @@ class TuneResult:
     def summary(self) -> str:
         """The gain, how certain it is, and the line to write into the program."""
         return _core.answer_in_words(self.results_json)
+
+    @property
+    def decision(self) -> dict[str, Any]:
+        """What to set, what the cap and the options give, how sure that is and what limits it: of results.json (docs/results.md)."""
+        return dict(json.loads(self.results_json)["decision"])
 
     def wrap(self, model: torch.nn.Module, **others: Any) -> DDP:
         """DistributedDataParallel(model, **ddp_kwargs(**others)). Raises InputError if `model` was not tuned."""
@@ -140,13 +143,13 @@ class TuneResult:
         """The result in types of JSON, without the process group and arguments that JSON cannot hold."""
         options = {name: value for name, value in self._ddp_options.items() if isinstance(value, (bool, int, float, str, type(None)))}
         plan = {"buckets": [list(bucket) for bucket in self.plan.buckets], "bytes": dict(self.plan.bytes)}
-        return {"choice": self.choice, "plan": plan, "ddp_options": options, "results": json.loads(self.results_json)}
+        return {"plan": plan, "ddp_options": options, "results": json.loads(self.results_json)}
 
     @classmethod
     def from_dict(cls, saved: Mapping[str, Any]) -> TuneResult:
         """The reverse of to_dict()."""
         plan = Plan(saved["plan"]["buckets"], saved["plan"]["bytes"])
-        return cls.of(json.dumps(saved["results"]), saved["choice"], plan, saved["ddp_options"])
+        return cls.of(json.dumps(saved["results"]), plan, saved["ddp_options"])
 
     def __reduce__(self) -> tuple[Any, ...]:
         return TuneResult.from_dict, (self.to_dict(),)

@@ -17,9 +17,7 @@ from typing import Any, NamedTuple
 from firkin import _ddp
 from firkin._allreduce import timed_all_reduces
 from firkin._core import MOST_RACED, WORTH_TUNING, InputError, Profile, allreduce_sizes, available_memory_bytes, tune_steps
-from firkin._measure import (
-    MOST_OPTIONS, OPTION_BLOCKS, Samples, Setting, StepBench, Wrapping, check_ddp_options, options_to_race, race_options, warmup_steps,
-)  # fmt: skip
+from firkin._measure import Samples, Setting, StepBench, Wrapping, check_ddp_options, options_to_race, possible_options, warmup_steps
 from firkin._plan import Plan
 from firkin._profile import CountedStep, Step, described, measured_profile, trainable_parameters
 from firkin._ranks import Ranks
@@ -33,8 +31,7 @@ _log = logging.getLogger("firkin")
 
 _PROFILE_STEPS, _PROFILE_WARMUP = 10, 3
 _PROFILE_SHARE = 0.2  # of time_budget_s, at most; the core divides what is left
-_OPTION_SHARE = 0.25  # of the time left for measuring the gain
-_GAIN_BLOCKS = (2, 20)  # the fewest and the most
+_FEWEST_GAIN_BLOCKS = 2
 _INTERVAL_BLOCKS = 6  # a 95 % interval needs that many
 _SLACK_S = 10.0  # how far tuning may exceed time_budget_s without a warning
 _LINES_EVERY_S = 10.0
@@ -51,7 +48,7 @@ class _Effort(NamedTuple):
     race_blocks: tuple[int, int]
 
 
-_THOROUGH = _Effort(2, 4, (2, 4), MOST_RACED, (3, 10))
+_THOROUGH = _Effort(2, 4, (2, 4), MOST_RACED, (3, 40))
 _QUICK = _Effort(1, 2, (1, 1), 1, (1, 1))  # for slow steps
 
 
@@ -107,32 +104,25 @@ class _Job:
             "torch.compile": _ddp.is_compiled(self.model),
         }
 
-    def calls(self, effort: _Effort, which: int, gain_blocks: int) -> int:
-        """How often all blocks call step. which: 0 for the fewest blocks, 1 for the most."""
+    def fewest_calls(self, effort: _Effort, gain_blocks: int) -> int:
+        """How often the fewest blocks call step."""
         visit, without = effort.timed_steps + warmup_steps(self.options), effort.timed_steps + 1
-        calibration = effort.calibration_blocks[which] * (effort.calibrations * visit + without)
-        race = effort.race_blocks[which] * max(effort.raced, len(self.caps_mib) + 1) * visit
+        calibration = effort.calibration_blocks[0] * (effort.calibrations * visit + without)
+        race = effort.race_blocks[0] * max(effort.raced, len(self.caps_mib) + 1) * visit
         return calibration + race + gain_blocks * (2 * visit + without)
-
-    def option_calls(self, options: int, blocks: int) -> int:
-        """The same for a race of options, with the steps that try each."""
-        return (blocks + 2) * (options + 1) * (_THOROUGH.timed_steps + warmup_steps(self.options))
 
     def profile_calls(self) -> int:
         return _PROFILE_WARMUP + (3 if self.compiled else 2) * _PROFILE_STEPS
 
-    def most_calls(self) -> int:
-        return self.profile_calls() + self.calls(_THOROUGH, 1, _GAIN_BLOCKS[1]) + self.option_calls(MOST_OPTIONS, OPTION_BLOCKS[1])
-
     def effort(self, step_s: float, left_s: float, notes: list[str]) -> _Effort:
         """How much to measure with steps of this time. Warns if even the least takes too long."""
-        if self.calls(_THOROUGH, 0, _INTERVAL_BLOCKS) * step_s <= left_s:
+        if self.fewest_calls(_THOROUGH, _INTERVAL_BLOCKS) * step_s <= left_s:
             return _THOROUGH
         notes.append(
             f"steps of {step_s:.2g} s: too slow to race the best predicted caps, so the prediction chose, calibrated on only"
             f" {_QUICK.calibrations} settings"
         )
-        needed_s = self.time_budget_s - left_s + self.calls(_QUICK, 0, _GAIN_BLOCKS[0]) * step_s
+        needed_s = self.time_budget_s - left_s + self.fewest_calls(_QUICK, _FEWEST_GAIN_BLOCKS) * step_s
         self.progress.expected_s = max(self.time_budget_s, needed_s)
         if needed_s > 1.25 * self.time_budget_s + _SLACK_S and self.ranks.rank == 0:
             _log.warning("tune: with steps of %.2g s tuning takes about %.0f s, not %g", step_s, needed_s, self.time_budget_s)
@@ -194,7 +184,7 @@ def tune(
     shown = Progress(time_budget_s, ranks.rank == 0 and progress)
     job = _Job(ranks, model, options, list(caps_mib), time_budget_s, seed, restore, shown)
     ranks.attempt(job.check)
-    counted = ranks.attempt(lambda: CountedStep(step, job.most_calls()))
+    counted = ranks.attempt(lambda: CountedStep(step))
     ranks.check_same("tune", job.agreed())
     state, wrapping = State(model), Wrapping(ranks, model, options, wrap)
     if restore:
@@ -311,41 +301,35 @@ def _tuned(job: _Job, step: CountedStep, state: State, wrapping: Wrapping, watch
         notes.append(f"firkin.watch saw that no buckets could gain more than {100 * seen.gain_at_most:.1f} %: no race, the prediction chose")
     settings: list[Setting] = []  # of the last phase
     samples: Samples = []
-    won: dict[str, bool] = {}
 
     def measure(
         phase: str, called: Sequence[tuple[str, list[int], dict[str, Any]]], fewest: int, most: int, seconds: float, is_enough: Callable[[Samples], bool]
     ) -> Samples:  # fmt: skip
-        """Runs the blocks that the core asks for. Options race before those that measure the gain, if there is time."""
-        nonlocal settings, samples, won
+        """Runs the blocks that the core asks for."""
+        nonlocal settings, samples
         settings = [Setting(*each) for each in called]
-        race_s = _OPTION_SHARE * seconds
-        if phase == "measuring the gain" and options and job.option_calls(len(options), OPTION_BLOCKS[0]) * step_s <= race_s:
-            won, said = race_options(bench, settings[-1], options, lambda raced: bench.blocks("racing options", raced, *OPTION_BLOCKS, race_s))
-            notes.extend(said)
-            settings[-1] = settings[-1]._replace(kwargs=settings[-1].kwargs | won)
-            seconds = job.time_budget_s - elapsed_s()
         samples = bench.blocks(phase, settings, fewest, most, seconds, is_enough)
         return samples
 
-    keeps_default, results = tune_steps(
-        profile, table, ranks.world, measure, elapsed_s, lambda values: ranks.all(values)[0], seconds=job.time_budget_s,
+    recommended, results = tune_steps(
+        profile, table, ranks.world, measure, elapsed_s, lambda values: ranks.all(values)[0],
+        lambda setting, names: possible_options(bench, Setting(*setting), names, notes), seconds=job.time_budget_s,
         lists=_lists_possible(job), calibrations=effort.calibrations, calibration_blocks=effort.calibration_blocks, raced=effort.raced,
-        race_blocks=effort.race_blocks, gain_blocks=_GAIN_BLOCKS, smallest_cap_mib=1.0 if job.compiled else 0.0, caps_mib=job.caps_mib,
+        race_blocks=effort.race_blocks, fewest_gain_blocks=_FEWEST_GAIN_BLOCKS, smallest_cap_mib=1.0 if job.compiled else 0.0,
+        caps_mib=job.caps_mib, ddp_options=options,
     )  # fmt: skip
     if (blocks := len(samples[0])) < _INTERVAL_BLOCKS:
         notes.append(f"steps of {step_s:.2g} s: time for {blocks} blocks; fewer than {_INTERVAL_BLOCKS} cannot show a gain")
     notes.append(f"step was called {step.calls} times: its loaders and counters have moved on by that many")
-    keeps_default = ranks.all(keeps_default)[0]  # rank 0's: another rank's library may round differently
-    choice = settings[1 if keeps_default else 2]
-    # Options were measured with the chosen cap's buckets, which the default may have too.
-    chosen = won if choice.counts == settings[-1].counts else {}
-    results = ranks.on_rank_0(lambda: _with_facts(results, job, notes, chosen))
+    recommended = ranks.all(recommended)[0]  # rank 0's: another rank's library may round differently
+    choice = next(setting for setting in settings if setting.name == recommended)
+    results = ranks.on_rank_0(lambda: _with_facts(results, job, notes))
     plan = Plan.of_counts(profile, choice.counts)
     names = tuple(tuple(names) for _, names in bench.live[choice.name])
     if all(names):
         plan = Plan(names, plan.bytes)
-    return TuneResult.of(results, "torch default" if keeps_default else "cap", plan, job.options | chosen, ranks.group), unlike
+    won = {name: value for name, value in choice.kwargs.items() if name in options}
+    return TuneResult.of(results, plan, job.options | won, ranks.group), unlike
 
 
 def _lists_possible(job: _Job) -> bool:
@@ -354,13 +338,11 @@ def _lists_possible(job: _Job) -> bool:
     return rebuilds and _ddp.takes_lists() and not job.compiled and len({p.dtype for _, p in _ddp.reduced_parameters(job.model)}) == 1
 
 
-def _with_facts(results_json: str, job: _Job, notes: list[str], won: dict[str, bool]) -> str:
+def _with_facts(results_json: str, job: _Job, notes: list[str]) -> str:
     """Adds to a results.json the facts of this run that only PyTorch knows."""
     results, parameters = json.loads(results_json), [p for _, p in _ddp.reduced_parameters(job.model)]
     results["command_line"] = sys.argv
     results["notes"] = [*notes, *results.get("notes", ())]
-    if won:
-        results["decision"]["options"] = ", ".join(f"{name}={value}" for name, value in won.items())
     device = parameters[0].device.type
     results["environment"] |= {"libtorch": torch.__version__, "backend": str(job.ranks.backend), "device": device}
     if job.ranks.link:

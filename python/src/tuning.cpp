@@ -105,6 +105,7 @@ PythonSetting for_python(const TunedSetting& setting, const std::vector<int64_t>
   } else if (setting.name != kTorchDefaultName) {
     kwargs["bucket_cap_mb_list"] = nb::cast(pytorch_caps(setting.plan, bytes).mib);
   }
+  for (const std::string& option : setting.options) kwargs[option.c_str()] = true;
   return {setting.name, counts, kwargs};
 }
 
@@ -116,15 +117,16 @@ std::vector<SettingSteps> with_seconds(const std::vector<TunedSetting>& settings
   return list;
 }
 
-std::pair<bool, std::string> tune_steps(const MeasuredProfile& profile, const MeasuredAllReduce& table, int64_t world_size,
-                                        const nb::callable& measure, const nb::callable& elapsed_s, const nb::callable& of_rank_0,
-                                        double seconds, bool lists, size_t calibrations, std::pair<int, int> calibration_blocks,
-                                        size_t raced, std::pair<int, int> race_blocks, std::pair<int, int> gain_blocks,
-                                        double smallest_cap_mib, const std::vector<double>& caps_mib) {
-  PhaseOptions options{.seconds = seconds, .calibrations = calibrations, .raced = raced};
+std::pair<std::string, std::string> tune_steps(const MeasuredProfile& profile, const MeasuredAllReduce& table, int64_t world_size,
+                                               const nb::callable& measure, const nb::callable& elapsed_s, const nb::callable& of_rank_0,
+                                               const nb::callable& possible_options, double seconds, bool lists, size_t calibrations,
+                                               std::pair<int, int> calibration_blocks, size_t raced, std::pair<int, int> race_blocks,
+                                               int fewest_gain_blocks, double smallest_cap_mib, const std::vector<double>& caps_mib,
+                                               const std::vector<std::string>& ddp_options) {
+  PhaseOptions options{.seconds = seconds, .calibrations = calibrations, .raced = raced, .options = ddp_options};
   options.calibration_blocks = {calibration_blocks.first, calibration_blocks.second};
   options.race_blocks = {race_blocks.first, race_blocks.second};
-  options.gain_blocks = {gain_blocks.first, gain_blocks.second};
+  options.gain_blocks.fewest = fewest_gain_blocks;
   for (const double cap : caps_mib) {
     if (!(cap >= smallest_cap_mib)) throw InputError(fmt::format("a cap of {:g} MiB; expected at least {:.3g} MiB", cap, smallest_cap_mib));
     options.caps.push_back(bytes_from_mib(cap, "caps_mib"));
@@ -146,12 +148,15 @@ std::pair<bool, std::string> tune_steps(const MeasuredProfile& profile, const Me
   meter.elapsed_s = [&] { return nb::cast<double>(elapsed_s()); };
   meter.of_rank_0 = [&](const std::vector<int64_t>& list) { return nb::cast<std::vector<int64_t>>(of_rank_0(list)); };
   meter.is_possible = [&](const BucketPlan& plan) { return lists && pytorch_caps(plan, bytes).reproduces_plan; };
+  meter.possible_options = [&](const TunedSetting& setting, const std::vector<std::string>& names) {
+    return nb::cast<std::vector<std::string>>(possible_options(for_python(setting, bytes), names));
+  };
   run_phases(options, meter, tuning);
   Results results;
   results.run = begin_head("tune");
   results.run.environment.world_size = world_size;
   add_sections(tuning, results);
-  return {keeps_default(tuning.decision.outcome), results_text(results)};
+  return {results.decision.value().recommended.value(), results_text(results)};
 }
 
 }  // namespace
@@ -169,18 +174,20 @@ void bind_tuning(nb::module_& module) {
   const PhaseOptions usual;
   const auto pair_of = [](const PhaseOptions::Blocks& blocks) { return std::pair(blocks.fewest, blocks.most); };
   module.def(
-      "tune_steps", &tune_steps, "profile"_a, "table"_a, "world_size"_a, "measure"_a, "elapsed_s"_a, "of_rank_0"_a, nb::kw_only(),
-      "seconds"_a = usual.seconds, "lists"_a = true, "calibrations"_a = usual.calibrations,
+      "tune_steps", &tune_steps, "profile"_a, "table"_a, "world_size"_a, "measure"_a, "elapsed_s"_a, "of_rank_0"_a, "possible_options"_a,
+      nb::kw_only(), "seconds"_a = usual.seconds, "lists"_a = true, "calibrations"_a = usual.calibrations,
       "calibration_blocks"_a = pair_of(usual.calibration_blocks), "raced"_a = usual.raced, "race_blocks"_a = pair_of(usual.race_blocks),
-      "gain_blocks"_a = pair_of(usual.gain_blocks), "smallest_cap_mib"_a = 0.0, "caps_mib"_a = std::vector<double>{},
+      "fewest_gain_blocks"_a = usual.gain_blocks.fewest, "smallest_cap_mib"_a = 0.0, "caps_mib"_a = std::vector<double>{},
+      "ddp_options"_a = std::vector<std::string>{},
       "The phases of firkin.tune in which steps are measured (src/measuring/tuning.h). Collective.\n\n"
       "measure(phase, settings, fewest, most, seconds, is_enough): runs settings in blocks and returns seconds, [setting][block]. A\n"
       "setting: its name, the tensors per bucket that are expected, arguments of DistributedDataParallel. is_enough(so_far) is to be\n"
-      "asked after each block. elapsed_s(): since the tuning began. of_rank_0(list): rank 0's list. lists: whether\n"
+      "asked after each block. elapsed_s(): since the tuning began. of_rank_0(list): rank 0's list. possible_options(setting, options):\n"
+      "those that the program can be run with. lists: whether\n"
       "DistributedDataParallel takes a list of caps, so that any plan can serve for calibration. calibrations: the number of settings\n"
       "to calibrate on, 4 or 2. raced: the most caps that race. Blocks: the fewest and the most. caps_mib: caps that race whatever\n"
-      "their prediction.\n"
-      "Returns whether PyTorch's default is kept, and the text of a results.json without the facts that only PyTorch knows. Raises\n"
+      "their prediction. ddp_options: options of DistributedDataParallel that race beside the chosen cap, if there is time.\n"
+      "Returns the name of the recommended setting, and the text of a results.json without the facts that only PyTorch knows. Raises\n"
       "InputError if a cap is below the smallest.");
   module.def(
       "available_memory_bytes", [] { return firkin::available_memory_bytes(); },

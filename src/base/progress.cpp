@@ -62,7 +62,8 @@ void Progress::finish() {
 void Progress::print(const std::string& detail) {
   printed_ = steady_clock::now();
   const double elapsed = std::chrono::duration<double>(printed_ - started_).count();
-  const std::string line = fmt::format("{} {}/{}  {:.0f} s  {}", what_, done_, total_, elapsed, detail);
+  const std::string of = total_ > 0 ? fmt::format("/{}", total_) : "";
+  const std::string line = fmt::format("{} {}{}  {:.0f} s  {}", what_, done_, of, elapsed, detail);
   if (terminal_) {
     constexpr const char* kClearLine = "\r\x1b[K";
     // The last column stays free: a terminal that wraps there would begin a row that is never cleared.

@@ -100,7 +100,8 @@ struct TraceFlags : RunFlags {
 struct TuneFlags : RunFlags {
   JobFlags job;
   CapOptions rule;
-  BlockFlags steps;
+  StepCounts steps;
+  std::optional<int> blocks;  // that measure the gain; default: as many as settle it
   std::optional<double> seconds;  // in all
   std::vector<int64_t> caps;
   bool sharded = false;

@@ -80,10 +80,12 @@ constexpr const char* kStrategiesInHelp =
     "sharded lets each rank sum and step its part of every bucket.\n"
     "torch is PyTorch's own engine (c10d::Reducer) under the same caps.\n\n";
 
-void add_block_flags(CLI::App& app, BlockFlags& steps, const char* blocks_in_help) {
+// How often and how long each setting of steps is measured.
+template <class Blocks>
+void add_block_flags(CLI::App& app, Blocks& blocks, StepCounts& steps, const char* blocks_in_help) {
   const char* const group = "Measuring";
   const CLI::Range some(1, 100000);
-  add_value(app, "--blocks", steps.blocks, blocks_in_help, group)->check(CLI::Range(4, 100000));
+  add_value(app, "--blocks", blocks, blocks_in_help, group)->check(CLI::Range(4, 100000));
   add_value(app, "--warmup", steps.warmup_steps, "untimed steps after each change of setting", group)->check(some);
   add_value(app, "--steps-per-block", steps.timed_steps, "timed steps per block and setting", group)->check(some);
 }
@@ -183,7 +185,10 @@ Run declare_tune(CLI::App& app) {
   app.add_flag("--compare", flags->compare, "also measure naive, flat, overlap and more caps")->group("Measuring");
   add_sizes(app, "--cap", flags->caps, "also race these: 1MiB,25MiB; with --compare, the\ncaps to compare")->group("Buckets");
   const char* const measuring = "Measuring";
-  add_block_flags(app, flags->steps, "blocks that measure the gain; each runs all settings");
+  add_block_flags(
+      app, flags->blocks, flags->steps,
+      "blocks that measure the gain; each runs all settings\n(default: until the gain is settled, within --time;\nwithout a limit "
+      "of time 20)");
   add_budget(app, "--time", flags->seconds, "budget for the whole run; slow steps run fewer times\n(default: 2m; with --compare no limit)")
       ->group(measuring);
   add_value(app, "--profile-steps", flags->profile_steps, "backward passes to profile", measuring)->check(CLI::Range(4, 100000));
@@ -217,7 +222,7 @@ Run declare_bench_step(CLI::App& app) {
   add_replay_flags(app, flags->job);
   app.add_flag("--resume", flags->resume, "continue an interrupted run in --out");
   add_rule_flags(app, flags->rule);
-  add_block_flags(app, flags->steps, "blocks; each runs all settings once");
+  add_block_flags(app, flags->steps.blocks, flags->steps, "blocks; each runs all settings once");
   return [flags] {
     check_distinct("--model", flags->models);
     check_distinct("--batch", flags->batch_sizes);

@@ -247,7 +247,7 @@ int run(TraceFlags& flags) {
 
 int run(TuneFlags& flags) {
   const double seconds = flags.seconds.value_or(flags.compare ? PhaseOptions().seconds : 120);
-  TuneOptions options{.phases = phases_of(seconds, flags.steps.blocks, flags.caps),
+  TuneOptions options{.phases = phases_of(seconds, flags.blocks, flags.caps),
                       .sharded = flags.sharded,
                       .rule = flags.rule,
                       .profile_steps = flags.profile_steps,

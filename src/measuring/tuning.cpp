@@ -55,9 +55,18 @@ const SettingSteps& chosen_setting(const Tuning& tuning) {
   return *chosen;
 }
 
+const SettingSteps& recommended_setting(const Tuning& tuning) {
+  const SettingSteps* by_default = find_setting(tuning.gain, kTorchDefaultName);
+  const SettingSteps& without = by_default != nullptr && keeps_default(tuning.decision.outcome) ? *by_default : chosen_setting(tuning);
+  const SettingSteps* with = tuning.decision.options ? find_setting(tuning.gain, without.name + kWithOptions) : nullptr;
+  return with != nullptr ? *with : without;
+}
+
 std::optional<double> predicted_step_s(const Tuning& tuning, const SettingSteps& setting) {
-  if (setting.name == kChosenCapName) return choice_of(tuning).time_s;
-  if (setting.name == kTorchDefaultName) return predict_step(model_of(tuning), default_plan(tuning));
+  std::string_view name = setting.name;
+  if (name.ends_with(kWithOptions)) name.remove_suffix(std::string_view(kWithOptions).size());  // of options the model knows nothing
+  if (name == kChosenCapName) return choice_of(tuning).time_s;
+  if (name == kTorchDefaultName) return predict_step(model_of(tuning), default_plan(tuning));
   if (setting.name == kOrderedName) return predict_ordered_step(model_of(tuning), *tuning.ordered);
   if (setting.name == kShardedName) return tuning.sharded->period_s;
   return std::nullopt;
@@ -78,6 +87,7 @@ class Phases {
     if (options_.compare) compare_caps();
     if (options_.ordered) race_ordered();
     if (options_.sharded) choose_sharded();
+    if (!options_.options.empty()) race_options();
     measure_gain();
     decide_on_gain();
     note_what_was_calibrated_on();
@@ -138,10 +148,12 @@ class Phases {
     for (const PredictedCap& cap : tuning_.raced) settings.push_back(by_cap(cap.cap_bytes));
     const auto is_decided = [&](const std::vector<SettingSteps>& so_far) {
       tuning_.race = so_far;
-      tuning_.standing = weigh(tuning_.raced, series_of(so_far));
+      tuning_.standing = weigh(tuning_.raced, series_of(so_far), prediction_error());
       return of_rank_0(is_clear(tuning_.standing, so_far.at(0).step_s.size()) ? 1 : 0) == 1;
     };
+    const double started_s = meter_.elapsed_s();
     is_decided(measure("racing the best caps", settings, options_.race_blocks, kRaced, is_decided));
+    visit_s_ = (meter_.elapsed_s() - started_s) / static_cast<double>(settings.size() * tuning_.race[0].step_s.size());
     tuning_.standing.choice = static_cast<size_t>(of_rank_0(static_cast<int64_t>(tuning_.standing.choice)));
     meter_.tell();
   }
@@ -193,44 +205,125 @@ class Phases {
     tuning_.sharded = sharded;
   }
 
+  // Where the calibration cannot be relied on, so little is known of the model's errors that the blocks alone decide.
+  double prediction_error() const {
+    constexpr double kUnknown = 0.5;
+    return is_doubtful(tuning_.fit) ? kUnknown : kPredictionError;
+  }
+
+  // Options that a program could set besides the cap, one by one, each beside the chosen cap alone. What wins is measured
+  // again in the blocks of the gain.
+  void race_options() {
+    constexpr double kShare = 0.25;  // of the time that is left
+    constexpr PhaseOptions::Blocks kBlocks = {.fewest = static_cast<int>(kFewestSamples), .most = 8};
+    const double left_s = options_.seconds - meter_.elapsed_s();
+    const auto visits = static_cast<double>((kBlocks.fewest + 2) * (std::ssize(options_.options) + 1));  // and those that try each
+    if (visits * visit_s_ > kShare * left_s) {
+      tuning_.notes.emplace_back("options of DistributedDataParallel were not tried: there was no time");
+      return;
+    }
+    std::vector<TunedSetting> settings = {chosen_cap()};
+    for (const std::string& option : meter_.possible_options(settings[0], options_.options)) {
+      settings.push_back(chosen_cap());
+      settings.back().name += fmt::format(", {}=True", option);
+      settings.back().options = {option};
+    }
+    if (settings.size() == 1) return;
+    const double seconds = options_.seconds - (1 - kShare) * left_s - meter_.elapsed_s();
+    const std::vector<SettingSteps> steps =
+        meter_.measure("racing options", settings, {.fewest = kBlocks.fewest, .most = kBlocks.most, .seconds = seconds},
+                       [](const auto& /*so_far*/) { return false; });
+    for (size_t i = 1; i < steps.size(); ++i) {
+      const std::string& option = settings[i].options[0];
+      const PairedRatio gain = paired_ratio(steps[i].step_s, steps[0].step_s);
+      const bool wins = of_rank_0(gain.interval.high < 1 && gain.ratio <= 1 - kLeastGain ? 1 : 0) == 1;
+      if (wins) tuning_.options.push_back(option);
+      tuning_.notes.push_back(fmt::format("{}=True: {:.3f} ({:.3f} to {:.3f}) of a step without it{}", option, gain.ratio,
+                                          gain.interval.low, gain.interval.high, wins ? ", and is measured again" : ""));
+    }
+  }
+
   std::vector<TunedSetting> gain_settings() const {
     std::vector<TunedSetting> settings = {none()};  // first: others are compared with it
     for (const char* name : {"naive", "flat", "overlap"}) {
       if (options_.compare) settings.push_back({name, name});
     }
-    settings.push_back({kTorchDefaultName, "torch", default_plan(tuning_)});
+    const TunedSetting& by_default = settings.emplace_back(TunedSetting{kTorchDefaultName, "torch", default_plan(tuning_)});
+    if (!tuning_.options.empty()) {
+      for (TunedSetting setting : {by_default, chosen_cap()}) {
+        setting.name += kWithOptions;
+        setting.options = tuning_.options;
+        settings.push_back(setting);
+      }
+    }
     if (tuning_.ordered) settings.push_back({kOrderedName, kOrderedName, *tuning_.ordered});
     if (options_.measures_sharded) {
       settings.push_back(by_cap(tuning_.sharded->cap_bytes));
       settings.back().name = settings.back().strategy = kShardedName;
     }
     for (const PredictedCap& cap : tuning_.compared) settings.push_back(by_cap(cap.cap_bytes));
-    if (tuning_.compared.empty()) {
-      settings.push_back(by_cap(choice_of(tuning_).cap_bytes));
-      settings.back().name = kChosenCapName;
-    }
+    if (tuning_.compared.empty()) settings.push_back(chosen_cap());
     return settings;
   }
 
-  // Measures the gain, and what it is to be compared with, in steps that had no part in the choice.
+  // Measures the gain, and what it is to be compared with, in steps that had no part in the choice. Without a number of
+  // blocks, until it is settled, or until that would take longer than there is time. It is looked at when the number of
+  // blocks has doubled, not more often: see Outlook.
   void measure_gain() {
-    const auto most = static_cast<size_t>(options_.gain_blocks.most);
-    const size_t every = std::max<size_t>(most / 10, 1);  // often enough to lose little, seldom enough to cost nothing
-    tuning_.gain = measure("measuring the gain", gain_settings(), options_.gain_blocks, kAll, [&](const std::vector<SettingSteps>& so_far) {
-      const size_t done = so_far[0].step_s.size();
-      if (done == most || (done > 1 && done % every != 0)) return false;
-      tuning_.gain = so_far;
-      meter_.tell();
-      return false;
-    });
+    constexpr int kFirstLook = 12, kMost = 1 << 20;
+    const PhaseOptions::GainBlocks& blocks = options_.gain_blocks;
+    const int most = blocks.most.value_or(kMost);
+    ended_ = blocks.most ? EndOfBlocks::kLimit : EndOfBlocks::kTime;
+    int next_look = kFirstLook, next_tell = 1;
+    const double started_s = meter_.elapsed_s();
+    const auto is_enough = [&](const std::vector<SettingSteps>& so_far) {
+      const auto done = static_cast<int>(so_far[0].step_s.size());
+      if (done >= next_tell && done != most) {  // often enough to lose little, seldom enough to cost nothing
+        next_tell = done + std::max(done / 4, 1);
+        tuning_.gain = so_far;
+        meter_.tell();
+      }
+      if (blocks.most || done < next_look) return false;
+      next_look = 2 * done;
+      const double needed = blocks_needed(so_far);
+      if (of_rank_0(needed == 0 ? 1 : 0) == 1) {
+        ended_ = EndOfBlocks::kSettled;
+        return true;
+      }
+      const double now_s = meter_.elapsed_s(), block_s = (now_s - started_s) / done;
+      return of_rank_0((needed - done) * block_s > options_.seconds - now_s ? 1 : 0) == 1;
+    };
+    tuning_.gain = measure("measuring the gain", gain_settings(), {.fewest = blocks.fewest, .most = most}, kAll, is_enough);
+  }
+
+  // How many blocks will probably settle what the cap and the options gain; 0: these do.
+  double blocks_needed(const std::vector<SettingSteps>& so_far) const {
+    double most = 0;
+    const auto look = [&](const std::string& name, const std::string& reference) {
+      const SettingSteps *steps = find_setting(so_far, name), *others = find_setting(so_far, reference);
+      if (steps == nullptr || others == nullptr) return;
+      const Outlook seen = outlook(steps->step_s, others->step_s);
+      if (!seen.settled) most = std::max(most, seen.blocks_needed);
+    };
+    if (chosen_cap().plan != default_plan(tuning_)) look(kChosenCapName, kTorchDefaultName);
+    if (!tuning_.options.empty()) look(std::string(kChosenCapName) + kWithOptions, kChosenCapName);
+    return most;
   }
 
   void decide_on_gain() {
-    DecisionInputs inputs{.caps = tuning_.raced, .standing = tuning_.standing};
+    const auto steps_of = [&](const std::string& name) {
+      const SettingSteps* setting = find_setting(tuning_.gain, name);
+      return setting == nullptr ? std::vector<double>() : setting->step_s;
+    };
+    DecisionInputs inputs{.caps = tuning_.raced, .standing = tuning_.standing, .ended = ended_};
     inputs.confirmation = {.none_s = tuning_.gain.at(0).step_s, .default_s = {}, .choice_s = chosen_setting(tuning_).step_s};
+    inputs.confirmation.default_with_options_s = steps_of(std::string(kTorchDefaultName) + kWithOptions);
+    inputs.confirmation.choice_with_options_s = steps_of(std::string(kChosenCapName) + kWithOptions);
+    for (const std::string& option : tuning_.options)
+      inputs.options += fmt::format("{}{}=True", inputs.options.empty() ? "" : ", ", option);
     if (const SettingSteps* by_default = find_setting(tuning_.gain, kTorchDefaultName)) {
       inputs.confirmation.default_s = by_default->step_s;
-      inputs.default_predicted_s = predicted_step_s(tuning_, *by_default);
+      if (!is_doubtful(tuning_.fit)) inputs.default_predicted_s = predicted_step_s(tuning_, *by_default);
       for (const PredictedCap& cap : tuning_.raced) inputs.as_default.push_back(by_cap(cap.cap_bytes).plan == default_plan(tuning_));
     }
     tuning_.decision = decide(inputs, tuning_.none_step_s);
@@ -264,6 +357,11 @@ class Phases {
     return {fmt::format("bucketed {}", format_bytes(cap_bytes)), "bucketed",
             assign_buckets(tensors().bytes, with_cap(tuning_.rule, cap_bytes)), cap_bytes};
   }
+  TunedSetting chosen_cap() const {
+    TunedSetting setting = by_cap(choice_of(tuning_).cap_bytes);
+    setting.name = kChosenCapName;
+    return setting;
+  }
 
   std::vector<SettingSteps> measure(
       const std::string& phase, const std::vector<TunedSetting>& settings, PhaseOptions::Blocks blocks, double share,
@@ -287,6 +385,8 @@ class Phases {
   const PhaseOptions& options_;
   const StepMeter& meter_;
   Tuning& tuning_;
+  double visit_s_ = 0;  // of one setting in a block of the race
+  EndOfBlocks ended_ = EndOfBlocks::kSettled;
 };
 
 }  // namespace

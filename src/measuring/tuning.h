@@ -32,6 +32,8 @@ inline constexpr const char* kTorchDefaultName = "torch default";  // c10d::Redu
 inline constexpr const char* kOrderedName = "ordered";
 inline constexpr const char* kShardedName = "sharded";
 inline constexpr const char* kChosenCapName = "chosen cap";
+// Behind the name of a setting that is also measured with the options that won: "chosen cap + options".
+inline constexpr const char* kWithOptions = " + options";
 
 // Members that are not measured yet are empty.
 struct Tuning {
@@ -47,8 +49,8 @@ struct Tuning {
   std::vector<BucketPlan> calibration_plans;
   std::vector<SettingSteps> calibration;  // none, then one per plan
   std::vector<SettingSteps> race;         // one per raced cap
-  // In this order: none; what is compared, by name; PyTorch's default, if it can be measured; ordered; sharded;
-  // then the chosen cap or, if caps are compared, these.
+  // In this order: none; what is compared, by name; PyTorch's default; it and the chosen cap with the options that won,
+  // if any did; ordered; sharded; then the chosen cap or, if caps are compared, these.
   std::vector<SettingSteps> gain;
 
   // The results.
@@ -59,6 +61,7 @@ struct Tuning {
   std::vector<PredictedCap> raced, compared;  // ascending
   std::optional<BucketPlan> ordered;          // buckets of the strategy; none if it is not measured
   std::optional<PredictedSharded> sharded;    // if asked for; its periods are whole steps
+  std::vector<std::string> options;           // of DistributedDataParallel, that won their race: "static_graph"
   Standing standing;                          // among the caps in `raced`
   Decision decision;                          // its gain is from `gain`, which had no part in the choice
   std::vector<std::string> notes;             // what was left out or could not be told apart, one sentence each
@@ -69,10 +72,11 @@ struct Tuning {
 const PredictedCap& choice_of(const Tuning& tuning);
 
 // The setting of this name, or null; the settings of `gain` for the caps of `compared`; the one for the chosen cap,
-// which throws std::invalid_argument if it was not measured.
+// which throws std::invalid_argument if it was not measured; the one that the decision recommends.
 const SettingSteps* find_setting(const std::vector<SettingSteps>& settings, std::string_view name);
 std::span<const SettingSteps> compared_settings(const Tuning& tuning);
 const SettingSteps& chosen_setting(const Tuning& tuning);
+const SettingSteps& recommended_setting(const Tuning& tuning);
 
 // The prediction for a setting of `gain` that is no cap of the curve.
 std::optional<double> predicted_step_s(const Tuning& tuning, const SettingSteps& setting);
@@ -85,6 +89,7 @@ struct TunedSetting {
   std::string strategy;
   BucketPlan plan = {};                   // the buckets that are expected, if anything is sent in buckets of known sizes
   std::optional<int64_t> cap_bytes = {};  // the cap that makes them
+  std::vector<std::string> options = {};  // of DistributedDataParallel, that are True: "static_graph"
 };
 
 struct PhaseOptions {
@@ -95,11 +100,17 @@ struct PhaseOptions {
 
   // For the whole tuning, from its beginning. Phases end when their share of it has passed, after the fewest blocks.
   double seconds = std::numeric_limits<double>::infinity();
-  Blocks calibration_blocks = {}, race_blocks = {}, gain_blocks = {};
+  Blocks calibration_blocks = {}, race_blocks = {};
+  // Without `most`, the gain is measured until it is settled, or until that would take longer than `seconds`.
+  struct GainBlocks {
+    int fewest = 3;
+    std::optional<int> most = {};
+  } gain_blocks = {};
   size_t calibrations = 4;             // settings to calibrate on, 4 or 2
   size_t raced = RaceOptions().count;  // caps, at most
   std::vector<int64_t> caps = {};      // raced whatever their prediction; with `compare` the caps of the comparison
   int64_t smallest_cap_bytes = 1;
+  std::vector<std::string> options = {};  // of DistributedDataParallel, to be raced with the chosen cap if there is time
   bool compare = false;                       // measure naive, flat, overlap and caps of all sizes too
   bool ordered = false;                       // measure the strategy ordered too
   std::optional<TrainedMemory> sharded = {};  // consider the strategy sharded too, with this memory
@@ -119,6 +130,9 @@ struct StepMeter {
   std::function<std::vector<int64_t>(std::vector<int64_t>)> of_rank_0;
   // Whether steps can have these buckets; calibration plans that are not possible are replaced by caps.
   std::function<bool(const BucketPlan&)> is_possible = [](const BucketPlan& /*plan*/) { return true; };
+  // Which of these options the program can be run with, besides the setting. May run steps.
+  std::function<std::vector<std::string>(const TunedSetting& setting, const std::vector<std::string>& options)> possible_options =
+      [](const TunedSetting& /*setting*/, const auto& options) { return options; };
   // The collectives of the strategy sharded, if that is considered; none: each takes half the time of an all-reduce.
   std::function<std::vector<CollectiveRow>()> measure_collectives = [] { return std::vector<CollectiveRow>(); };
   // Called with intermediate results: after the calibration, after the race, and up to a dozen times during the gain.

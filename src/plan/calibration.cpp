@@ -239,6 +239,7 @@ Calibration calibrate(const TensorProfile& profile, const CommCosts& costs, cons
     return std::sqrt(dot(residuals, residuals) / static_cast<double>(residuals.size() - x.size()));
   };
   const bool has_residual = runs.size() > x.size();
+  constexpr double kAtBound = 1e-3;
   constexpr double kMostError = 0.01;  // what is left beyond it is the model's own error
   if (has_residual && residual() > fit.error) {
     fit.error = std::min(residual(), kMostError);
@@ -248,9 +249,18 @@ Calibration calibrate(const TensorProfile& profile, const CommCosts& costs, cons
   Vector errors = fit.residuals(x);
   for (double& error : errors) error = std::abs(std::expm1(error));
   result.median_relative_error = median(errors);
-  for (size_t i = 0; i < parameters; ++i) result.fitted.emplace_back(kParameters[i].name);
+  for (size_t i = 0; i < parameters; ++i) {
+    result.fitted.emplace_back(kParameters[i].name);
+    const auto& [name, least, limit] = kParameters[i];
+    if (x[i] >= limit - kAtBound || (least < 0 && x[i] <= least + kAtBound)) result.at_bound.emplace_back(name);
+  }
   if (has_residual) result.residual = residual();
   return result;
+}
+
+bool is_doubtful(const Calibration& calibration) {
+  constexpr double kMostResidual = 0.15;
+  return !calibration.at_bound.empty() || calibration.residual.value_or(0) > kMostResidual;
 }
 
 // As many runs as parameters always fit: with three plans, predicted steps of 3 to 5 buckets were 6 to 15 % too short.

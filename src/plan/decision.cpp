@@ -204,11 +204,11 @@ BucketPlan best_plan(const StepModel& model) {
   return find_best_plan(model.profile, model.costs, {.tolerance = kNoDifference, .simulation = model.simulation}).plan;
 }
 
-Standing weigh(std::span<const PredictedCap> caps, const std::vector<std::vector<double>>& step_s) {
+Standing weigh(std::span<const PredictedCap> caps, const std::vector<std::vector<double>>& step_s, double prediction_error) {
   check_series(caps.size(), step_s);
   std::vector<double> log_s;
   for (const PredictedCap& cap : caps) log_s.push_back(cap.expected_regret.value());
-  double precision = 1 / (kPredictionError * kPredictionError);
+  double precision = 1 / (prediction_error * prediction_error);
   if (!step_s.empty()) {
     const Measured measured = measured_beside(step_s);
     const double shift = mean(log_s), weight = 1 / measured.variance;
@@ -280,10 +280,72 @@ bool keeps_default(Outcome outcome) {
   return outcome != Outcome::kGain && outcome != Outcome::kNotShown && outcome != Outcome::kNotMeasured;
 }
 
-Decision decide(const DecisionInputs& inputs, double none_predicted_s) {
+Certainty certainty_of(const Decision& decision) {
+  if (decision.options && keeps_default(decision.outcome)) return Certainty::kShown;
+  switch (decision.outcome) {
+    case Outcome::kGain:
+      return Certainty::kShown;
+    case Outcome::kNotShown:
+    case Outcome::kNotMeasured:
+      return Certainty::kLikely;
+    case Outcome::kNotToldApart:
+      return Certainty::kNotToldApart;
+    case Outcome::kSameBuckets:
+    case Outcome::kHidden:
+    case Outcome::kNothingToGain:
+    case Outcome::kDefaultFaster:
+      break;
+  }
+  return Certainty::kNothingToGain;
+}
+
+Outlook outlook(std::span<const double> step_s, std::span<const double> reference_s) {
+  constexpr double kStrict = 0.99;
+  const Interval strict = paired_ratio(step_s, reference_s, kStrict).interval;
+  if (strict.high < 1 || strict.low > 1 - kLeastGain) return {.settled = true, .blocks_needed = static_cast<double>(step_s.size())};
+  const PairedRatio gain = paired_ratio(step_s, reference_s);
+  if (!std::isfinite(gain.interval.high)) return {.blocks_needed = static_cast<double>(kFewestSamples)};
+  // The width falls with the root of the number of blocks.
+  const double effect = std::log(gain.ratio), width = std::log(gain.interval.high / gain.interval.low) / 2;
+  const double enough = std::max(-effect, effect - std::log(1 - kLeastGain));
+  const double more = std::max(1.0, width / enough);
+  return {.blocks_needed = static_cast<double>(step_s.size()) * more * more};
+}
+
+namespace {
+
+// Of the cap over PyTorch's default, both measured.
+Outcome outcome_of(const Confirmation& steps, const PairedRatio& over_default, double predicted_to_default) {
   // The default's communication is hidden if its step is within this of none's.
   constexpr double kHiddenPart = 1.02;
   constexpr double kWorthAnotherLook = 0.03;  // the predicted gain, as a share of a step, for which to measure more
+  const Interval& interval = over_default.interval;
+  if (interval.high < 1) return over_default.ratio <= 1 - kLeastGain ? Outcome::kGain : Outcome::kNothingToGain;
+  if (interval.low > 1) return Outcome::kDefaultFaster;
+  if (has_blocks(steps.default_s, steps.none_s) && paired_ratio(steps.default_s, steps.none_s).interval.high < kHiddenPart)
+    return Outcome::kHidden;
+  if (interval.low > 1 - kLeastGain) return Outcome::kNothingToGain;
+  const bool is_refuted = interval.low > predicted_to_default + kPredictionError;
+  if (predicted_to_default < 1 - kWorthAnotherLook && interval.low < 1 - kWorthAnotherLook && !is_refuted) return Outcome::kNotShown;
+  return Outcome::kNotToldApart;
+}
+
+bool is_undecided(Outcome outcome) {
+  return outcome == Outcome::kNotShown || outcome == Outcome::kNotToldApart;
+}
+
+// The one thing that limits the answer. step_s: of what is recommended.
+std::optional<NextStep> next_step_of(const Decision& decision, const DecisionInputs& inputs, const std::vector<double>& step_s) {
+  constexpr double kMostly = 2;  // a step over one without communication, from which on communication is most of it
+  if (decision.times_more_blocks > kMostTimesMoreBlocks) return NextStep::kLessNoise;
+  if (decision.times_more_blocks) return inputs.ended == EndOfBlocks::kLimit ? NextStep::kMoreBlocks : NextStep::kMoreTime;
+  const std::vector<double>& none_s = inputs.confirmation.none_s;
+  return has_blocks(step_s, none_s) && paired_ratio(step_s, none_s).ratio >= kMostly ? std::optional(NextStep::kSendLess) : std::nullopt;
+}
+
+}  // namespace
+
+Decision decide(const DecisionInputs& inputs, double none_predicted_s) {
   const Standing& standing = inputs.standing;
   const size_t choice = standing.choice;
   const PredictedCap& cap = inputs.caps[choice];
@@ -293,27 +355,33 @@ Decision decide(const DecisionInputs& inputs, double none_predicted_s) {
                     .expected_regret = standing.expected_regret};
   if (cap.highest_cap_bytes != std::numeric_limits<int64_t>::max()) decision.highest_cap_mib = mib(cap.highest_cap_bytes);
   for (const size_t i : standing.tied) decision.tied_mib.push_back(mib(inputs.caps[i].cap_bytes));
-  const auto& [none_s, default_s, choice_s] = inputs.confirmation;
-  if (!none_s.empty() && none_predicted_s > 0) decision.level = median(none_s) / none_predicted_s;
+  const Confirmation& steps = inputs.confirmation;
+  if (!steps.none_s.empty() && none_predicted_s > 0) decision.level = median(steps.none_s) / none_predicted_s;
   if (inputs.default_predicted_s) decision.predicted_to_default = cap.time_s / *inputs.default_predicted_s;
-  if (has_blocks(choice_s, default_s)) decision.over_default = paired_ratio(choice_s, default_s);
-
+  if (has_blocks(steps.choice_s, steps.default_s)) decision.over_default = paired_ratio(steps.choice_s, steps.default_s);
   if (!inputs.as_default.empty() && inputs.as_default.at(choice)) {
     decision.outcome = Outcome::kSameBuckets;
-  } else if (!decision.over_default) {
-    decision.outcome = Outcome::kNotMeasured;
-  } else if (decision.over_default->interval.high < 1) {
-    decision.outcome = Outcome::kGain;
-  } else if (decision.over_default->interval.low > 1) {
-    decision.outcome = Outcome::kDefaultFaster;
-  } else if (has_blocks(default_s, none_s) && paired_ratio(default_s, none_s).interval.high < kHiddenPart) {
-    decision.outcome = Outcome::kHidden;
-  } else if (decision.predicted_to_default.value_or(1) < 1 - kWorthAnotherLook &&
-             decision.over_default->interval.low < 1 - kWorthAnotherLook) {
-    decision.outcome = Outcome::kNotShown;
-  } else {
-    decision.outcome = Outcome::kNothingToGain;
+  } else if (decision.over_default) {
+    decision.outcome = outcome_of(steps, *decision.over_default, decision.predicted_to_default.value_or(1));
   }
+
+  const bool kept = keeps_default(decision.outcome);
+  const std::vector<double>* recommended_s = kept ? &steps.default_s : &steps.choice_s;
+  const std::vector<double>& with_options_s = kept ? steps.default_with_options_s : steps.choice_with_options_s;
+  if (has_blocks(with_options_s, *recommended_s)) {
+    const PairedRatio gain = paired_ratio(with_options_s, *recommended_s);
+    if (gain.interval.high < 1 && gain.ratio <= 1 - kLeastGain) {
+      decision.options = inputs.options;
+      decision.options_over_none = gain;
+      if (has_blocks(with_options_s, steps.default_s)) decision.all_over_default = paired_ratio(with_options_s, steps.default_s);
+      recommended_s = &with_options_s;
+    }
+  }
+  if (is_undecided(decision.outcome)) {
+    const double blocks = static_cast<double>(steps.choice_s.size());
+    decision.times_more_blocks = outlook(steps.choice_s, steps.default_s).blocks_needed / blocks;
+  }
+  decision.next_step = next_step_of(decision, inputs, *recommended_s);
   return decision;
 }
 

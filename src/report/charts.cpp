@@ -209,7 +209,13 @@ std::optional<Chart> timeline_chart(const Results& results) {
   }
   Chart chart = chart_of("timeline", {{"periods", periods}},
                          fmt::format("Periods of computation and of communication in one step, for {} settings.", rows.size()));
-  if (results.run.command == "watch") chart.title = "The last watched step: when each rank computed, and when it communicated";
+  if (results.run.command == "watch") {
+    chart.title = "The last watched step: when each rank computed, and when it communicated";
+    chart.caption =
+        "Computation: forward, backward and the optimiser. Communication: each bucket from its launch to its end, which is measured for "
+        "the "
+        "last bucket and estimated from the link's rate for the others.";
+  }
   return chart;
 }
 

@@ -67,7 +67,7 @@ json measured_points(const Results& results) {
                   {"cap", display_cap(row.cap_mib) + " MiB"},
                   {"time_s", *row.measured_s},
                   {"measured", display_seconds(*row.measured_s)},
-                  {"kind", results.decision && is_tied(results, row.cap_mib) ? "measured, as good" : "measured"}};
+                  {"kind", results.decision && is_tied(results, row.cap_mib) ? "measured, not told apart from the best" : "measured"}};
     point["buckets"] = row.buckets ? json(*row.buckets) : json("–");
     point["predicted"] = row.predicted_s ? display_seconds(*row.predicted_s) : "–";
     add_interval(point, row.measured_ci_s);
@@ -129,7 +129,7 @@ std::string error_text(const std::vector<CurveRow>& curve) {
 
 std::string curve_caption(const Levels& levels, bool has_measured, bool has_range) {
   std::string text = has_measured ? "Line: the model's prediction. Points: medians of real steps with 95 % intervals; filled points are "
-                                    "as good as the best, as far as this measurement can tell."
+                                    "not told apart from the one measured best."
                                   : "The model's prediction.";
   if (has_range) text += fmt::format(" Band: the interval of the prediction. {}", kRangeHeld);
   if (!levels.lines.empty()) text += " Dashed: the strategies that have no cap, as measured.";

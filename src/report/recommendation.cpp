@@ -3,6 +3,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 
 #include "firkin/base/units.h"
@@ -77,49 +78,154 @@ std::string same_buckets(double lowest_cap_mib, const std::optional<double>& hig
   return fmt::format("Every cap from {} {} makes the same buckets.", exact_cap(lowest_cap_mib), to);
 }
 
-std::string tune_heading(const Decision& decision) {
-  if (decision.outcome == Outcome::kSameBuckets) return "Keep PyTorch's default: it makes the same buckets as the best cap.";
-  if (decision.outcome == Outcome::kHidden)
-    return "Keep PyTorch's default: its communication is hidden, so steps take as long as without any.";
-  if (decision.outcome == Outcome::kDefaultFaster) return "Keep PyTorch's default: no other cap was faster.";
-  if (decision.outcome == Outcome::kNothingToGain) return "Keep PyTorch's default: no other cap shows a measurable gain.";
-  const std::string set = fmt::format("Set bucket_cap_mb={}", exact_cap(decision.cap_mib));
-  if (decision.outcome == Outcome::kGain && decision.over_default)
-    return fmt::format("{}: steps take {} less time than with PyTorch's default.", set, display_percent(1 - decision.over_default->ratio));
-  if (!decision.predicted_to_default) return fmt::format("{}. PyTorch's default was not measured.", set);
-  const std::string predicted = display_percent(1 - *decision.predicted_to_default);
-  if (!decision.over_default)
-    return fmt::format("{}: {} less time than with PyTorch's default is predicted, not measured.", set, predicted);
-  const double saved = 1 - decision.over_default->ratio;
-  return fmt::format("{}: measured steps take {} {} time than with PyTorch's default, which may be noise; {} less is predicted.", set,
-                     display_percent(std::abs(saved)), saved >= 0 ? "less" : "more", predicted);
+bool is_cpp_program(const RunHead& run) {
+  return run.command_line.empty();
 }
 
-// How to ask for more blocks of steps, in the words of the front end that measured.
-std::string more_blocks(const RunHead& run) {
-  if (run.command_line.empty()) return "a larger budget of time";  // a C++ program
-  return run.command_line[0] == "firkin" ? "more --blocks" : "a larger time_budget_s";
-}
-
-// How sure it is, and what the measurement cannot tell.
-std::string tune_certainty(const Decision& decision, const RunHead& run) {
-  std::string text;
-  const auto add = [&text](const std::string& sentence) { text += (text.empty() ? "" : " ") + sentence; };
-  if (const auto& gain = decision.over_default; gain && decision.outcome != Outcome::kSameBuckets) {
-    if (decision.outcome == Outcome::kGain && std::isfinite(gain->interval.high)) {
-      add(fmt::format("95 % interval {} to {}, from blocks that had no part in choosing the cap.", display_percent(1 - gain->interval.high),
-                      display_percent(1 - gain->interval.low)));
-    } else {
-      add(fmt::format("Measured with {} MiB, a step takes {}.", exact_cap(decision.cap_mib), against(*gain, "with PyTorch's default")));
-    }
+// "bucket_cap_mb=0.75", "gradient_as_bucket_view=True", or both: what the decision changes; empty if nothing.
+std::string settings_of(const Decision& decision, const RunHead& run) {
+  std::vector<std::string> set;
+  if (!keeps_default(decision.outcome)) {
+    const char* const cap = is_cpp_program(run) ? "a cap of {} MiB" : "bucket_cap_mb={}";
+    set.push_back(fmt::format(fmt::runtime(cap), exact_cap(decision.cap_mib)));
   }
-  if (decision.outcome == Outcome::kNotShown) add(fmt::format("To settle it takes {}.", more_blocks(run)));
+  if (decision.options) set.push_back(*decision.options);
+  return fmt::format("{}", fmt::join(set, " and "));
+}
+
+std::string why_default(Outcome outcome, double cap_mib) {
+  switch (outcome) {
+    case Outcome::kSameBuckets:
+      return "it makes the same buckets as the best cap";
+    case Outcome::kHidden:
+      return "its communication is hidden, so steps take as long as without any";
+    case Outcome::kDefaultFaster:
+      return "no other cap was faster";
+    case Outcome::kNotToldApart:
+      return fmt::format("the best other cap, {} MiB, was not told apart from it", exact_cap(cap_mib));
+    default:
+      return fmt::format("no other cap gains {:g} % or more", 100 * kLeastGain);
+  }
+}
+
+std::string tune_heading(const Decision& decision, const RunHead& run) {
+  const std::string set = settings_of(decision, run);
+  if (set.empty()) return fmt::format("Keep PyTorch's default: {}.", why_default(decision.outcome, decision.cap_mib));
+  const std::optional<PairedRatio>& gain = decision.all_over_default ? decision.all_over_default : decision.over_default;
+  if (!gain) return fmt::format("Set {}. PyTorch's default was not measured.", set);
+  const double ratio = gain->ratio;
+  const std::string measured =
+      fmt::format("{} {} time than with PyTorch's default", display_percent(std::abs(1 - ratio)), ratio > 1 ? "more" : "less");
+  if (decision.outcome == Outcome::kNotShown) {
+    return fmt::format("Set {}: steps are predicted to take {} less time than with PyTorch's default, and took {} {} when measured.", set,
+                       display_percent(1 - decision.predicted_to_default.value_or(1)), display_percent(std::abs(1 - ratio)),
+                       ratio > 1 ? "more" : "less");
+  }
+  return fmt::format("Set {}{}: steps take {}.", set, keeps_default(decision.outcome) ? ", and keep PyTorch's bucket size" : "", measured);
+}
+
+// "22.0 % to 26.0 % less time", "between 15.0 % less and 4.0 % more time": what an interval of a ratio says.
+std::string range_text(const Interval& ratio) {
+  const double low = 1 - ratio.high, high = 1 - ratio.low;  // of the time saved
+  if (low >= 0) return fmt::format("{} to {} less time", display_percent(low), display_percent(high));
+  if (high <= 0) return fmt::format("{} to {} more time", display_percent(-high), display_percent(-low));
+  return fmt::format("between {} less and {} more time", display_percent(high), display_percent(-low));
+}
+
+std::string_view word_of(Certainty certainty) {
+  constexpr std::array<std::string_view, 4> kWords = {"Shown", "Likely, not shown", "Not told apart", "Nothing to gain"};
+  return kWords[static_cast<size_t>(certainty)];
+}
+
+// Why predictions were left out, where the model did not fit.
+std::string doubt_text(const std::optional<CalibrationSection>& calibration) {
+  if (!calibration || !is_doubtful(calibration->fit)) return "";
+  const Calibration& fit = calibration->fit;
+  const std::string why = fit.at_bound.empty() ? fmt::format("its residual is {}", display_percent(fit.residual.value_or(0)))
+                                               : fmt::format("{} ended at the limit of the search", fmt::join(fit.at_bound, " and "));
+  return fmt::format("The model does not fit these steps ({}), so measured steps alone chose, and predictions may be far off.", why);
+}
+
+// The raced caps that the measurement cannot tell apart from the chosen one; one whose median is far off with its interval.
+std::string others_text(const Results& results) {
+  constexpr double kFar = 1.05;
   std::vector<std::string> others;
-  for (const double cap : decision.tied_mib) {
-    if (cap != decision.cap_mib) others.push_back(exact_cap(cap));
+  for (const double cap : results.decision->tied_mib) {
+    if (cap == results.decision->cap_mib) continue;
+    const auto row = std::ranges::find(results.curve, cap, &CurveRow::cap_mib);
+    const bool is_far = row != results.curve.end() && row->ratio_to_chosen.value_or(1) >= kFar;
+    others.push_back(exact_cap(cap) +
+                     (is_far && row->ratio_to_chosen_ci ? fmt::format(" ({})", range_text(*row->ratio_to_chosen_ci)) : ""));
   }
-  if (!others.empty()) add(fmt::format("{} MiB may be as fast: this measurement cannot tell.", fmt::join(others, ", ")));
-  return text;
+  if (others.empty()) return "";
+  return fmt::format("Not told apart from {} MiB: {}.", exact_cap(results.decision->cap_mib), fmt::join(others, ", "));
+}
+
+// How sure it is: one of four words, and the interval that it follows from.
+std::string tune_certainty(const Results& results) {
+  const Decision& decision = *results.decision;
+  const auto shows = [](const std::optional<PairedRatio>& gain) { return gain && std::isfinite(gain->interval.high); };
+  std::vector<std::string> sentences;
+  const std::string_view word = word_of(certainty_of(decision));
+  constexpr const char* kFrom = "in blocks that had no part in the choice";
+  const std::string cap_alone = fmt::format("with {} MiB", exact_cap(decision.cap_mib));
+  if (decision.options && !keeps_default(decision.outcome) && shows(decision.over_default)) {
+    sentences.push_back(fmt::format("{}: the cap gives {}, {} on top of it {} (95 %), {}.", word,
+                                    range_text(decision.over_default->interval), *decision.options,
+                                    range_text(decision.options_over_none->interval), kFrom));
+  } else if (decision.options) {
+    sentences.push_back(fmt::format("{}: {} (95 %), {}.", word, range_text(decision.options_over_none->interval), kFrom));
+    sentences.push_back(fmt::format("Of the cap: {}.", why_default(decision.outcome, decision.cap_mib)));
+  } else if (decision.outcome == Outcome::kSameBuckets || !decision.over_default) {
+    sentences.push_back(fmt::format("{}.", word));
+  } else if (!shows(decision.over_default)) {
+    sentences.push_back(fmt::format("{}: fewer than {} blocks give no interval.", word, kFewestSamples));
+  } else if (decision.outcome == Outcome::kGain) {
+    sentences.push_back(fmt::format("{}: {} (95 %), {}.", word, range_text(decision.over_default->interval), kFrom));
+  } else {
+    sentences.push_back(
+        fmt::format("{}: {} a step takes {} than with the default (95 %).", word, cap_alone, range_text(decision.over_default->interval)));
+  }
+  sentences.push_back(doubt_text(results.calibration));
+  if (!keeps_default(decision.outcome)) sentences.push_back(others_text(results));
+  std::erase(sentences, "");
+  return fmt::format("{}", fmt::join(sentences, " "));
+}
+
+// Which flag or argument takes more blocks, in the words of the front end that measured.
+std::string more_blocks(const RunHead& run, NextStep step) {
+  const bool is_time = step == NextStep::kMoreTime;
+  if (is_cpp_program(run)) return is_time ? "a larger ModuleTuningOptions::seconds" : "more ModuleTuningOptions::blocks";
+  if (run.command_line[0] == "firkin") return is_time ? "a longer --time" : "more --blocks";
+  return "a larger time_budget_s";
+}
+
+// The one thing that limits this result.
+std::string next_step_text(const Results& results) {
+  const Decision& decision = *results.decision;
+  if (!decision.next_step) return "";
+  switch (*decision.next_step) {
+    case NextStep::kMoreTime:
+    case NextStep::kMoreBlocks:
+      return fmt::format("about {:.2g} times as many blocks would probably tell: {}.",
+                         std::max(1.5, decision.times_more_blocks.value_or(1)), more_blocks(results.run, *decision.next_step));
+    case NextStep::kLessNoise:
+      return fmt::format(
+          "steps vary too much from block to block to tell within {:.0f} times the time; measure on machines with nothing else "
+          "to do.",
+          kMostTimesMoreBlocks);
+    case NextStep::kSendLess:
+      break;
+  }
+  const auto row = std::ranges::find(results.strategies, decision.recommended.value_or(""), &StrategyRow::strategy);
+  const std::string share = row == results.strategies.end() || !row->exposed_s
+                                ? "most of a step"
+                                : fmt::format("{} of {} a step", display_seconds(*row->exposed_s), display_seconds(row->measured_s));
+  const auto& ordered = results.ordered_over_best_cap;
+  const char* const overlap =
+      !ordered || ordered->interval.high < 1 ? ", or hide it behind the next forward pass too (strategy ordered)" : "";
+  return fmt::format("communication that no bucket size hides takes {}. Send less (bf16, gradient accumulation, a larger batch){}.", share,
+                     overlap);
 }
 
 // Which of three worlds a workload lies in (docs/where_it_matters.md), from a(x) as latency and bandwidth.
@@ -145,10 +251,19 @@ std::string place_on_the_map(int64_t gradient_bytes, double backward_s, const Al
 
 std::vector<std::string> tune_lead(const Results& results) {
   const Decision& decision = *results.decision;
+  const bool is_doubtful = results.calibration && firkin::is_doubtful(results.calibration->fit);
   std::vector<std::string> lead = {fmt::format(
-      "With {} MiB the model predicts {} per step; {} was measured. It is expected to cost at most {} over the best raced cap. {}",
-      exact_cap(decision.cap_mib), display_seconds(decision.predicted_s), display_seconds(decision.measured_s),
-      display_percent(decision.expected_regret), same_buckets(decision.lowest_cap_mib, decision.highest_cap_mib))};
+      "With {} MiB the model predicts {} per step; {} was measured. {}{}", exact_cap(decision.cap_mib),
+      display_seconds(decision.predicted_s), display_seconds(decision.measured_s),
+      is_doubtful ? ""
+                  : fmt::format("It is expected to cost at most {} over the best raced cap. ", display_percent(decision.expected_regret)),
+      same_buckets(decision.lowest_cap_mib, decision.highest_cap_mib))};
+  if (decision.over_default) {
+    lead.emplace_back(
+        "Gains are ratios of steps in the same block, in the median: a machine that is slow for a while is so for both. Medians of steps, "
+        "as in "
+        "the table, may differ more or less than that.");
+  }
   if (results.sharded) lead.push_back(sharded_text(*results.sharded, results.sharded_over_best_cap));
   if (results.profile && results.alpha_beta) {
     const TensorProfile& profile = results.profile->tensors;
@@ -171,6 +286,11 @@ std::vector<PasteSetting> tune_settings(const Results& results) {
   const int64_t cap_bytes = std::llround(decision.cap_mib * static_cast<double>(kMiB));
   std::vector<PasteSetting> settings = paste_settings(cap_bytes, element_bytes, {});
   if (keeps_default(decision.outcome)) put_default_first(settings, "bucket_cap_mb");
+  if (is_cpp_program(results.run)) {
+    settings.insert(settings.begin(),
+                    {"Firkin, C++", fmt::format("firkin::DataParallelOptions options{{.cap = {{.cap_bytes = {}}}}};", cap_bytes),
+                     "bytes; what ModuleTuning::options holds, with the ready order"});
+  }
   for (auto& [tool, setting, note] : settings) {
     if (decision.options && setting.starts_with("DistributedDataParallel(model"))
       setting.insert(setting.size() - 1, ", " + *decision.options);
@@ -263,8 +383,9 @@ std::vector<PasteSetting> prediction_settings(const Prediction& prediction) {
 void recommend(const Results& results, Wording& answer) {
   if (results.decision) {
     const Decision& decision = *results.decision;
-    answer.heading = tune_heading(decision);
-    answer.certainty = tune_certainty(decision, results.run);
+    answer.heading = tune_heading(decision, results.run);
+    answer.certainty = tune_certainty(results);
+    answer.next_step = next_step_text(results);
     answer.own_engine = own_engine(results);
     answer.recommends_own_engine = answer.own_engine.find(kRecommended) != std::string::npos;
     answer.lead = tune_lead(results);

@@ -161,7 +161,7 @@ Table remarked_curve(const Results& results) {
   for (size_t i = 0; i < table.rows.size(); ++i) {
     const std::string remark = remark_on(results, results.curve[i].cap_mib);
     table.rows[i].cells.push_back(remark);
-    table.rows[i].highlighted = !remark.empty() && remark != "as good";
+    table.rows[i].highlighted = !remark.empty() && remark != "not told apart";
   }
   return table;
 }
@@ -215,6 +215,7 @@ std::string certainty_html(const Wording& answer) {
   const auto add = [&html](const std::string& text) { html += "<p class=\"certainty\">" + heading_html(text) + "</p>\n"; };
   if (!answer.certainty.empty()) add(answer.certainty);
   if (!answer.own_engine.empty()) add(fmt::format("The best with Firkin's own engine is {}.", answer.own_engine));
+  if (!answer.next_step.empty()) add(fmt::format("Next: {}", answer.next_step));
   return html;
 }
 

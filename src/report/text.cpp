@@ -3,6 +3,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <iterator>
 #include <ranges>
 
 #include "firkin/base/units.h"
@@ -98,7 +99,6 @@ std::string heading_of(const Results& results) {
                        display_seconds(*best->predicted_s));
   }
   if (!results.configurations.empty()) return steps_heading(results);
-  if (results.run.command == "watch" && !results.notes.empty()) return results.notes.front();
   if (!results.traces.empty()) return trace_heading(results.traces);
   if (results.layers) return layers_heading(*results.layers);
   if (!results.chunks.empty()) return chunks_heading(results.chunks);
@@ -120,6 +120,24 @@ std::string kicker(const Results& results) {
   return fmt::format("{}", fmt::join(parts, " · "));
 }
 
+// The lines of a watch: its steps, the verdict on other bucket sizes, and where the time goes.
+void add_watched(const Results& results, Wording& answer) {
+  answer.notes.clear();
+  for (const std::string& line : results.notes) {
+    std::string text;  // columns are for a terminal
+    std::ranges::unique_copy(line, std::back_inserter(text), [](char a, char b) { return a == ' ' && b == ' '; });
+    if (answer.heading.empty()) {
+      answer.heading = text;
+    } else if (text.starts_with("a better bucket size")) {
+      answer.certainty = text;
+    } else if (text.starts_with("note: ")) {
+      answer.notes.push_back(text.substr(6));
+    } else {
+      answer.lead.push_back(text);
+    }
+  }
+}
+
 }  // namespace
 
 Wording summarize(const Results& results) {
@@ -133,6 +151,8 @@ Wording summarize(const Results& results) {
   answer.notes = results.notes;
   if (results.decision || results.prediction) {
     recommend(results, answer);
+  } else if (results.run.command == "watch" && !results.notes.empty()) {
+    add_watched(results, answer);
   } else {
     answer.heading = heading_of(results);
   }
@@ -146,6 +166,7 @@ std::string answer_in_text(const Results& results) {
   if (!answer.certainty.empty()) text += wrapped("", answer.certainty);
   if (!answer.settings.empty()) text += wrapped("  paste   ", answer.settings[0].setting);
   if (answer.recommends_own_engine) text += wrapped("  firkin  ", answer.own_engine);
+  if (!answer.next_step.empty()) text += wrapped("  next    ", answer.next_step);
   if (!answer.settings.empty() && !results.decision) text += '\n';
   for (const std::string& warning : answer.warnings) text += wrapped("Warning: ", warning);
   if (!results.decision) {  // the reasons of a tuning are on its page only
@@ -180,10 +201,12 @@ std::string results_in_text(const Results& results) {
     for (const CurveRow& row : results.curve) {
       const std::string remark = remark_on(results, row.cap_mib);  // kept short: the widest rows leave a dozen columns
       const std::string word = remark.find(',') == std::string::npos ? remark.substr(0, remark.find(' ')) : "best";
-      remarks.push_back(remark.empty() || remark == "as good" ? "" : "< " + word);
+      remarks.push_back(remark.empty() || remark == "not told apart" ? "" : "< " + word);
     }
     if (compared || results.strategies.empty()) add(terminal_table(curve_table(results.curve, kFirstTable), remarks));
-    if (!results.strategies.empty()) add(terminal_table(strategy_table(results.strategies, kFirstTable)));
+    std::vector<StrategyRow> strategies = results.strategies;
+    for (StrategyRow& row : strategies) row.measured_ci_s.reset(), row.comm_s.reset();  // for 80 columns; the page has them
+    if (!strategies.empty()) add(terminal_table(strategy_table(strategies, kFirstTable)));
     return text;
   }
   if (results.prediction) {

@@ -13,6 +13,7 @@ struct Wording {
   std::string kicker;                  // what was run, where and when
   std::string heading;                 // the answer, in one sentence
   std::string certainty;               // how sure it is, and what the measurement cannot tell; may be empty
+  std::string next_step;               // what would change the answer, or help more; may be empty
   std::string own_engine;              // the best result of Firkin's own engine; empty if it was not measured
   bool recommends_own_engine = false;  // whether that engine is faster than the best cap
   std::vector<std::string> warnings;   // what limits it
@@ -30,8 +31,8 @@ void recommend(const Results& results, Wording& answer);
 // and one table, or two if caps were compared.
 std::string results_in_text(const Results& results);
 
-// The answer alone. For a tuning it is a card: what to set, how certain that is, what to paste, and Firkin's own engine
-// if that is faster.
+// The answer alone. For a tuning it is a card: what to set, how certain that is, what to paste, Firkin's own engine if
+// that is faster, and what to do next.
 std::string answer_in_text(const Results& results);
 
 // One configuration of `firkin bench step`: two tables, or one line when it did not fit into memory.

@@ -17,25 +17,39 @@ CurveRow predicted_row(const PredictedCap& cap) {
           .predicted_range_s = Interval{cap.low_s, cap.high_s}};
 }
 
-std::vector<CurveRow> curve_rows(std::span<const PredictedCap> caps, std::span<const SettingFit> fit) {
+// Row's ratio to another setting of the same blocks.
+void add_ratio(const SettingSteps& steps, const SettingSteps& other, std::optional<double>& ratio, std::optional<Interval>& interval) {
+  if (&steps == &other) return;
+  const PairedRatio paired = paired_ratio(steps.step_s, other.step_s);
+  ratio = paired.ratio;
+  interval = paired.interval;
+}
+
+// chosen, by_default: of the same blocks as `steps`; may be null.
+std::vector<CurveRow> curve_rows(std::span<const PredictedCap> caps, std::span<const SettingFit> fit, std::span<const SettingSteps> steps,
+                                 const SettingSteps* chosen, const SettingSteps* by_default) {
   std::vector<CurveRow> rows;
   for (size_t i = 0; i < caps.size(); ++i) {
     CurveRow& row = rows.emplace_back(predicted_row(caps[i]));
     row.measured_s = fit[i].median;
     row.measured_ci_s = fit[i].interval;
     row.error = caps[i].time_s / fit[i].median - 1;
+    if (chosen != nullptr) add_ratio(steps[i], *chosen, row.ratio_to_chosen, row.ratio_to_chosen_ci);
+    if (by_default != nullptr) add_ratio(steps[i], *by_default, row.ratio_to_default, row.ratio_to_default_ci);
   }
   return rows;
 }
 
 // Adds the settings of `gain` that are no caps of the curve.
 void add_strategies(const Tuning& tuning, const BlockFit& fit, Results& results) {
+  const SettingSteps* by_default = find_setting(tuning.gain, kTorchDefaultName);
   for (size_t i = 0; i < tuning.gain.size() - tuning.compared.size(); ++i) {
     const SettingSteps& setting = tuning.gain[i];
     StrategyRow row{.strategy = setting.name, .buckets = setting.buckets, .measured_s = fit[i].median, .measured_ci_s = fit[i].interval};
     row.predicted_s = predicted_step_s(tuning, setting);
     row.exposed_s = fit[0].median * (paired_ratio(setting.step_s, tuning.gain[0].step_s).ratio - 1);
     if (!setting.comm_s.empty()) row.comm_s = median(setting.comm_s);
+    if (by_default != nullptr) add_ratio(setting, *by_default, row.ratio_to_default, row.ratio_to_default_ci);
     results.strategies.push_back(row);
   }
 }
@@ -57,6 +71,7 @@ void add_answer(const Tuning& tuning, const BlockFit& fit, Results& results) {
   const SettingSteps& chosen = chosen_setting(tuning);
   results.decision = tuning.decision;
   results.decision->measured_s = fit[static_cast<size_t>(&chosen - tuning.gain.data())].median;
+  results.decision->recommended = recommended_setting(tuning).name;
   results.over_default = tuning.decision.over_default;
   if (const SettingSteps* ordered = find_setting(tuning.gain, kOrderedName)) results.ordered_over_best_cap = gain_over(*ordered, chosen);
   results.sharded = tuning.sharded;
@@ -93,10 +108,14 @@ void add_sections(const Tuning& tuning, Results& results) {
   }
   for (const PredictedCap& cap : tuning.dense_curve) results.dense_curve.push_back(predicted_row(cap));
   if (tuning.race.empty()) return;
-  results.curve = curve_rows(tuning.raced, fit_blocks(series_of(tuning.race)));
+  results.curve =
+      curve_rows(tuning.raced, fit_blocks(series_of(tuning.race)), tuning.race, &tuning.race.at(tuning.standing.choice), nullptr);
   if (tuning.gain.empty()) return;
   const BlockFit fit = fit_blocks(series_of(tuning.gain));
-  if (!tuning.compared.empty()) results.curve = curve_rows(tuning.compared, std::span(fit).last(tuning.compared.size()));
+  if (!tuning.compared.empty()) {
+    results.curve = curve_rows(tuning.compared, std::span(fit).last(tuning.compared.size()), compared_settings(tuning),
+                               &chosen_setting(tuning), find_setting(tuning.gain, kTorchDefaultName));
+  }
   add_strategies(tuning, fit, results);
   results.samples = samples_of(tuning.gain);
   for (const SettingSteps& setting : tuning.gain) results.samples["settings"].push_back(setting.name);
@@ -114,7 +133,7 @@ std::string remark_on(const Results& results, double cap_mib) {
   const bool measured = cap_mib == results.best_measured->cap_mib;
   if (chosen) return measured ? "chosen, measured best" : "chosen";
   if (measured) return "measured best";
-  return is_tied(results, cap_mib) ? "as good" : "";
+  return is_tied(results, cap_mib) ? "not told apart" : "";
 }
 
 Table profile_table(const TensorProfile& profile) {

@@ -34,7 +34,11 @@ template <>
 constexpr auto kFields<CurveRow> =
     std::tuple(Field(kCapKey, &CurveRow::cap_mib, Unit::kMib, "cap MiB"), Field("buckets", &CurveRow::buckets),
                Field("predicted_s", &CurveRow::predicted_s, Unit::kSeconds), Field("measured_s", &CurveRow::measured_s, Unit::kSeconds),
-               Field("measured_ci_s", &CurveRow::measured_ci_s, Unit::kSeconds), Field("error", &CurveRow::error, Unit::kChange),
+               Field("measured_ci_s", &CurveRow::measured_ci_s, Unit::kSeconds, kPage), Field("error", &CurveRow::error, Unit::kChange),
+               Field("ratio_to_default", &CurveRow::ratio_to_default, Unit::kRatio, "x default", kTables),
+               Field("ratio_to_default_ci", &CurveRow::ratio_to_default_ci, Unit::kRatio, kTables),
+               Field("ratio_to_chosen", &CurveRow::ratio_to_chosen, Unit::kRatio, "x chosen", kPage),
+               Field("ratio_to_chosen_ci", &CurveRow::ratio_to_chosen_ci, Unit::kRatio, kPage),
                Field("predicted_range_s", &CurveRow::predicted_range_s, Unit::kSeconds, "interval of the prediction", kPage));
 
 template <>
@@ -47,6 +51,8 @@ constexpr auto kFields<StrategyRow> = std::tuple(
     Field("comm_s", &StrategyRow::comm_s, Unit::kDifference, "after bw"),
     Field("comm_share", &StrategyRow::comm_share, Unit::kShare, "share", kSecondTable),
     Field("exposed_s", &StrategyRow::exposed_s, Unit::kDifference),
+    Field("ratio_to_default", &StrategyRow::ratio_to_default, Unit::kRatio, "x default", kTables),
+    Field("ratio_to_default_ci", &StrategyRow::ratio_to_default_ci, Unit::kRatio, kTables),
     Field("overlap_percent", &StrategyRow::overlap_percent, "ovlp %", kAside),
     Field("communication_s", &StrategyRow::communication_s, kHidden),
     Field("per_tensor_us", &StrategyRow::per_tensor_us, "per tensor", kHidden),
@@ -68,18 +74,31 @@ constexpr auto kFields<PairedRatio> = std::tuple(Field("ratio", &PairedRatio::ra
                                                  Field("ratio_ci", &PairedRatio::interval, Unit::kRatio));
 
 template <>
-constexpr std::array<std::string_view, 7> kNames<Outcome> = {
-    "gain",          "gain not shown", "default not measured", "same buckets as the default", "communication hidden", "nothing to gain",
-    "default faster"};
+constexpr std::array<std::string_view, 8> kNames<Outcome> = {
+    "gain",           "gain not shown", "default not measured", "same buckets as the default", "communication hidden", "nothing to gain",
+    "default faster", "not told apart"};
+
+template <>
+constexpr std::array<std::string_view, 4> kNames<NextStep> = {"more time", "more blocks", "less noise", "send less"};
+
+namespace {
+std::string certainty_of_answer(const Decision& decision) {
+  constexpr std::array<const char*, 4> kNames = {"shown", "likely, not shown", "not told apart", "nothing to gain"};
+  return kNames[static_cast<size_t>(certainty_of(decision))];
+}
+}  // namespace
 
 template <>
 constexpr auto kFields<Decision> = std::tuple(
-    Field("outcome", &Decision::outcome), Field(kCapKey, &Decision::cap_mib, Unit::kMib),
+    Field("outcome", &Decision::outcome), Field("certainty", certainty_of_answer), Field(kCapKey, &Decision::cap_mib, Unit::kMib),
     Field("lowest_cap_mib", &Decision::lowest_cap_mib, Unit::kMib), Field("highest_cap_mib", &Decision::highest_cap_mib, Unit::kMib),
     Field("predicted_s", &Decision::predicted_s, Unit::kSeconds), Field("measured_s", &Decision::measured_s, Unit::kSeconds),
     Field("predicted_to_default", &Decision::predicted_to_default, Unit::kRatio), Field("over_default", &Decision::over_default),
     Field("expected_regret", &Decision::expected_regret), Field("tied_mib", &Decision::tied_mib, Unit::kMib),
-    Field("level", &Decision::level, Unit::kRatio), Field("options", &Decision::options));
+    Field("level", &Decision::level, Unit::kRatio), Field("options", &Decision::options),
+    Field("options_over_none", &Decision::options_over_none), Field("all_over_default", &Decision::all_over_default),
+    Field("recommended", &Decision::recommended), Field("next_step", &Decision::next_step),
+    Field("times_more_blocks", &Decision::times_more_blocks, Unit::kRatio));
 
 template <>
 constexpr auto kFields<CalibrationRun> = std::tuple(Field("name", &CalibrationRun::name), Field("buckets", &CalibrationRun::buckets),
@@ -89,7 +108,8 @@ template <>
 constexpr auto kFields<Calibration> = std::tuple(Field("", &Calibration::options),
                                                  Field("latency_factor", &Calibration::latency_factor, Unit::kRatio),
                                                  Field("median_relative_error", &Calibration::median_relative_error),
-                                                 Field("fitted", &Calibration::fitted), Field("residual", &Calibration::residual));
+                                                 Field("fitted", &Calibration::fitted), Field("residual", &Calibration::residual),
+                                                 Field("at_bound", &Calibration::at_bound, kIfAny));
 
 template <>
 constexpr auto kFields<CalibrationSection> = std::tuple(Field("", &CalibrationSection::fit), Field("runs", &CalibrationSection::runs));
@@ -378,7 +398,8 @@ std::vector<Table> section_tables(const Results& results, unsigned shown) {
   const auto add = [&](const auto& rows, const char* caption) {
     if (!rows.empty()) tables.push_back(table_of(rows, shown, caption));
   };
-  add(results.traces, "Rank 0, medians over the recorded steps");
+  const auto has_figures = [](const TraceRow& trace) { return !trace.ranks.empty(); };  // a watch has only a timeline
+  if (std::ranges::any_of(results.traces, has_figures)) add(results.traces, "Rank 0, medians over the recorded steps");
   if (results.layers) {
     std::vector<LayerRow> rows = results.layers->layers;
     LayerRow all{.name = "all", .forward_s = results.layers->forward_s, .backward_s = results.layers->backward_s};

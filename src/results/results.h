@@ -35,6 +35,8 @@ struct CurveRow {
   std::optional<double> measured_s = {};
   std::optional<Interval> measured_ci_s = {};      // 95 %
   std::optional<double> error = {};                // predicted / measured - 1
+  std::optional<double> ratio_to_default = {}, ratio_to_chosen = {};  // paired, where both ran in the same blocks
+  std::optional<Interval> ratio_to_default_ci = {}, ratio_to_chosen_ci = {};
   std::optional<Interval> predicted_range_s = {};  // the prediction's interval (PredictedCap)
 };
 
@@ -56,6 +58,8 @@ struct StrategyRow {
   std::optional<double> per_tensor_us = {};    // exposed_s per tensor, microseconds
   std::optional<double> tokens_per_s = {};     // over all ranks
   std::optional<int64_t> peak_memory_bytes = {}, memory_between_steps_bytes = {};
+  std::optional<double> ratio_to_default = {};  // over PyTorch's default, paired; of a tuning
+  std::optional<Interval> ratio_to_default_ci = {};
   std::optional<double> ratio_to_torch = {};  // paired
   std::optional<Interval> ratio_to_torch_ci = {};
 };
@@ -210,7 +214,7 @@ void add_sections(const Tuning& tuning, Results& results);
 // Whether a tuning's measurement cannot tell the cap apart from the best one.
 bool is_tied(const Results& results, double cap_mib);
 
-// "chosen", "measured best", "chosen, measured best", "as good", or nothing.
+// "chosen", "measured best", "chosen, measured best", "not told apart", or nothing.
 std::string remark_on(const Results& results, double cap_mib);
 
 // A bucket size as a setting of a training tool, in the tool's own unit.

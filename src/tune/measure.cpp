@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <memory>
 #include <optional>
 
@@ -131,7 +132,8 @@ class TuneRun {
     for (const TunedSetting& setting : settings) step_settings.push_back(step_setting(setting));
     StepBenchOptions options{.blocks = blocks, .steps = options_.steps, .is_enough = is_enough};
     options.blocks.seed = options_.seed;
-    options.on_progress = phase_progress(phase, blocks.most * static_cast<int>(settings.size()));
+    const bool is_open = std::isfinite(options_.phases.seconds);  // the number of blocks depends on what they show
+    options.on_progress = phase_progress(phase, is_open ? 0 : blocks.most * static_cast<int>(settings.size()));
     return measure_steps(group_, workload_, step_settings, options);
   }
 
@@ -149,10 +151,12 @@ class TuneRun {
 
 }  // namespace
 
-PhaseOptions phases_of(double seconds, int blocks, const std::vector<int64_t>& caps) {
+PhaseOptions phases_of(double seconds, std::optional<int> blocks, const std::vector<int64_t>& caps) {
+  constexpr int kUsual = 20, kMostInRace = 40;
   return {.seconds = seconds,
-          .calibration_blocks = {.most = std::max(4, blocks / 2)},
-          .gain_blocks = {.fewest = static_cast<int>(kFewestSamples), .most = blocks},
+          .calibration_blocks = {.most = std::max(4, blocks.value_or(kUsual) / 2)},
+          .race_blocks = {.most = std::isfinite(seconds) ? kMostInRace : PhaseOptions::Blocks().most},
+          .gain_blocks = {.fewest = static_cast<int>(kFewestSamples), .most = std::isfinite(seconds) ? blocks : blocks.value_or(kUsual)},
           .caps = caps};
 }
 
@@ -160,11 +164,16 @@ void show_progress(TuneOptions& options, bool enabled) {
   struct Phase {
     std::string name;
     std::optional<Progress> progress;
+    std::chrono::steady_clock::time_point started = std::chrono::steady_clock::now();  // of the whole tuning
   };
-  options.on_progress = [shown = std::make_shared<Phase>(), enabled](const std::string& phase, int units, const std::string& done) {
+  options.on_progress = [shown = std::make_shared<Phase>(), enabled, budget_s = options.phases.seconds](const std::string& phase, int units,
+                                                                                                        const std::string& done) {
     if (phase != shown->name) shown->progress.emplace(phase, units, enabled);
     shown->name = phase;
-    shown->progress->advance(done);
+    const double left_s = budget_s - seconds_since(shown->started);
+    shown->progress->advance(!std::isfinite(left_s) ? done
+                             : left_s < 1           ? done + ", about to end"
+                                                    : fmt::format("{}, at most {:.0f} s left", done, left_s));
   };
 }
 

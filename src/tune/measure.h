@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -24,7 +25,7 @@ struct TuneOptions {
   double allreduce_seconds = 10;  // for the whole table
   StepCounts steps = {};          // of a block
   uint64_t seed = 0;
-  // Called as work goes on: the current phase, how many units it has, and which unit ended.
+  // Called as work goes on: the current phase, how many units it has (0: not known), and which unit ended.
   std::function<void(const std::string& phase, int units, const std::string& done)> on_progress = {};
   // Called with what is known so far, on every rank: after the profile, after the all-reduce table, after the
   // calibration, after the race, and up to a dozen times between blocks of steps. Other ranks wait meanwhile. The
@@ -33,8 +34,9 @@ struct TuneOptions {
 };
 
 // A budget for everything, roughly: slow steps run fewer times, but at least as often as a calibration, a race and an
-// interval of 95 % need. blocks: those that measure the gain; caps: in bytes, to be raced with the best predicted.
-PhaseOptions phases_of(double seconds, int blocks, const std::vector<int64_t>& caps);
+// interval of 95 % need. blocks: those that measure the gain, none for as many as settle it; caps: in bytes, to be raced
+// with the best predicted.
+PhaseOptions phases_of(double seconds, std::optional<int> blocks, const std::vector<int64_t>& caps);
 
 // Progress lines on standard error, if `enabled`; the last line ends when options.on_progress is destroyed.
 void show_progress(TuneOptions& options, bool enabled);

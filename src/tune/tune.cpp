@@ -54,7 +54,7 @@ void check_options(const ModuleTuningOptions& options) {
   const auto at_least = [](const char* name, double value, double least) {
     if (!(value >= least)) throw InputError(fmt::format("tune: {} is {}; expected at least {}", name, value, least));
   };
-  at_least("blocks", options.blocks, 1);
+  at_least("blocks", options.blocks.value_or(1), 1);
   at_least("warmup_steps", options.warmup_steps, 1);
   at_least("steps_per_block", options.steps_per_block, 1);
   at_least("profile_steps", options.profile_steps, kFewestProfileSteps);

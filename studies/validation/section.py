@@ -14,7 +14,7 @@ def mark_of(figures, cap_mib):
     if cap_mib == result["best_measured"]["cap_mib"]:
         marks.append("measured best")
     elif cap_mib in result["indifference_set"]:
-        marks.append("as good")
+        marks.append("not told apart")
     return ", ".join(marks)
 
 

@@ -4,28 +4,12 @@
 #include "../test.h"
 #include "firkin/base/units.h"
 #include "report/report.h"
+#include "simulated_steps.h"
 
 namespace firkin {
 namespace {
 
 constexpr int kBlocks = 9;
-
-// Twelve tensors that get ready one after another, and a link that takes 3 ms a call and 4 ns a byte.
-Tuning twelve_tensors() {
-  Tuning tuning;
-  tuning.world_size = 2;
-  TensorProfile& tensors = tuning.profile.tensors;
-  for (const int64_t quarters : {8, 8, 1, 16, 16, 8, 8, 4, 8, 8, 16, 1}) {
-    tensors.names.push_back(fmt::format("tensor {}", tensors.names.size()));
-    tensors.bytes.push_back(quarters * kMiB / 4);
-    tensors.ready_s.push_back(0.01 * static_cast<double>(tensors.bytes.size()));
-  }
-  tensors.backward_s = tuning.profile.bare_backward_s.emplace(0.12);
-  for (const int64_t bytes : {int64_t{4}, kMiB / 4, kMiB, 4 * kMiB, 16 * kMiB, 64 * kMiB}) {
-    tuning.allreduce.push_back({.bytes = bytes, .world_size = 2, .median_s = 0.003 + 4e-9 * static_cast<double>(bytes)});
-  }
-  return tuning;
-}
 
 // Blocks of steps that differ by half a percent, each setting by its own.
 SettingSteps blocks_of(const std::string& name, double step_s, int64_t buckets = 1) {
@@ -33,20 +17,6 @@ SettingSteps blocks_of(const std::string& name, double step_s, int64_t buckets =
   const int own = name.empty() ? 0 : name.back();
   for (int block = 0; block < kBlocks; ++block) setting.step_s.push_back(step_s * (1 + 0.005 * ((7 * block + 3 * own) % 5 - 2)));
   return setting;
-}
-
-// As the model has it: buckets one after another, none before its last tensor is ready.
-double step_s(const BucketPlan& plan, const TensorProfile& tensors) {
-  double end_s = 0;
-  for (const Bucket& bucket : plan.buckets) {
-    double bytes = 0, ready_s = 0;
-    for (auto i = static_cast<size_t>(bucket.first); i < static_cast<size_t>(bucket.first + bucket.count); ++i) {
-      bytes += static_cast<double>(tensors.bytes[i]);
-      ready_s = tensors.ready_s[i];
-    }
-    end_s = std::max(end_s, ready_s) + 0.003 + 4e-9 * bytes;
-  }
-  return 0.2 - 0.12 + end_s;
 }
 
 // Seconds of a step where they are not the model's: of the first raced cap and the others, and of the gain, by
@@ -74,7 +44,7 @@ std::vector<Asked> run(const PhaseOptions& options, Tuning& tuning, StepMeter me
     std::vector<SettingSteps> steps;
     for (const TunedSetting& setting : settings) {
       asked.back().settings.push_back(setting.name);
-      double seconds = setting.plan.buckets.empty() ? 0.2 : step_s(setting.plan, tuning.profile.tensors);
+      double seconds = modelled_step_s(setting.plan, tuning.profile.tensors);
       if (phase == "racing the best caps") seconds = (steps.empty() ? times.first_raced_s : times.other_raced_s).value_or(seconds);
       const auto gained = times.gain_s.find(setting.strategy);
       if (phase == "measuring the gain" && gained != times.gain_s.end()) seconds = gained->second;
@@ -99,6 +69,7 @@ Tuning decided_tuning(double default_s, double chosen_s, double none_s = 0.2) {
 Results sections_of(const Tuning& tuning) {
   Results results;
   results.run = begin_head("tune");
+  results.run.command_line = {"firkin", "tune"};
   add_sections(tuning, results);
   return results;
 }

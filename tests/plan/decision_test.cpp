@@ -116,9 +116,12 @@ TEST(Decide, ClaimsAGainWhereTheBlocksThatDidNotChooseShowOne) {
 TEST(Decide, KeepsTheDefaultAndSaysWhy) {
   EXPECT_EQ(outcome_of(confirmation_of(0.1, 0.1, 0.1)), Outcome::kHidden);
   EXPECT_EQ(outcome_of(confirmation_of(0.08, 0.1, 0.1)), Outcome::kNothingToGain);
+  EXPECT_EQ(outcome_of(confirmation_of(0.08, 0.1, 0.0994, 0.001)), Outcome::kNothingToGain) << "shown, but not worth a line";
+  EXPECT_EQ(outcome_of(confirmation_of(0.08, 0.1, 0.1, 0.05)), Outcome::kNotToldApart);
   EXPECT_EQ(outcome_of(confirmation_of(0.08, 0.1, 0.12)), Outcome::kDefaultFaster);
   EXPECT_EQ(outcome_of(confirmation_of(0.08, 0.1, 0.1), 0.1, true), Outcome::kSameBuckets);
-  for (const Outcome outcome : {Outcome::kHidden, Outcome::kNothingToGain, Outcome::kDefaultFaster, Outcome::kSameBuckets}) {
+  for (const Outcome outcome :
+       {Outcome::kHidden, Outcome::kNothingToGain, Outcome::kDefaultFaster, Outcome::kSameBuckets, Outcome::kNotToldApart}) {
     EXPECT_TRUE(keeps_default(outcome));
   }
 }
@@ -128,6 +131,65 @@ TEST(Decide, SaysWhenMeasurementsCanNeitherShowNorRefuteWhatIsPredicted) {
   EXPECT_EQ(outcome_of(noisy, 0.13), Outcome::kNotShown);
   EXPECT_EQ(outcome_of(confirmation_of(0.08, 0.13, 0.1, 0.005, /*blocks=*/4), 0.13), Outcome::kNotShown);
   EXPECT_EQ(outcome_of({}), Outcome::kNotMeasured);
+}
+
+TEST(Decide, GivesTheCapAndTheOptionsAGainOfTheirOwn) {
+  const auto caps = caps_of_regrets({0.0});
+  const auto decide_on = [&](const std::vector<double>& step_s) {
+    const auto steps = blocks_of(step_s, 12, 0.003, 11);
+    return decide({.caps = caps, .confirmation = {steps[0], steps[1], steps[2], steps[3], steps[4]}, .options = "static_graph=True"});
+  };
+  const Decision both = decide_on({0.08, 0.130, 0.100, 0.125, 0.095});
+  EXPECT_EQ(both.outcome, Outcome::kGain);
+  EXPECT_EQ(both.options, "static_graph=True");
+  EXPECT_NEAR(both.over_default->ratio, 0.100 / 0.130, 0.01);
+  EXPECT_NEAR(both.options_over_none->ratio, 0.095 / 0.100, 0.01);
+  EXPECT_NEAR(both.all_over_default->ratio, 0.095 / 0.130, 0.01);
+  const Decision alone = decide_on({0.08, 0.100, 0.100, 0.090, 0.091});
+  EXPECT_EQ(alone.outcome, Outcome::kNothingToGain);
+  EXPECT_NEAR(alone.options_over_none->ratio, 0.090 / 0.100, 0.01) << "with the default's buckets, which are recommended";
+  EXPECT_EQ(alone.all_over_default->ratio, alone.options_over_none->ratio);
+  EXPECT_FALSE(decide_on({0.08, 0.130, 0.100, 0.130, 0.0995}).options) << "a gain of half a percent is not worth an argument";
+}
+
+TEST(Decide, NamesTheOneThingThatLimitsTheAnswer) {
+  const auto caps = caps_of_regrets({0.0});
+  // Twelve blocks of steps of 100 ms by default, and of `low` and `high` by turns with the choice.
+  const auto next_step = [&](double none_s, double low_s, double high_s, EndOfBlocks ended) {
+    Confirmation steps = {std::vector(12, none_s), std::vector(12, 0.1), {}};
+    for (int block = 0; block < 12; ++block) steps.choice_s.push_back((block % 2 == 0 ? low_s : high_s) * (1 + 1e-4 * block));
+    return decide({.caps = caps, .confirmation = steps, .ended = ended}).next_step;
+  };
+  EXPECT_EQ(next_step(0.08, 0.079, 0.080, EndOfBlocks::kSettled), std::nullopt);
+  EXPECT_EQ(next_step(0.08, 0.095, 0.1025, EndOfBlocks::kTime), NextStep::kMoreTime);
+  EXPECT_EQ(next_step(0.08, 0.095, 0.1025, EndOfBlocks::kLimit), NextStep::kMoreBlocks);
+  EXPECT_EQ(next_step(0.08, 0.05, 0.2, EndOfBlocks::kTime), NextStep::kLessNoise);
+  EXPECT_EQ(next_step(0.04, 0.1, 0.1, EndOfBlocks::kSettled), NextStep::kSendLess);
+}
+
+// As a tuning looks: at 12 blocks and each time that their number has doubled, until what it sees settles the answer.
+TEST(Outlook, LookingAgainAndAgainDoesNotMakeAGainOfNoise) {
+  constexpr int kTunings = 2000;
+  for (const double noise : {0.01, 0.05}) {
+    int shown = 0;
+    for (uint64_t seed = 0; seed < kTunings; ++seed) {
+      const auto steps = blocks_of({0.1, 0.1}, 96, noise, seed);
+      size_t blocks = 12;
+      const auto seen = [&](size_t setting) { return std::span(steps[setting]).first(blocks); };
+      while (blocks < 96 && !outlook(seen(0), seen(1)).settled) blocks *= 2;
+      if (paired_ratio(seen(0), seen(1)).interval.high < 1) ++shown;
+    }
+    EXPECT_LE(shown, 0.04 * kTunings) << "2.5 % by a single look; noise " << noise;
+  }
+}
+
+TEST(Outlook, SaysHowManyBlocksItTakes) {
+  const auto steps = blocks_of({0.098, 0.1}, 12, 0.04, 3);
+  const Outlook early = outlook(steps[0], steps[1]);
+  EXPECT_FALSE(early.settled);
+  EXPECT_GT(early.blocks_needed, 12);
+  const auto more = blocks_of({0.098, 0.1}, 400, 0.04, 3);
+  EXPECT_TRUE(outlook(more[0], more[1]).settled);
 }
 
 // Forty tensors of half a MiB, ready at even times, and a link that takes as long as backward.

@@ -186,7 +186,7 @@ class Refuses(TestCase):
             with wrapped.no_sync():
                 wrapped(next(data)).sum().backward()
 
-        ends = {"step: its batches ended in call 11; expected one per call (up to ": lambda: tune(lambda model: plain(model, optimizer, next(short)))}
+        ends = {"step: its batches ended in call 11; expected a loader that starts over": lambda: tune(lambda model: plain(model, optimizer, next(short)))}
         self.assert_refused(refusals(ends))
         self.assertTrue(same(before, parameters_of(model)))
         self.assert_refused(refusals({

@@ -50,7 +50,8 @@ class Result(TestCase):
         self.assertEqual(kept, ["tuned.1.json", "tuned.json"])
         for each in (again, found, copy.deepcopy(result)):
             self.assertEqual(each.to_dict(), result.to_dict())
-        self.assertIn(json.loads(json.dumps(result.to_dict()))["choice"], ("cap", "torch default"))
+        self.assertEqual(json.loads(json.dumps(result.to_dict()))["results"]["decision"], result.decision)
+        self.assertIn(result.decision["certainty"], ("shown", "likely, not shown", "not told apart", "nothing to gain"))
         self.assertTrue(found.ddp_kwargs()["gradient_as_bucket_view"])
         self.assertNotIn("process_group", found.ddp_kwargs())
 

@@ -11,7 +11,7 @@ import firkin
 import torch
 import torch.distributed as dist
 from firkin._allreduce import count_wrong, fill_with_known_values
-from firkin._measure import Setting, StepBench, Wrapping, options_to_race, race_options
+from firkin._measure import Setting, StepBench, Wrapping, options_to_race, possible_options
 from firkin._ranks import Ranks
 from firkin._state import State
 from models import QUICK, Layers, Shuffled, TestCase, WithUnused, inputs, parameters_of, raised, refusals, seeded, step_of, tensors_of, unlike
@@ -109,8 +109,7 @@ class Options(unittest.TestCase):
             self.assertNotIn("static_graph", options_to_race(given, compiled=False))
 
     @on_ranks(2)
-    def test_and_that_a_program_permits_and_win_by_an_interval(self):
-        """Measured in two blocks, too few to show anything; and by times in which everything gains."""
+    def test_and_that_a_program_permits(self):
         for habit, left_out, reason in (
             ("none", [], ""),
             ("accumulates", ["static_graph"], "under no_sync()"),
@@ -133,11 +132,8 @@ class Options(unittest.TestCase):
 
             bench, known = bench_of(model, step, 1), options_to_race({}, compiled=False)
             setting = Setting("1 MiB", [2], {"bucket_cap_mb": 1.0})
-            blocks = functools.partial(bench.blocks, "", fewest=2, most=2, seconds=0)
-            self.assertEqual(race_options(bench, setting, known, blocks)[0], {}, habit)
-            won, notes = race_options(bench, setting, known, lambda raced: [[1.0 - 0.1 * (i > 0)] * 6 for i in range(len(raced))])
-            self.assertEqual(list(won), [name for name in known if name not in left_out], habit)
-            notes = [note for note in notes if "not tried" in note]
+            notes = []
+            self.assertEqual(possible_options(bench, setting, known, notes), [name for name in known if name not in left_out], habit)
             self.assertEqual(len(notes), len(left_out), habit)
             self.assertIn(reason, "".join(notes))
 

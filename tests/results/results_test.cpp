@@ -33,11 +33,11 @@ TEST(Results, AMissingSectionOrFieldOfTuneIsNamed) {
 TEST(Results, AnOutcomeIsWrittenAndReadByItsName) {
   Results results = results_from_json(tune_document());
   for (const Outcome outcome : {Outcome::kGain, Outcome::kNotShown, Outcome::kNotMeasured, Outcome::kSameBuckets, Outcome::kHidden,
-                                Outcome::kNothingToGain, Outcome::kDefaultFaster}) {
+                                Outcome::kNothingToGain, Outcome::kDefaultFaster, Outcome::kNotToldApart}) {
     results.decision->outcome = outcome;
     EXPECT_EQ(results_from_json(results_json(results)).decision->outcome, outcome);
   }
-  EXPECT_EQ(results_json(results)["decision"]["outcome"], "default faster");
+  EXPECT_EQ(results_json(results)["decision"]["outcome"], "not told apart");
   json document = tune_document();
   document["decision"]["outcome"] = "better";
   EXPECT_THAT([&] { results_from_json(document); },

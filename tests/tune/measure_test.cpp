@@ -14,7 +14,8 @@ TuneOptions quick_tune() {
   TuneOptions options;
   options.profile_steps = 6;
   options.allreduce_seconds = 0.1;
-  options.phases.calibration_blocks.most = options.phases.race_blocks.most = options.phases.gain_blocks.most = 4;
+  options.phases.calibration_blocks.most = options.phases.race_blocks.most = 4;
+  options.phases.gain_blocks.most = 4;
   return options;
 }
 

@@ -20,7 +20,7 @@ size_t text_columns();
 //   fmt::print(table);
 class Progress {
  public:
-  // out: must outlive it; standard error except in tests.
+  // total: units of work; 0 if their number is not known. out: must outlive it; standard error except in tests.
   Progress(std::string what, int total, bool enabled, std::FILE* out = stderr);
   ~Progress() { finish(); }
   Progress(const Progress&) = delete;

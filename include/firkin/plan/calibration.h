@@ -29,7 +29,12 @@ struct Calibration {
   std::vector<std::string> fitted = {};  // names of the fitted parameters
   // Standard deviation of log(predicted / measured); divisor: times less parameters.
   std::optional<double> residual = {};
+  std::vector<std::string> at_bound = {};  // of `fitted`, those that ended where the search does
 };
+
+// Whether predictions with this calibration cannot be relied on: a parameter ended at a bound, or the residual is above
+// the 15 % up to which intervals of predictions were tried (docs/performance_model.md).
+bool is_doubtful(const Calibration& calibration);
 
 // Least squares of log(predicted / measured). One or two runs determine the slowdown of computation, three also the
 // overhead per call, four also a factor on the latency of all-reduces; what has no influence on the runs gets no

@@ -81,6 +81,9 @@ BucketPlan best_plan(const StepModel& model);
 // of least regret when ten blocks decided, in two studies of 18 configurations (docs/performance_model.md).
 inline constexpr double kPredictionError = 0.02;
 
+// A smaller gain, of a cap or of options, is not worth a line in a program; as a share of a step.
+inline constexpr double kLeastGain = 0.01;
+
 // What predictions and measurements together say about some caps.
 struct Standing {
   size_t choice = 0;  // index of the cap
@@ -89,11 +92,12 @@ struct Standing {
   std::vector<size_t> tied;  // indices of the choice and of all caps indistinguishable from it; ascending
 };
 
-// Predictions are a normal prior with error kPredictionError around PredictedCap::expected_regret. Blocks of steps
-// correct it by each cap's time over the others' in the block, weighted by the noise the blocks show. step_s: seconds,
-// [cap][block]; empty: predictions alone. Throws std::invalid_argument without caps, or if the series do not match
-// them.
-Standing weigh(std::span<const PredictedCap> caps, const std::vector<std::vector<double>>& step_s = {});
+// Predictions are a normal prior around PredictedCap::expected_regret. Blocks of steps correct it by each cap's time
+// over the others' in the block, weighted by the noise the blocks show. step_s: seconds, [cap][block]; empty:
+// predictions alone. prediction_error: the prior's standard error, as kPredictionError. Throws std::invalid_argument
+// without caps, or if the series do not match them.
+Standing weigh(std::span<const PredictedCap> caps, const std::vector<std::vector<double>>& step_s = {},
+               double prediction_error = kPredictionError);
 
 // Whether another block would not be worth its cost.
 bool is_clear(const Standing& standing, size_t blocks);
@@ -110,25 +114,55 @@ struct RaceOptions {
 };
 std::vector<PredictedCap> caps_to_race(const StepModel& model, const CapOptions& rule, const RaceOptions& options);
 
+// What the cap's 95 % interval of the ratio to PyTorch's default says.
 enum class Outcome {
-  kGain,  // faster than PyTorch's default, by an interval that excludes 1
-  // Predicted to be faster, by more than the model's error; the measurement neither shows nor refutes it.
+  kGain,  // excludes 1, and the ratio is a gain of kLeastGain or more
+  // Holds both 1 and a gain of 3 %; and the prediction, which is of as much or more, more than the model's error.
   kNotShown,
   kNotMeasured,    // the default was not measured
   kSameBuckets,    // the default makes the same buckets
   kHidden,         // the default's communication is hidden: its steps take as long as steps without communication
-  kNothingToGain,  // by the measurement; and the prediction gives no reason to measure more
-  kDefaultFaster,  // by an interval that excludes 1
+  kNothingToGain,  // excludes a gain of kLeastGain, or 1 where the gain is smaller
+  kDefaultFaster,  // excludes 1
+  kNotToldApart,   // holds both 1 and a gain of kLeastGain, and nothing that it does not refute makes that gain likely
 };
 
-// Whether the advice is to keep PyTorch's default: for all outcomes but the first three.
+// Whether the advice is to keep PyTorch's bucket size: for all outcomes but the first three.
 bool keeps_default(Outcome outcome);
 
-// Steps of the same blocks, measured after the choice was made. Seconds, per block; default_s is empty if it was not
-// measured.
+// How sure an answer is.
+enum class Certainty { kShown, kLikely, kNotToldApart, kNothingToGain };
+
+// Steps of the same blocks, measured after the choice was made. Seconds, per block; empty: not measured.
 struct Confirmation {
   std::vector<double> none_s, default_s, choice_s;
+  std::vector<double> default_with_options_s = {}, choice_with_options_s = {};
 };
+
+// Whether further blocks of two settings could change what is said of them.
+struct Outlook {
+  // The interval of 99 % excludes either no gain or one of kLeastGain. It is stricter than what is reported, since who
+  // looks again and again, and stops at the first interval that excludes something, is wrong more often than it says.
+  bool settled = false;
+  double blocks_needed = 0;  // in all, until the interval of 95 % is expected to exclude one of the two
+};
+Outlook outlook(std::span<const double> step_s, std::span<const double> reference_s);
+
+// Why no more blocks were measured.
+enum class EndOfBlocks {
+  kSettled,  // more would not change the answer
+  kTime,     // the time was up, or would have been before the answer changes
+  kLimit,    // the number of blocks that was asked for
+};
+
+// What would change the answer, or what would help where no bucket size does.
+enum class NextStep {
+  kMoreTime,    // more blocks may decide, and the time has ended them
+  kMoreBlocks,  // the same; the limit of blocks has ended them
+  kLessNoise,   // it would take more than kMostTimesMoreBlocks times as many blocks
+  kSendLess,    // communication that no buckets can hide takes at least as long as the rest of the step
+};
+inline constexpr double kMostTimesMoreBlocks = 10;
 
 struct DecisionInputs {
   std::span<const PredictedCap> caps;
@@ -136,26 +170,38 @@ struct DecisionInputs {
   std::optional<double> default_predicted_s = {};  // a step with PyTorch's default
   std::vector<bool> as_default = {};               // per cap: makes the default's buckets; empty: none does
   Confirmation confirmation = {};
+  std::string options = {};  // those measured in Confirmation: "gradient_as_bucket_view=True"; empty: none
+  EndOfBlocks ended = EndOfBlocks::kSettled;
 };
 
 // What to set, and what that gains; as in a results.json. Caps are in MiB, times in seconds per step.
 struct Decision {
-  Outcome outcome = Outcome::kNotMeasured;
+  Outcome outcome = Outcome::kNotMeasured;  // of the cap, without options
   double cap_mib = 0, lowest_cap_mib = 0;
   std::optional<double> highest_cap_mib = {};  // with the same buckets, as the lowest; none: no bound
   double predicted_s = 0, measured_s = 0;
   std::optional<double> predicted_to_default = {};  // step with the cap over step with the default
-  std::optional<PairedRatio> over_default = {};     // the same, measured by the confirmation
+  std::optional<PairedRatio> over_default = {};     // the same, measured by the confirmation, without options
   double expected_regret = 0;                       // Standing::expected_regret
   std::vector<double> tied_mib = {};                // caps that the measurement cannot tell apart from it, with it
   // A step without communication, confirmed over predicted. Far from 1, the machine's speed has changed and predicted
   // times may be off by that factor; comparisons within blocks are not affected.
   std::optional<double> level = {};
-  // Options of DistributedDataParallel that were found faster with the cap: "gradient_as_bucket_view=True".
+  // Options of DistributedDataParallel to set, and the time with them over the time without, both with the buckets that
+  // are recommended; none unless the confirmation shows a gain of kLeastGain.
   std::optional<std::string> options = {};
+  std::optional<PairedRatio> options_over_none = {};
+  std::optional<PairedRatio> all_over_default = {};  // what is recommended, with options, over PyTorch's default
+  std::optional<std::string> recommended = {};       // the name of the measured setting that this recommends
+  std::optional<NextStep> next_step = {};
+  // Times as many blocks as were measured that would probably decide; for kMoreTime and kMoreBlocks.
+  std::optional<double> times_more_blocks = {};
 };
 
-// Leaves measured_s and options to the caller. Throws like weigh().
+// Of what is recommended: options are only recommended where they were shown to gain.
+Certainty certainty_of(const Decision& decision);
+
+// Leaves measured_s and recommended to the caller. Throws like weigh().
 Decision decide(const DecisionInputs& inputs, double none_predicted_s = 0);
 
 }  // namespace firkin

@@ -13,6 +13,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -40,7 +41,8 @@ struct ModuleProfile {
 struct ModuleTuningOptions {
   double seconds = 120;           // budget for everything, roughly: slow steps run fewer times, but at least some 200
   std::vector<int64_t> caps;      // bytes; raced along with the best predicted caps
-  int blocks = 12;                // at most this many measure the gain; 95 % intervals need 6
+  // That measure the gain; 95 % intervals need 6. None: until the gain is settled, within `seconds`.
+  std::optional<int> blocks = {};
   int warmup_steps = 1;           // after each change of setting
   int steps_per_block = 2;        // timed
   int profile_steps = 20;         // 4 or more
