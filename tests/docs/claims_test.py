@@ -74,7 +74,7 @@ class Claims(InAFolder):
         self.claim("docs/tutorial_cpp.md", tuned)
         ratio = result["decision"]["over_default"]
         self.claim("README.md", f"steps take {100 * (1 - ratio['ratio']):.1f} % less time",
-                   f"interval {100 * (1 - ratio['ratio_ci']['high']):.1f} % to {100 * (1 - ratio['ratio_ci']['low']):.1f} %",
+                   f"Shown: {100 * (1 - ratio['ratio_ci']['high']):.1f} % to {100 * (1 - ratio['ratio_ci']['low']):.1f} %",
                    f"of a {result['model']['gradient_bytes'] / 2**20:.0f} MiB model with batch {result['model']['batch_size']} on two hosts", f"one of [{len(list((ROOT / 'studies/validation/data').iterdir()))} configurations]")  # fmt: skip
 
     def test_the_watched_program(self):
