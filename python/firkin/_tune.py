@@ -159,18 +159,20 @@ def tune(
     time_budget_s: the approximate time in all. Slow steps are run fewer times. Then result.notes says what that cannot
     show, and the logger "firkin" warns if even the fewest steps take longer.
 
-    restore: afterwards, even after an error, everything is as it was: parameters, buffers and gradients of every module
-    in this process, the state of optimisers, schedules and gradient scalers, random numbers, and other tensors that
-    step reaches through its closure, globals, attributes or containers. Only loaders, counters, and what C++ code or a
-    generator holds have moved on. The copy on the host is the only memory that tuning needs beyond that of training;
-    from 1 GiB on, a line says its size before the first step. False: nothing is copied, and training continues from
-    where tuning's steps have left it; in those without communication gradients were zero.
+    restore: afterwards, even after an error, this is as it was, and nothing else: every module in this process, averaged
+    models among them (parameters, buffers, gradients, modes); every optimiser, learning-rate schedule and gradient
+    scaler; the random numbers of Python, NumPy, the CPU and the GPUs; and what `also` names. The copy on the host is the
+    only memory that tuning needs beyond that of training; from 1 GiB on, a line says its size before the first step.
+    False: nothing is copied, and training continues from where tuning's steps have left it; in those without
+    communication gradients were zero.
 
-    also: more to be restored: modules, tensors, or objects that hold them. Of what step reaches outside of modules and
-    optimisers, only 256 MiB are restored otherwise. watched: what firkin.watch() returned for this model on these
-    ranks. If it knows when gradients are ready, backward is not profiled again: 23 steps fewer, 33 where the model is
-    compiled. Caps do not race if it saw less than 2 % of a step to gain and caps_mib is empty. progress: rank 0 prints
-    how far it is, and the answer in three lines.
+    also: what else step changes: tensors that it changes in place, generators of random numbers, lists, dicts and other
+    containers, and objects, with their attributes. A memory bank that only the step's closure holds is named:
+    tune(model, step, also=[bank]).
+
+    watched: what firkin.watch() returned for this model on these ranks. If it knows when gradients are ready, backward
+    is not profiled again: 23 steps fewer, 33 where the model is compiled. Caps do not race if it saw less than 2 % of a
+    step to gain and caps_mib is empty. progress: rank 0 prints how far it is, and the answer in three lines.
 
     Raises InputError, on every rank, if the model, step, arguments or group cannot be tuned, if a node has no memory
     for the copy, or if the batches run out; RuntimeError if something could not be restored, or ranks have drifted
@@ -188,10 +190,9 @@ def tune(
     ranks.check_same("tune", job.agreed())
     state, wrapping = State(model), Wrapping(ranks, model, options, wrap)
     if restore:
-        ranks.attempt(lambda: state.reach(step, also))
+        ranks.attempt(lambda: state.find(also))
         _say_copy(job, state)
         ranks.attempt(state.keep)
-        counted.after_first = state.check_watched
     try:
         result, unlike = _tuned(job, counted, state, wrapping, watched)
     finally:
@@ -214,8 +215,7 @@ def _say_copy(job: _Job, state: State) -> None:
 
     Raises InputError, on every rank, if a node has less memory free.
     """
-    parts = state.sizes()
-    everyone = job.ranks.all((socket.gethostname(), sum(parts), available_memory_bytes()))
+    everyone = job.ranks.all((socket.gethostname(), state.bytes(), available_memory_bytes()))
     for host in sorted({host for host, _, _ in everyone}):
         copies = [size for name, size, _ in everyone if name == host]
         free = min(free for name, _, free in everyone if name == host)
@@ -225,11 +225,10 @@ def _say_copy(job: _Job, state: State) -> None:
                 " expected restore=False, and a checkpoint to go on from"
             )
     if (size := everyone[0][1]) >= _GIB:
-        tensors, gradients, states = (f"{part / _GIB:.3g}" for part in parts)
         of_node = [size for host, size, _ in everyone if host == everyone[0][0]]
         job.progress.say(
-            f"keeps {size / _GIB:.3g} GiB a rank on the host, to put back afterwards: parameters and buffers {tensors} + gradients {gradients}"
-            f" + optimizers {states}; {sum(of_node) / _GIB:.3g} GiB for the {len(of_node)} ranks of a node. restore=False keeps nothing"
+            f"copies {size / _GIB:.3g} GiB of training state to the host on each rank, to restore it afterwards; {sum(of_node) / _GIB:.3g} GiB"
+            f" for the {len(of_node)} ranks of a node. restore=False copies nothing"
         )
 
 

@@ -4,8 +4,8 @@
     Trainer(callbacks=[firkin.integrations.for_lightning()])               # Lightning
 
 Both take the arguments of firkin.tune (time_budget_s, caps_mib, ...); the callback's `result` holds the outcome.
-Training then starts as it would have without them: all state is restored, and the callback reads loaders through an
-iterator of its own.
+Training then starts as it would have without them: what firkin.tune restores is as before, and the callback reads
+loaders through an iterator of its own.
 
 With watch=True the callback tunes nothing and watches the training: it takes the arguments of firkin.watch, and
 `result` is its Watch. Accelerate has no callbacks: firkin.watch(accelerator.prepare(model), writer=accelerator.log).

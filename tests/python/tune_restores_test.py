@@ -3,6 +3,7 @@
 import collections
 import contextlib
 import copy
+import gc
 import io
 import itertools
 import os
@@ -16,127 +17,108 @@ import firkin
 import numpy as np
 import torch
 import torch.distributed as dist
+from firkin._state import State
 from models import QUICK, WIDTH, Layers, TestCase, batches, layers, plain, refusals, same, seeded, step_of, tensors_of
 from ranks import on_ranks, with_ranks
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel as DDP
 
 
-class Everything(nn.Module):
-    """With buffers and random numbers."""
+class Replacing(nn.Module):
+    """Its buffer is another tensor after every call."""
 
     def __init__(self):
         super().__init__()
-        torch.manual_seed(0)
         self.register_buffer("mean", torch.zeros(1))
         self.inner = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.BatchNorm1d(WIDTH), nn.Dropout(0.2), nn.Linear(WIDTH, WIDTH))
 
     def forward(self, x):
-        self.mean = 0.9 * self.mean + 0.1 * x.mean()  # another tensor every time
+        self.mean = 0.9 * self.mean + 0.1 * x.mean()
         return self.inner(x)
 
 
-class Everywhere:
-    """A program that has been trained a little: it changes all that a program changes."""
+class Shadow:
+    """An average by hand."""
+
+    def __init__(self):
+        self.of, self.count, self.steps, self.lately = {}, torch.zeros(1), 0, collections.deque([torch.zeros(1)], maxlen=3)
+
+    @torch.no_grad()
+    def update(self, model):
+        self.count, self.steps = self.count + 1, self.steps + 1
+        self.lately.append(self.count)
+        for name, p in model.named_parameters() if self.steps > 3 else ():  # these come while it is tuned
+            self.of.setdefault(name, torch.zeros_like(p)).lerp_(p, 0.1)
+
+
+class Program:
+    """It has been trained a little, and changes all that a program changes."""
 
     def __init__(self, rank):
-        self.model = Everything()
-        self.frozen = self.model.inner[0].bias.requires_grad_(False)
+        torch.manual_seed(0)
+        self.model = Replacing()
+        self.model.inner[0].bias.requires_grad_(False)
+        self.average = torch.optim.swa_utils.AveragedModel(self.model)
+        self.teacher, self.adopter = (copy.deepcopy(self.model).requires_grad_(False) for _ in range(2))
+        self.scripted = torch.jit.script(Replacing())
         self.optimizer = torch.optim.AdamW([p for p in self.model.parameters() if p.requires_grad], lr=1e-3)
         self.schedule = torch.optim.lr_scheduler.OneCycleLR(self.optimizer, max_lr=0.1, total_steps=3 + 5)  # which raises at its end
         self.scaler = torch.amp.GradScaler("cpu", init_scale=256.0, growth_interval=2)
-        self.average = torch.optim.swa_utils.AveragedModel(self.model)
-        self.data, self.fails_at = batches(self.model), None
-        self.calls = 0
+        self.bank, self.recent, self.shadow, self.unnamed = torch.zeros(16, WIDTH), [torch.zeros(1)], Shadow(), torch.zeros(1)
+        self.generators = (torch.Generator(), random.Random(rank), np.random.default_rng(rank), np.random.RandomState(rank))
+        self.also = [self.bank, self.recent, self.shadow, *self.generators]
+        self.without_memory = [nn.LazyLinear(3), nn.Linear(3, 3, device="meta")]  # to be passed over
+        self.data, self.calls, self.fails_at = batches(self.model), 0, None
         torch.manual_seed(7 + rank)
         random.seed(rank)
         np.random.seed(rank)
-        self.generators = (torch.Generator(), random.Random(rank), np.random.default_rng(rank))
         for _ in range(3):
             self.step(self.model)
         self.model.train()
-        self.calls = 0
+        self.adopter, self.calls = copy.deepcopy(self.teacher), 0  # in memory of its own again
+        self.teacher.inner[0].bias.grad = torch.zeros(WIDTH)
 
     def step(self, model):
         self.calls += 1
         if self.calls == self.fails_at:
             raise KeyboardInterrupt
+        x = next(self.data)
         self.optimizer.zero_grad(set_to_none=False)
-        self.scaler.scale(model(next(self.data)).square().mean() * (1 + random.random() + np.random.rand())).backward()
+        self.scaler.scale((model(x) - self.teacher(x)).square().mean() * (1 + random.random() + np.random.rand())).backward()
         self.scaler.unscale_(self.optimizer)
         nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
         self.scaler.step(self.optimizer)
         self.scaler.update()
         self.schedule.step()
         self.average.update_parameters(self.model)
+        self.shadow.update(self.model)
         self.model.inner[1].eval()
+        self.scripted(x)
+        self.scripted.eval()
+        with torch.no_grad():
+            for ours, theirs, adopted in zip(*(part.parameters() for part in (self.model, self.teacher, self.adopter))):
+                theirs.data.lerp_(ours, 0.1)
+                adopted.data = ours.data  # the same memory from now on
+            self.bank[:4].add_(x)
+            self.unnamed.add_(1)
+            if self.teacher.inner[0].bias.grad is not None:
+                self.teacher.inner[0].bias.grad.add_(1)
+        self.recent.append(self.bank[0].clone())
         self.generators[0].seed()
-        self.generators[1].random()
-        self.generators[2].random()
+        for generator in self.generators[1:]:
+            generator.random()
 
     def kept(self):
-        gradients = [p.grad if p.grad is None else p.grad.clone() for p in self.model.parameters()]
-        modules = [{name: value.clone() for name, value in part.state_dict().items()} for part in (self.model, self.average)]
-        schedule = {name: value for name, value in self.schedule.state_dict().items() if name != "_get_lr_called_within_step"}
-        groups = [{name: value for name, value in group.items() if name != "params"} for group in self.optimizer.param_groups]
-        state = [value.clone() for state in self.optimizer.state.values() for value in state.values()]
-        return {
-            "gradients": gradients, "modules": modules, "schedule": schedule, "groups": groups, "state": state,
-            "scaler": self.scaler.state_dict(), "random": random.getstate(), "cpu": torch.get_rng_state(),
-            "modes": [part.training for part in self.model.modules()],
-            "generators": (self.generators[0].get_state(), self.generators[1].getstate(), self.generators[2].bit_generator.state),
-            "numpy": [part.tolist() if isinstance(part, np.ndarray) else part for part in np.random.get_state()],
-        }  # fmt: skip
-
-
-BANK = torch.zeros(16, WIDTH)
-RUNNING = torch.zeros(WIDTH)
-
-
-class WithQueue(nn.Module):
-    """A memory bank in buffers, and tensors in attributes."""
-
-    def __init__(self):
-        super().__init__()
-        self.register_buffer("queue", torch.zeros(16, WIDTH))
-        self.register_buffer("at", torch.zeros((), dtype=torch.long))
-        self.inner = layers(1)
-        self.running, self.seen = torch.zeros(WIDTH), []
-
-    @torch.no_grad()
-    def push(self, keys):
-        self.queue[int(self.at) : int(self.at) + len(keys)] = keys
-        self.at.copy_((self.at + len(keys)) % 16)
-        self.running = 0.9 * self.running + 0.1 * keys.mean(0)
-        self.seen.append(keys[0])
-
-
-class Shadow:
-    """An average by hand."""
-
-    def __init__(self, model):
-        self.of = {name: p.detach().clone() for name, p in model.named_parameters()}
-        self.lazily = None
-
-    @torch.no_grad()
-    def update(self, model):
-        self.lazily = self.lazily or {}
-        for name, p in model.named_parameters():
-            self.of[name] = 0.9 * self.of[name] + 0.1 * p
-            self.lazily.setdefault(name, torch.zeros_like(p)).add_(p)
-
-
-class ByHand:
-    """An optimiser of no class of PyTorch's, whose state comes with the first step."""
-
-    def __init__(self, parameters):
-        self.parameters, self.momentum = list(parameters), {}
-
-    @torch.no_grad()
-    def step(self):
-        for p in self.parameters:
-            momentum = self.momentum.setdefault(p, torch.zeros_like(p)).mul_(0.9).add_(p.grad)
-            p.sub_(0.01 * momentum)
+        modules = (self.model, self.average, self.teacher, self.adopter, self.scripted)
+        tensor_generator, python, numpy, old_numpy = self.generators
+        return copy.deepcopy({
+            "modules": [part.state_dict() for part in modules], "modes": [part.training for part in (*self.model.modules(), self.scripted)],
+            "gradients": [p.grad for part in modules[::2] for p in part.parameters()], "schedule": self.schedule.state_dict(),
+            "optimizer": self.optimizer.state_dict(), "scaler": self.scaler.state_dict(),
+            "random": (random.getstate(), torch.get_rng_state(), [str(part) for part in np.random.get_state()]),
+            "generators": (tensor_generator.get_state(), python.getstate(), numpy.bit_generator.state, [str(part) for part in old_numpy.get_state()]),
+            "bank": self.bank, "recent": self.recent, "shadow": vars(self.shadow) | {"lately": list(self.shadow.lately)},
+        })  # fmt: skip
 
 
 class WithHistory(torch.optim.SGD):
@@ -146,7 +128,7 @@ class WithHistory(torch.optim.SGD):
         super().step(closure)
         for group in self.param_groups:
             for p in group["params"]:
-                self.state[p].setdefault("norms", collections.deque(maxlen=9)).append(float(p.norm()))
+                self.state[p].setdefault("norms", collections.deque(maxlen=9)).append(p.detach().norm().item())
                 next(self.state[p].setdefault("steps", itertools.count()))
 
 
@@ -173,13 +155,12 @@ def compiled(outer):
         if ddp is not None:
             used.setdefault(ddp.bucket_bytes_cap / 2**20, set()).add(len(graphs))
 
-    if outer:
-        wrap = lambda module, **kwargs: torch.compile(DDP(module, **kwargs), backend=counts)  # noqa: E731
-        result = firkin.tune(model, step, wrap=wrap, caps_mib=[2.5], **QUICK)
-    else:
+    def wrap(module, **kwargs):
+        return torch.compile(DDP(module, **kwargs), backend=counts) if outer else DDP(module, **kwargs)
+
+    if not outer:
         model.compile(backend=counts)
-        wrap = DDP
-        result = firkin.tune(model, step, caps_mib=[2.5], **QUICK)
+    result = firkin.tune(model, step, wrap=wrap, caps_mib=[2.5], **QUICK)
     tuned, used = dict(used), {}
     step(wrap(model, bucket_cap_mb=2.5))
     return tuned, used, result.notes, list(result.ddp_kwargs())
@@ -207,105 +188,54 @@ def memory_of_training_and_of_tuning(rank):
 
 
 class PutsBack(TestCase):
-    def assert_restored(self, now, before):
+    def assert_restored(self, program, before):
+        now = program.kept()
         self.assertEqual([name for name in now if not same(now[name], before[name])], [])
 
     @on_ranks(2)
     def test_everything_bitwise_after_ctrl_c_as_well(self):
-        program = Everywhere(dist.get_rank())
-        before = program.kept()
-        result = firkin.tune(program.model, program.step, **QUICK)
-        self.assert_restored(program.kept(), before)
+        program = Program(dist.get_rank())
+        before, own = program.kept(), [p.data_ptr() for p in program.adopter.parameters()]
+        result = firkin.tune(program.model, program.step, also=program.also, **QUICK)
+        self.assert_restored(program, before)
+        self.assertEqual([p.data_ptr() for p in program.adopter.parameters()], own)
         self.assertGreater(program.calls, 20)  # a schedule with an end does not run through it
+        self.assertEqual(program.unnamed, 3 + program.calls)  # nothing else is put back
         self.assertTrue(any(f"step was called {program.calls} times" in note for note in result.notes))
 
         program.calls, program.fails_at = 0, 30  # on every rank
         backward = torch.autograd.backward
         with self.assertRaises(KeyboardInterrupt):
-            firkin.tune(program.model, program.step, **QUICK)
-        self.assert_restored(program.kept(), before)
+            firkin.tune(program.model, program.step, also=program.also, **QUICK)
+        self.assert_restored(program, before)
         self.assertFalse([p for p in program.model.parameters() if p._backward_hooks or p._post_accumulate_grad_hooks])
         self.assertIs(torch.autograd.backward, backward)
 
     @on_ranks(2)
-    def test_what_a_step_moves_beside_its_model(self):
-        student = layers(2)
-        teacher, target, adopter = (copy.deepcopy(student).requires_grad_(False) for _ in range(3))
-        bank, shadow, optimizer = WithQueue(), Shadow(student), ByHand(student.parameters())
-        statistics, history, recent = {"mean": torch.zeros(())}, [torch.zeros(1)], collections.deque([torch.zeros(1)], maxlen=3)
-        level, data, calls = torch.zeros(()), batches(student), [0]
-        without_memory = [nn.LazyLinear(3), nn.Linear(3, 3, device="meta")]  # noqa: F841: modules of this process, to be passed over
-        adopted = {name: tensor.data for name, tensor in adopter.named_parameters()}
-
-        def step(model, keyword=torch.zeros(2)):  # noqa: B008: a default is a place like any other
-            nonlocal level
-            global RUNNING
-            calls[0] += 1
-            x = next(data)
-            for p in student.parameters():
-                p.grad = None
-            (model(x) - teacher(x)).square().mean().backward()
-            optimizer.step()
-            with torch.no_grad():
-                for theirs, late, other, ours in zip(teacher.parameters(), target.parameters(), adopter.parameters(), student.parameters()):
-                    theirs.data.mul_(0.9).add_(ours.data, alpha=0.1)
-                    if calls[0] % 7 == 0:
-                        late.copy_(ours)
-                    other.data = ours.data  # the same memory from now on
-                bank.push(x)
-                BANK[:4].add_(x)
-                RUNNING = RUNNING + x.mean(0)
-                shadow.update(student)
-                statistics["mean"] = 0.9 * statistics["mean"] + x.mean()
-                history.append(x.mean().reshape(1))
-                recent.append(x.mean().reshape(1))
-                keyword.add_(1)
-                level = level + x.mean()
-                step.scale = getattr(step, "scale", torch.ones(())) * 0.99
-
-        def kept():
-            return {
-                "student": tensors_of(student), "teacher": tensors_of(teacher), "target": tensors_of(target), "adopter": tensors_of(adopter),
-                "queue": [*tensors_of(bank), bank.running, *bank.seen], "average by hand": [*shadow.of.values()],
-                "state by hand": len(optimizer.momentum), "made lazily": shadow.lazily, "global in place": BANK, "global": RUNNING,
-                "in a dict": statistics, "in a list": history, "in a deque": list(recent), "closure": level, "default": step.__defaults__, "attribute": getattr(step, "scale", None),
-            }  # fmt: skip
-
-        before = copy.deepcopy(kept())
-        firkin.tune(student, step, **QUICK)
-        self.assert_restored(kept(), before)
-        self.assertTrue(all(p.data_ptr() == adopted[name].data_ptr() for name, p in adopter.named_parameters()))  # in memory of their own
-        self.assertGreater(calls[0], 20)
-
-    @on_ranks(2)
-    def test_large_tensors_outside_of_modules_are_asked_for_and_the_copy_is_said_or_refused(self):
-        model, bank = layers(), torch.zeros(64, WIDTH)
-
-        def filling(wrapped, optimizer, x):
-            plain(wrapped, optimizer, x)
-            bank.add_(torch.ones(64, WIDTH))
-
-        step = step_of(model, filling)
+    def test_what_it_cannot_find_and_a_copy_that_does_not_fit_are_refused(self):
+        model = layers()
+        step = step_of(model)
 
         def tune(**arguments):
             firkin.tune(model, step, **QUICK | arguments)
 
-        with mock.patch.object(firkin._state, "_LOOSE_BYTES", 4096):
-            self.assert_refused(refusals({"tune: step changes 'bank' (0 MiB), ": tune}))
-            bank.zero_()
-            tune(also=[bank])
-        self.assertFalse(bank.any())
+        self.assert_refused(refusals({"tune: also[1] is a int; expected a tensor, a container or an object": lambda: tune(also=[step, 3])}))
         with mock.patch.object(firkin._tune, "available_memory_bytes", lambda: 4096):
             self.assert_refused(refusals({" GiB are free; expected restore=False": tune}))
         with mock.patch.object(firkin._tune, "_GIB", 1 << 10), contextlib.redirect_stderr(io.StringIO()) as lines:
             tune(progress=True)
-        said = re.search(r"keeps (\S+) GiB a rank on the host, .*: parameters and buffers (\S+) [+] gradients (\S+) [+] optimizers (\S+);"
-                         r" (\S+) GiB for the 2 ranks of a node", lines.getvalue())  # fmt: skip
+        said = re.search(r"copies (\S+) GiB of .* on each rank, .*; (\S+) GiB for the 2 ranks of a node", lines.getvalue())
         self.assertEqual(said is not None, dist.get_rank() == 0, lines.getvalue())
         if said is not None:
-            copy, tensors, gradients, states, of_node = map(float, said.groups())
-            self.assertAlmostEqual(tensors + gradients + states, copy, delta=0.01 * copy)
-            self.assertAlmostEqual(2 * copy, of_node, delta=0.01 * of_node)
+            size, of_node = map(float, said.groups())
+            self.assertAlmostEqual(2 * size, of_node, delta=0.01 * of_node)
+            self.assertGreaterEqual(1.01 * size, sum(t.nbytes for t in tensors_of(model)) / (1 << 10))
+
+    def test_a_model_that_gc_hides_is_refused(self):
+        model = layers()
+        gc.freeze()
+        self.addCleanup(gc.unfreeze)
+        self.assert_refused(refusals({"tune: gc.freeze() hides the model; expected gc.unfreeze() before": State(model).find}))
 
     @on_ranks(2)
     def test_what_cannot_be_put_back_or_drifts_apart_is_an_error_that_names_it(self):
