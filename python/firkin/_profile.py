@@ -53,7 +53,6 @@ class CountedStep:
         if not callable(step):
             raise InputError(f"step is a {type(step).__name__}; expected a function that takes the model and does one training step")
         self._step = step
-        self.after_first: Callable[[], None] = lambda: None
         self.seconds: list[float] = []  # of each call
 
     @property
@@ -69,8 +68,6 @@ class CountedStep:
                 f"step: its batches ended in call {self.calls + 1}; expected a loader that starts over, or a smaller time_budget_s"
             ) from None
         self.seconds.append(time.perf_counter() - started)
-        if self.calls == 1:
-            self.after_first()
 
 
 class Unsynced(DDP):
@@ -105,14 +102,15 @@ def _group_of_one() -> dist.ProcessGroup:
 
 
 class BackwardRecord:
-    """Records the outermost backward passes of a step without communication, and when gradients became ready.
+    """Records the backward passes of a step without communication, and when gradients became ready.
 
     If several passes count, ready times are those of the last. Without communication every rank has gradients of its own,
     so they are set to zero when a backward ends, before gradient scalers and closures look at them: ranks stay alike.
-    Subtract `still_s`, the time this took, from a measured step.
+    Subtract `still_s`, the time this took, from a measured step. A pass inside of one that counts belongs to it
+    (re-entrant checkpointing); one inside of another pass, which a hook runs, may count itself.
 
-    model: says which passes count; None counts all. zeroed: the parameters whose gradients are set to zero. ready: the
-    parameters whose gradients are to be timed. Hooks of the user stay in place.
+    model: says which passes count; None counts all outermost ones. zeroed: the parameters whose gradients are set to
+    zero. ready: the parameters whose gradients are to be timed. Hooks of the user stay in place.
     """
 
     def __init__(
@@ -123,9 +121,8 @@ class BackwardRecord:
         self.uncounted = 0
         self.marks: dict[int, Any] = {}  # index in `ready` -> mark, in the order in which gradients became ready
         self.still_s = 0.0
-        self._marking = False
-        # Reentrant checkpointing runs backward passes inside of others, also on autograd's own thread.
-        self._depth = 0
+        # Passes run inside of others on autograd's own thread as well.
+        self._depth, self._counting = 0, False
 
     def __enter__(self) -> BackwardRecord:
         self._original = torch.autograd.backward
@@ -142,18 +139,19 @@ class BackwardRecord:
             hook.remove()
 
     def _backward(self, *args: Any, **kwargs: Any) -> None:
-        if self._depth > 0:
+        counts = not self._counting and (self._model.to_reduce if self._model is not None else self._depth == 0)
+        if self._depth > 0 and not counts:
             return self._original(*args, **kwargs)
-        counts = self._model is None or self._model.to_reduce
         if counts:
             self.marks.clear()
-        self._marking = counts
+            self._counting = True
         self._depth += 1
         start = self._clock.mark()
         try:
             self._original(*args, **kwargs)
         finally:
             self._depth -= 1
+            self._counting = self._counting and not counts
         if counts:
             self.passes.append((start, self._clock.mark()))
         else:
@@ -174,7 +172,7 @@ class BackwardRecord:
 
     def _marker(self, index: int) -> Callable[[torch.Tensor], None]:
         def ready(_: torch.Tensor) -> None:
-            if self._marking:
+            if self._counting:
                 self.marks.pop(index, None)  # a gradient is ready when it was accumulated for the last time
                 self.marks[index] = self._clock.mark()
 

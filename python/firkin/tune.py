@@ -4,7 +4,8 @@ build() returns the model and the step and, optionally, other arguments of Distr
 `model, step, {"static_graph": True}`. It is called on every rank once there is a process group: the one that the script
 makes when it is imported, else one of NCCL if there is a GPU, or of Gloo. The GPU, that of LOCAL_RANK, is set before
 the script is imported. An init_process_group() in build() does nothing. Arguments after `--` are the script's:
-`... -m firkin.tune my_script.py:build -- --layers 12`.
+`... -m firkin.tune my_script.py:build -- --layers 12`. A script that imports relatively is named as a module of its
+package, as for `torchrun -m`: `... -m firkin.tune package.script:build`.
 """
 
 from __future__ import annotations
@@ -12,16 +13,21 @@ from __future__ import annotations
 import argparse
 import atexit
 import contextlib
+import importlib
 import importlib.util
 import os
 import pathlib
 import re
 import sys
+import time
+import types
 from collections.abc import Callable
 from typing import Any, NoReturn
 from unittest import mock
 
 import firkin
+
+_RANK_0_FIRST_S = 2.0
 
 if __name__ != "__main__":
     # So that firkin.tune remains the function after `import firkin.tune`.
@@ -29,22 +35,38 @@ if __name__ != "__main__":
 
 
 def load_builder(target: str) -> Callable[[], Any]:
-    """The function that FILE.py:FUNCTION names. Raises InputError if there is none."""
-    file, _, name = target.rpartition(":")
-    path = pathlib.Path(file)
-    if not name or path.suffix != ".py" or not path.is_file():
-        raise firkin.InputError(f"'{target}': expected FILE.py:FUNCTION, with an existing file")
+    """The function that FILE.py:FUNCTION or MODULE:FUNCTION names. Raises InputError if there is none."""
+    script, _, name = target.rpartition(":")
+    path = pathlib.Path(script)
+    is_file = path.suffix == ".py"
+    if not name or not (path.is_file() if is_file else all(map(str.isidentifier, script.split(".")))):
+        raise firkin.InputError(f"'{target}': expected FILE.py:FUNCTION, with an existing file, or MODULE:FUNCTION")
+    try:
+        module = _imported(path) if is_file else importlib.import_module(script)
+    except ModuleNotFoundError as error:
+        if is_file or not f"{script}.".startswith(f"{error.name}."):  # one that the script imports
+            raise
+        raise firkin.InputError(f"'{target}': {error}; expected FILE.py:FUNCTION, or a module that python -m finds") from None
+    except ImportError as error:
+        if not is_file or "with no known parent package" not in str(error):
+            raise
+        as_module = ".".join(pathlib.Path(os.path.relpath(path)).with_suffix("").parts)
+        raise firkin.InputError(f"{script}: ImportError: {error}; expected its name as for torchrun -m: {as_module}:{name}") from None
+    builder: Any = getattr(module, name, None)
+    if not callable(builder):
+        raise firkin.InputError(f"{script}: no function '{name}'")
+    function: Callable[[], Any] = builder
+    return function
+
+
+def _imported(path: pathlib.Path) -> types.ModuleType:
     spec = importlib.util.spec_from_file_location(path.stem, path)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.path.insert(0, str(path.resolve().parent))
     sys.modules.setdefault(path.stem, module)  # a script may be called like a module that is in use
     spec.loader.exec_module(module)
-    builder: Any = getattr(module, name, None)
-    if not callable(builder):
-        raise firkin.InputError(f"{file}: no function '{name}'")
-    function: Callable[[], Any] = builder
-    return function
+    return module
 
 
 def built(builder: Callable[[], Any]) -> tuple[Any, Any, dict[str, Any]]:
@@ -109,7 +131,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="firkin.tune", description="Finds the fastest gradient buckets for a script's model, under torchrun.")
     # argparse's own keeps quiet where it cannot write.
     parser.print_help = lambda file=None: print(parser.format_help(), end="", file=file, flush=True)  # type: ignore[method-assign]
-    parser.add_argument("target", metavar="FILE.py:FUNCTION", help="FUNCTION() returns model, step[, arguments of DistributedDataParallel]")
+    returns = "FUNCTION() returns model, step[, arguments of DistributedDataParallel]"
+    parser.add_argument("target", metavar="TARGET", help=f"FILE.py:FUNCTION or, as for torchrun -m, MODULE:FUNCTION. {returns}")
     parser.add_argument("--cap-mib", type=float, nargs="*", default=[], help="bucket caps to measure besides the best predicted ones")
     parser.add_argument("--time-budget-s", type=float, default=150.0, help="approximate total time (default: %(default)s)")
     parser.add_argument("--link", help="one rank, without torchrun, over a modelled link, as firkin.init_modelled_link() takes it")
@@ -121,7 +144,7 @@ def main() -> int:
     if "--" in words:
         words, of_script = words[: words.index("--")], words[words.index("--") + 1 :]
     # Taken out first: --cap-mib would take a target that follows its numbers for another number.
-    targets = [word for word in words if re.search(r"\.py:\w+$", word)][:1]
+    targets = [word for word in words if re.search(r"(\.py|^[A-Za-z_][\w.]*):[A-Za-z_]\w*$", word)][:1]
     try:
         arguments = parser.parse_args(targets + [word for word in words if word not in targets])
     except (OSError, ValueError) as error:  # from --help
@@ -130,8 +153,10 @@ def main() -> int:
     try:
         return run(arguments)
     except firkin.InputError as error:
-        if os.environ.get("RANK", "0") == "0":
-            print(f"firkin: {error}", file=sys.stderr)
+        if os.environ.get("RANK", "0") != "0":
+            # Rank 0 mostly fails alike. Then the launcher ends this rank now, and the line is there once.
+            time.sleep(_RANK_0_FIRST_S)
+        print(f"firkin: {error}", file=sys.stderr, flush=True)
         return 2
 
 
