@@ -20,12 +20,12 @@
 namespace firkin {
 namespace {
 
-// Returns what the body returns, or throws what it throws, after restoring the module's parameters and buffers and
-// removing its gradients.
+// Returns what the body returns, or throws what it throws, after restoring the module's parameters and buffers and the
+// tensors of `also`, and removing their gradients.
 template <class Body>
-auto with_module_put_back(const torch::nn::Module& module, Body body) {
+auto with_state_put_back(const torch::nn::Module& module, const std::vector<at::Tensor>& also, Body body) {
   std::vector<std::pair<at::Tensor, at::Tensor>> kept;
-  for (const std::vector<at::Tensor>& tensors : {module.parameters(), module.buffers()}) {
+  for (const std::vector<at::Tensor>& tensors : {module.parameters(), module.buffers(), also}) {
     for (const at::Tensor& tensor : tensors) kept.emplace_back(tensor, tensor.detach().clone());
   }
   const auto put_back = [&kept] {  // no destructor: this may throw
@@ -139,12 +139,12 @@ ModuleTuning tune_module(torch::nn::Module& module, const TrainingStep& step, co
 
 ModuleTuning tune(torch::nn::Module& module, const TrainingStep& step, const ProcessGroup& group, const ModuleTuningOptions& options) {
   check_options(options);
-  return with_module_put_back(module, [&] { return tune_module(module, step, group, options); });
+  return with_state_put_back(module, options.also, [&] { return tune_module(module, step, group, options); });
 }
 
 ModuleProfile profile(torch::nn::Module& module, const TrainingStep& step, const ProcessGroup& group, int steps) {
   if (steps < 1) throw InputError(fmt::format("profile: steps is {}; expected at least 1", steps));
-  return with_module_put_back(module, [&] {
+  return with_state_put_back(module, {}, [&] {
     Workload workload = workload_of(module, step, group);
     return public_profile(measure_ready_profile(group, workload, {.steps = steps}));
   });

@@ -17,12 +17,14 @@ struct Own {
   torch::nn::Sequential net{torch::nn::Linear(16, 64), torch::nn::BatchNorm1d(64), torch::nn::ReLU(), torch::nn::Linear(64, 64),
                             torch::nn::Linear(64, 3)};
   torch::optim::AdamW optimizer{net->parameters()};
+  at::Tensor bank = at::zeros({8, 16});
   int steps = 0;
 
   void step() {
     ++steps;
     optimizer.zero_grad();
     const at::Tensor x = at::randn({8, 16});
+    bank += x;
     torch::nn::functional::cross_entropy(net->forward(x), at::randint(3, {8}, at::kLong)).backward();
     optimizer.step();
   }
@@ -44,7 +46,7 @@ std::vector<at::Tensor> state_of(const torch::nn::Module& module) {
   return state;
 }
 
-TEST(TuneModule, GivesOptionsToTrainWithAndPutsTheModuleBack) {
+TEST(TuneModule, GivesOptionsToTrainWithAndPutsBackTheModuleAndWhatIsNamed) {
   const TemporaryFolder folder;
   const std::filesystem::path out = folder.path / "out";
   run_ranks(2, [&](const ProcessGroup& group) {
@@ -53,11 +55,13 @@ TEST(TuneModule, GivesOptionsToTrainWithAndPutsTheModuleBack) {
     ModuleTuningOptions options = quick();
     options.out = out;
     options.name = "own";
+    options.also = {own.bank};
     const ModuleTuning tuning = tune(
         *own.net, [&] { own.step(); }, group, options);
     EXPECT_GT(own.steps, 100);
     const std::vector<at::Tensor> after = state_of(*own.net);
     for (size_t i = 0; i < before.size(); ++i) EXPECT_TRUE(at::equal(before[i], after[i])) << i;
+    EXPECT_FALSE(own.bank.any().item<bool>());
     for (const at::Tensor& parameter : own.net->parameters()) EXPECT_FALSE(parameter.grad().defined());
 
     EXPECT_EQ(tuning.options.cap.cap_bytes, tuning.cap_bytes);

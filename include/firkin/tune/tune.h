@@ -49,6 +49,8 @@ struct ModuleTuningOptions {
   double allreduce_seconds = 10;  // for the whole table a(x)
   uint64_t seed = 0;              // for the order of settings in a block
   std::string name = "module";    // in the report
+  // Other tensors that a step changes: a memory bank, {bank}, or a teacher's, teacher->parameters(). They are restored.
+  std::vector<at::Tensor> also;
   // Folder for rank 0's results.json, tensors.csv and allreduce.csv, of which `firkin report` makes a page; empty:
   // none.
   std::string out;
@@ -74,9 +76,10 @@ struct ModuleTuning {
 };
 
 // Collective: every rank calls it with a module of the same parameters, and gets the same result. Steps the module some
-// hundred times under each setting. Afterwards parameters and buffers are restored and gradients are none. Other
-// effects of a step remain: construct the optimiser anew. Memory: one copy of the parameters, and what the strategies
-// need (docs/data_parallel.md).
+// hundred times under each setting. Afterwards, even after an error, this is as it was, and nothing else: the module's
+// parameters and buffers, and what options.also names; their gradients are none. So construct the optimiser anew, and
+// set the seed again; firkin.tune in Python finds these by itself. Memory: one copy of what is restored, and what the
+// strategies need (docs/data_parallel.md).
 //
 // Throws on every rank: InputError for options out of range, a module without trainable parameters or with several
 // dtypes among them, a step that runs no backward or several, a parameter without gradient, and (rank 0) an unwritable
