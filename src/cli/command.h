@@ -95,7 +95,7 @@ ModelDescription describe_model(const ModelFlags& flags);
 // A cap as it was typed: 0.05 for 52429 bytes.
 double cap_in_mib(int64_t bytes);
 
-// How others' all-reduce times are read: --in-place, --dtype, --unit, --where.
+// How others' all-reduce times are read: --collective, --in-place, --dtype, --where.
 void add_import_flags(CLI::App& app, ImportOptions& options, const std::string& group = kMainGroup);
 
 struct CommonFlags {

@@ -73,11 +73,11 @@ int run(ImportFlags& flags) {
 }  // namespace
 
 void add_import_flags(CLI::App& app, ImportOptions& options, const std::string& group) {
+  app.add_option("--collective", options.collective, "all_reduce: says it for files that do not say\nwhich collective was timed")
+      ->check(CLI::IsMember({"all_reduce"}))
+      ->group(group);
   app.add_flag("--in-place", options.in_place, "take in-place all-reduces")->group(group);
   app.add_option("--dtype", options.dtype, "element type of the all-reduces, as the file names\nit (default: float)")->group(group);
-  app.add_option("--unit", options.unit, "of times in CSV, if their column does not say it")
-      ->check(CLI::IsMember({"s", "ms", "us", "ns"}))
-      ->group(group);
   app.add_option("--where", options.where, "rows of a CSV file to take: COLUMN=VALUE")->group(group);
 }
 
@@ -86,11 +86,12 @@ Run declare_import(CLI::App& app) {
   app.footer(
       "Recognises files by their content: logs of all_reduce_perf (nccl-tests,\n"
       "rccl-tests), osu_allreduce and IMB-MPI1, all-reduce times in CSV, layer sizes\n"
-      "and times of CMSC 828G's assignment 2. --world says how many ranks there were,\n"
-      "where a file does not. What is left out is said.\n\n"
+      "and times of CMSC 828G's assignment 2. Where a file does not say which\n"
+      "collective was timed, or on how many ranks, --collective all_reduce and --world\n"
+      "do. What is left out is said.\n\n"
       "  firkin import all_reduce.log --out imported\n"
       "  firkin import osu_allreduce.txt --world 16 --out imported\n"
-      "  firkin import times.csv --unit us --world 16 --out imported\n"
+      "  firkin import times.csv --collective all_reduce --out imported\n"
       "  firkin import layer-sizes.csv layer-times.csv allreduce.csv --out imported\n"
       "  firkin predict --tensors imported/tensors.csv \\\n"
       "    --allreduce imported/allreduce.csv\n");

@@ -163,7 +163,7 @@ Run declare_predict(CLI::App& app) {
   add_sizes(app, "--cap", inputs.caps, "the curve's caps: 1MiB,25MiB (default: powers of 2)");
   add_rule_flags(app, inputs.rule);
   add_import_flags(app, flags->reading, "Others' all-reduce times");
-  for (const char* name : {"--in-place", "--dtype", "--unit", "--where"}) app.get_option(name)->excludes(app.get_option("--cluster"));
+  for (const char* name : {"--collective", "--in-place", "--dtype", "--where"}) app.get_option(name)->excludes(app.get_option("--cluster"));
   const char* const group = "Performance model";
   SimulationOptions& simulation = inputs.search.simulation;
   add_time(app, "--overhead", simulation.overhead_s, "cost per call on the computing thread: 20us")->group(group);

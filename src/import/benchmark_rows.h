@@ -1,4 +1,4 @@
-// What readers of benchmarks' output share: lines without decoration, and the choice among the rows found.
+// What the readers of all-reduce times share: a text's lines and words, and what becomes of the rows that they find.
 #pragma once
 
 #include <cstdint>
@@ -23,58 +23,49 @@ struct BenchmarkRow {
   int64_t bytes = 0;
   double seconds = 0;
   std::optional<double> stdev_s = {};
-  int64_t world_size = 0;      // 0: the output does not say it
-  std::string type = {};       // the elements' type, as the benchmark names it: float, MPI_FLOAT; empty if it does not
+  int64_t world_size = 0;      // 0: the file does not say it
+  std::string type = {};       // the elements' type, as the file names it: float, MPI_FLOAT; empty: not said
   std::string operation = {};  // sum, ...; empty: not said
-  std::string doubt = {};      // what a note says of the first row with it
 };
 
-// Rows that are left out for one reason.
-struct SkippedRows {
-  std::string what;  // "rows of reduce_scatter_perf"
+// What is left out for one reason, which a note says.
+struct Skipped {
+  std::string what;  // "rows of the operation 'max'"
   int64_t count = 0;
   std::string first;  // where the first is
 };
 
 struct BenchmarkRows {
   std::vector<BenchmarkRow> rows = {};
-  std::vector<SkippedRows> skipped = {};
+  std::vector<Skipped> skipped = {};
 
   void skip(const std::string& what, const std::string& where);
 };
 
-// The rows as a table of one element type (options.dtype, float32, or the only one) and one operation (sum, or the only
-// one), with a note for each reason why rows were left out or are in doubt. Throws InputError when no row is left (naming
-// the reason), types or operations would mix, nothing states the number of ranks, or a time or size is impossible.
-// `expected`: what the file should hold; `end`: where it ends.
-Imported import_rows(BenchmarkRows found, const ImportOptions& options, const std::string& expected, const std::string& end);
+// The sums of one element type (options.dtype, float32, or the only one) as a table, with a note for each reason why
+// something was left out. Throws InputError when nothing is left (naming the reason), types would mix, a size comes
+// twice for as many ranks, nothing states their number, or a time or size is impossible. `expected`: in the file.
+Imported import_rows(BenchmarkRows found, const ImportOptions& options, const std::string& expected, const std::string& file);
 
-// The text without byte-order mark, terminal colours, carriage returns and blanks beyond ASCII; line breaks stay where
-// they are. UTF-16 with a byte-order mark becomes ASCII.
+// Whether this is the name of the all-reduce: all_reduce, AllReduce, Allreduce, all-reduce.
+bool names_all_reduce(std::string_view name);
+
+// For times whose file does not say of which collective they are: throws InputError unless the options do.
+void require_collective(const ImportOptions& options, const std::string& where);
+
+// The text, line by line, without byte-order mark, terminal colours, carriage returns and no-break spaces.
 std::string undecorated(std::string_view text);
 
 // Calls `take` with each line and its number, from 1.
 void for_each_line(std::string_view text, const std::function<void(int64_t number, std::string_view line)>& take);
 
-std::vector<std::string_view> words_of(std::string_view line, std::string_view blanks = " \t\r");
+std::vector<std::string_view> words_of(std::string_view line, std::string_view blanks = " \t");
 
-// The word without the tag that mpirun may have put before the line, "[1,0]<stdout>:8", and that as a whole number.
-std::string_view untagged(std::string_view word);
-std::optional<int64_t> tagged_integer(std::string_view word);
+// The first line that is neither empty nor a comment, and its number; line 1 if there is none.
+std::pair<int64_t, std::string_view> first_line(std::string_view text);
 
-// The collective that a word names, in small letters alone: "allreduce" for all_reduce_perf and AllReduce; empty if none.
-// For a kernel its whole name: "devkernelallreducesum".
-std::string collective_in(std::string_view word);
-
-// Whether a line is the header or a row of a table of nccl-tests or rccl-tests, the header of a CSV file with a column
-// of sizes.
-bool is_nccl_tests_header(std::string_view line);
-bool is_nccl_tests_row(std::string_view line);
-bool is_json(std::string_view text);  // as nccl-tests writes it with -J
-bool is_allreduce_csv_header(std::string_view line);
-
-// The benchmark that a line of OSU's or Intel's MPI benchmarks begins: "OSU's Allreduce", "IMB's Reduce"; empty if none.
-std::string mpi_title_in(std::string_view line);
-bool is_mpi_allreduce(std::string_view title);
+// Whether a text without decoration is of the format.
+bool is_allreduce_csv(std::string_view text);
+bool is_benchmark_log(std::string_view text);
 
 }  // namespace firkin

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <map>
 #include <ranges>
 
 #include "benchmark_rows.h"
@@ -18,13 +19,38 @@ constexpr const char* kExpectedFiles =
     "layer sizes or layer times of CMSC 828G, all-reduce times in CSV with a header such as bytes,time_us,ranks, or a log of nccl-tests, "
     "osu_allreduce or IMB-MPI1";
 
-// Benchmarks whose output is not read, after a phrase in it.
-constexpr std::array<std::pair<std::string_view, std::string_view>, 5> kOtherBenchmarks = {{
-    {"count(elems)", "nccom-test"},
-    {"busbw(GB/s)", "NVSHMEM's perftest"},
-    {"MSCCL++", "mscclpp-test"},
-    {"Time, us", "ucc_perftest"},
-    {"avg (GB/s)", "Gloo's benchmark"},
+struct Format {
+  ImportFormat format;
+  const char* name;
+  bool (*is_it)(std::string_view text);  // of a text without decoration
+  // The all-reduce times in it; null for CMSC 828G's files, of which two make a profile.
+  Imported (*read)(std::string_view text, const std::string& file, const ImportOptions& options);
+};
+
+// In the order in which a file is tried.
+constexpr std::array kFormats = {
+    Format{ImportFormat::kAllReduceCsv, "all-reduce times in CSV", is_allreduce_csv, parse_allreduce_times},
+    Format{ImportFormat::kBenchmarkLog, "log of an all-reduce benchmark", is_benchmark_log, parse_benchmark_log},
+    Format{ImportFormat::kCmsc828gSizes, "layer sizes of CMSC 828G",
+           [](auto text) { return first_line(text).second.find("No. Params") != std::string_view::npos; }, nullptr},
+    Format{ImportFormat::kCmsc828gTimes, "layer times of CMSC 828G", [](auto text) { return first_line(text).second.starts_with("Name,"); },
+           nullptr},
+};
+
+const Format& find_format(ImportFormat format) {
+  return *std::ranges::find(kFormats, format, &Format::format);
+}
+
+// What is not read, after a phrase in it.
+constexpr std::array<std::pair<std::string_view, const char*>, 8> kOthers = {{
+    {"\"bus_bw\"", "JSON of nccl-tests (-J), which prints a log as well"},
+    {"count(elems)", "output of nccom-test"},
+    {"busbw(GB/s)", "output of NVSHMEM's perftest"},
+    {"MSCCL++", "output of mscclpp-test"},
+    {"Time, us", "output of ucc_perftest"},
+    {"avg (GB/s)", "output of Gloo's benchmark"},
+    {"time across ranks (ms)", "a log of Megatron-LM, whose times are of no single all-reduce"},
+    {"nThread ", "a log of nccl-tests without the # before its lines"},
 }};
 
 struct ImportText {
@@ -32,68 +58,24 @@ struct ImportText {
   ImportFormat format = {};
 };
 
-// The text of the one file of that format, or null. Throws InputError for two.
-const ImportText* only_one(const std::vector<ImportText>& texts, ImportFormat wanted) {
-  const ImportText* found = nullptr;
-  for (const ImportText& text : texts) {
-    if (text.format != wanted) continue;
-    if (found) throw InputError(fmt::format("{}:1: {}, as in {}; expected one such file", text.file, name_of(wanted), found->file));
-    found = &text;
-  }
-  return found;
-}
-
-Imported parse_allreduce(const ImportText& text, const ImportOptions& options) {
-  if (!options.where.empty() && text.format != ImportFormat::kAllReduceCsv) {
-    throw InputError(fmt::format("{}:1: {}; --where takes rows of all-reduce times in CSV", text.file, name_of(text.format)));
-  }
-  if (text.format == ImportFormat::kNcclTests) return parse_nccl_tests(text.text, text.file, options);
-  if (text.format == ImportFormat::kMpiBenchmark) return parse_mpi_benchmark(text.text, text.file, options);
-  return parse_allreduce_times(text.text, text.file, options);
-}
-
 }  // namespace
 
 std::string name_of(ImportFormat format) {
-  constexpr std::array kNames = {"layer sizes of CMSC 828G", "layer times of CMSC 828G", "all-reduce times in CSV", "output of nccl-tests",
-                                 "output of an MPI benchmark"};
-  return kNames[static_cast<size_t>(format)];
+  return find_format(format).name;
 }
 
 ImportFormat recognize_import(std::string_view text, const std::string& file) {
   const std::string clean = undecorated(text);
   if (clean.find('\0') != std::string::npos) {
     fail(at_line(file, 1),
-         fmt::format("holds bytes of 0; expected text in UTF-8, not compressed (iconv -f UTF-16LE -t UTF-8 {} converts UTF-16)", file));
+         fmt::format("holds bytes of 0; expected text in UTF-8, not compressed (iconv -f UTF-16 -t UTF-8 {} converts UTF-16)", file));
   }
-  if (is_json(clean)) return ImportFormat::kNcclTests;
-  bool nccl_header = false, nccl_row = false, mpi_benchmark = false, mpi_allreduce = false;
-  std::string_view first;  // the first line that is neither empty nor a comment
-  int64_t first_number = 1;
-  for_each_line(clean, [&](int64_t number, std::string_view line) {
-    const std::vector<std::string_view> words = words_of(line);
-    if (words.empty()) return;
-    const std::string title = mpi_title_in(line);
-    mpi_benchmark = mpi_benchmark || !title.empty();
-    mpi_allreduce = mpi_allreduce || is_mpi_allreduce(title);
-    nccl_header = nccl_header || is_nccl_tests_header(line);
-    nccl_row = nccl_row || is_nccl_tests_row(line);
-    if (!first.empty() || words[0].starts_with('#')) return;
-    first = line;
-    first_number = number;
-  });
-  const auto holds = [&](std::string_view words) { return clean.find(words) != std::string::npos; };
-  if (nccl_header && mpi_allreduce) fail(at_line(file, 1), "all-reduces of both nccl-tests and MPI; expected one file each");
-  if (nccl_header) return ImportFormat::kNcclTests;
-  if (is_allreduce_csv_header(first)) return ImportFormat::kAllReduceCsv;
-  if (mpi_benchmark) return ImportFormat::kMpiBenchmark;
-  if (first.find("Params") != std::string_view::npos) return ImportFormat::kCmsc828gSizes;
-  if (first.find("Name,") != std::string_view::npos) return ImportFormat::kCmsc828gTimes;
-  const auto other = std::ranges::find_if(kOtherBenchmarks, [&](const auto& known) { return holds(known.first); });
-  const bool is_unknown = other == kOtherBenchmarks.end();
-  if (is_unknown && (nccl_row || holds("NCCL INFO") || holds("NCCL WARN") || holds("nThread"))) return ImportFormat::kNcclTests;
-  const std::string found = is_unknown ? "unknown format" : fmt::format("output of {}", other->second);
-  fail(at_line(file, first_number), fmt::format("{}; expected {}", found, kExpectedFiles));
+  for (const Format& format : kFormats) {
+    if (format.is_it(clean)) return format.format;
+  }
+  const auto other = std::ranges::find_if(kOthers, [&](const auto& known) { return clean.find(known.first) != std::string::npos; });
+  const char* found = other == kOthers.end() ? "unknown format" : other->second;
+  fail(at_line(file, first_line(clean).first), fmt::format("{}; expected {}", found, kExpectedFiles));
 }
 
 Imported import_files(const std::vector<std::filesystem::path>& files, const ImportOptions& options) {
@@ -103,18 +85,31 @@ Imported import_files(const std::vector<std::filesystem::path>& files, const Imp
     texts.push_back({path.string(), read_text_file(path, kLongestCsvLine, kExpectedFiles)});
     texts.back().format = recognize_import(texts.back().text, texts.back().file);
   }
-  const ImportText* sizes = only_one(texts, ImportFormat::kCmsc828gSizes);
-  const ImportText* times = only_one(texts, ImportFormat::kCmsc828gTimes);
-  if (!sizes != !times) {
-    const auto& [there, missing] = sizes ? std::pair(sizes, ImportFormat::kCmsc828gTimes) : std::pair(times, ImportFormat::kCmsc828gSizes);
-    throw InputError(fmt::format("{}:1: without {}; expected both", there->file, name_of(missing)));
+  std::map<ImportFormat, const ImportText*> course;
+  for (const ImportText& text : texts) {
+    if (find_format(text.format).read) continue;
+    const auto [same, is_first] = course.emplace(text.format, &text);
+    if (!is_first)
+      fail(at_line(text.file, 1), fmt::format("{}, as in {}; expected one such file", name_of(text.format), same->second->file));
+  }
+  if (course.size() == 1) {
+    const auto& [there, text] = *course.begin();
+    const ImportFormat missing = there == ImportFormat::kCmsc828gSizes ? ImportFormat::kCmsc828gTimes : ImportFormat::kCmsc828gSizes;
+    fail(at_line(text->file, 1), fmt::format("without {}; expected both", name_of(missing)));
   }
   Imported imported;
-  if (sizes) imported = parse_cmsc828g_profile(sizes->text, sizes->file, times->text, times->file);
+  if (!course.empty()) {
+    const ImportText &sizes = *course.at(ImportFormat::kCmsc828gSizes), &times = *course.at(ImportFormat::kCmsc828gTimes);
+    imported = parse_cmsc828g_profile(sizes.text, sizes.file, times.text, times.file);
+  }
   for (const ImportText& text : texts) {
     imported.formats.push_back(text.format);
-    if (text.format == ImportFormat::kCmsc828gSizes || text.format == ImportFormat::kCmsc828gTimes) continue;
-    const Imported of_file = parse_allreduce(text, options);
+    const Format& format = find_format(text.format);
+    if (!format.read) continue;
+    if (!options.where.empty() && text.format != ImportFormat::kAllReduceCsv) {
+      fail(at_line(text.file, 1), fmt::format("{}; --where takes rows of all-reduce times in CSV", format.name));
+    }
+    const Imported of_file = format.read(text.text, text.file, options);
     imported.table.insert(imported.table.end(), of_file.table.begin(), of_file.table.end());
     imported.notes.insert(imported.notes.end(), of_file.notes.begin(), of_file.notes.end());
   }
@@ -147,7 +142,7 @@ PublishedTimes read_cluster(const std::string& name, const std::filesystem::path
     const std::string_view rest = std::string_view(name).substr(cluster.name.size());
     const int64_t ranks = rest.starts_with('-') ? parse_number<int64_t>(rest.substr(1)).value_or(0) : 0;
     if (!rest.empty() && ranks < 2) continue;
-    ImportOptions options{.in_place = true};
+    ImportOptions options{.collective = "all_reduce", .in_place = true};
     if (!cluster.where.empty()) options.where.emplace_back(cluster.where);
     Imported imported = import_files({data_folder / cluster.file}, options);
     return {.title = std::string(cluster.title), .gpu = std::string(cluster.gpu), .table = std::move(imported.table), .world_size = ranks};

@@ -19,23 +19,21 @@ namespace firkin {
 enum class ImportFormat {
   kCmsc828gSizes,  // CMSC 828G's assignment 2 (University of Maryland): parameters of GPT-2's blocks
   kCmsc828gTimes,  // its gradient times
-  kAllReduceCsv,   // all-reduce times in CSV: Firkin's, that course's, those of data/, others
-  kNcclTests,      // what all_reduce_perf prints; rccl-tests
-  kMpiBenchmark,   // what osu_allreduce and IMB-MPI1 print
+  kAllReduceCsv,   // all-reduce times in CSV: Firkin's, that course's, others'
+  kBenchmarkLog,   // what all_reduce_perf, osu_allreduce or IMB-MPI1 print
 };
 
 std::string name_of(ImportFormat format);  // "layer sizes of CMSC 828G", ...
 
-// Recognises a table of nccl-tests or an MPI benchmark anywhere in the text, or the header of a CSV file. Throws
-// InputError, with file and line, which lists the known formats, or if the text holds two benchmarks' all-reduces.
+// The format whose mark the text holds. Throws InputError, with file and line, which lists the formats, if it is none.
 ImportFormat recognize_import(std::string_view text, const std::string& file);
 
 struct ImportOptions {
-  int64_t world_size = 0;  // for all-reduce times that do not state it; 0: such times are refused
-  bool in_place = false;   // takes in-place times rather than out-of-place ones if a file has both
+  int64_t world_size = 0;       // for all-reduce times that do not state it; 0: such times are refused
+  std::string collective = {};  // "all_reduce": takes times that do not state theirs for all-reduces; empty: refuses them
+  bool in_place = false;        // takes in-place times rather than out-of-place ones if a file has both
   // Takes rows of this element type, as the file names it; empty: float32, or the only one.
   std::string dtype = {};
-  std::string unit = {};                // for times in CSV if the column's name does not state it: s, ms, us or ns
   std::vector<std::string> where = {};  // COLUMN=VALUE, which the rows of a CSV file must have
 };
 
@@ -64,24 +62,21 @@ Imported import_files(const std::vector<std::filesystem::path>& files, const Imp
 Imported parse_cmsc828g_profile(std::string_view sizes_text, const std::string& sizes_file, std::string_view times_text,
                                 const std::string& times_file);
 
-// All-reduce times. An average, in most formats, stands in for the median. The notes say what was left out, with the
-// first such line. All throw InputError, with file and line, if nothing is left, the number of ranks is unknown, or a
-// time or size is impossible.
+// All-reduce times. An average, in most formats, stands in for the median. Rows of other collectives, element types and
+// operations, of 0 bytes and of a single rank are left out, which the notes say. Both throw InputError, with file and
+// line, if nothing is left, the collective or the number of ranks is not stated, a size comes twice for as many ranks,
+// or a time or size is impossible.
 
-// Firkin's own allreduce.csv, strictly; any other CSV file by the names of its columns (bytes or size_mib; time_us,
-// latency_ms or time with a `unit`; ranks, world_size or n_gpus). Also throws if a column of words has two values,
-// unless `where` chooses one.
+// Firkin's own allreduce.csv, strictly; or with a column of sizes (bytes, size_mib), one of times (time_us, time_ms,
+// time_s; time_us_oop and time_us_ip) and perhaps ranks, type and collective; or CMSC 828G's. Also throws if a column of
+// words has two values, unless `where` chooses one.
 Imported parse_allreduce_times(std::string_view text, const std::string& file, const ImportOptions& options);
 
-// A log with one or more tables, whose headers name their columns; the number of ranks is that of the listed devices.
-// Leaves out other collectives (by their program's name or the shape of their rows), other element types and
-// operations, rows cut off by other lines, sizes of 0 bytes, and runs of a single rank. Also throws for wrong elements,
-// and for bandwidths that contradict size and time, or the number of ranks.
-Imported parse_nccl_tests(std::string_view text, const std::string& file, const ImportOptions& options);
-
-// osu_allreduce (from version 3); Allreduce of IMB-MPI1, and oneCCL's, which state the number of ranks. Leaves out other
-// benchmarks and element types.
-Imported parse_mpi_benchmark(std::string_view text, const std::string& file, const ImportOptions& options);
+// A log of nccl-tests, rccl-tests, osu_allreduce, IMB-MPI1 or oneCCL's benchmark, with one or more tables. The number of
+// ranks is that of the listed devices (nccl-tests) or processes (IMB-MPI1, oneCCL). Also throws for columns that it does
+// not know, for rows that other output cut, for results that are wrong or contradict an all-reduce, and for bandwidths
+// that contradict size and time, or the number of ranks.
+Imported parse_benchmark_log(std::string_view text, const std::string& file, const ImportOptions& options);
 
 // ---- Clusters whose all-reduce times others have published (data/).
 //

@@ -21,10 +21,11 @@ ALLREDUCE = "bytes,world_size,median_s\n1024,8,0.001\n1048576,8,0.002\n"
 SIZES = (DATA / "layer-sizes-gpt2_large-bs4.csv").read_text()
 TIMES = (DATA / "layer-times-gpt2_large-bs4.csv").read_text()
 COURSE_ALLREDUCE = (DATA / "allreduce-times.csv").read_text()
-NCCL = ("# size count type redop root time algbw busbw #wrong time algbw busbw #wrong\n"
+NCCL = ("# Collective test starting: all_reduce_perf\n"
+        "# size count type redop root time algbw busbw #wrong time algbw busbw #wrong\n"
         "1024 256 float sum -1 20.0 0.05 0.09 0 25.0 0.04 0.07 0\n")
 OSU = "# OSU MPI Allreduce Latency Test v7.3\n# Size       Avg Latency(us)\n1024    20.0\n"
-OTHERS_CSV = "size,time\n1024,20.0\n4096,25.0\n"
+OTHERS_CSV = "bytes,time_us\n1024,20.0\n4096,25.0\n"
 RESULTS = (ROOT / "tests" / "report" / "data" / "tune.json").read_text()
 
 IMPORT = ["import", "--out", "out", "FILE"]
@@ -36,9 +37,9 @@ READERS = {
     "sizes": (SIZES, [*IMPORT, "times", "course"], ("1310720", "-1310720"), 3),
     "times": (TIMES, [*IMPORT, "sizes", "course"], ("0.0214575081", "fast"), 3),
     "course": (COURSE_ALLREDUCE, [*IMPORT, "sizes", "times"], ("0.003005", "-1"), 3),
-    "nccl.txt": (NCCL, [*IMPORT, "--world", "8"], ("20.0", "fast"), 2),
+    "nccl.txt": (NCCL, [*IMPORT, "--world", "8"], ("20.0", "fast"), 3),
     "osu.txt": (OSU, [*IMPORT, "--world", "8"], ("20.0", "nan"), 3),
-    "times.csv": (OTHERS_CSV, [*IMPORT, "--world", "8", "--unit", "us"], ("size", "time"), 1),
+    "times.csv": (OTHERS_CSV, [*IMPORT, "--world", "8", "--collective", "all_reduce"], ("time_us", "time"), 1),
     "results.json": (RESULTS, ["report", "FILE", "--out", "out"], ("0.014878", "-0.014878"), None),
 }
 GOOD_BESIDE = {"tensors.csv": TENSORS, "allreduce.csv": ALLREDUCE, "sizes": SIZES, "times": TIMES, "course": COURSE_ALLREDUCE}

@@ -108,11 +108,15 @@ class Import(OfGpt2Large):
         log = self.out / "log.txt"
         log.write_text("# size count type redop root time algbw busbw #wrong time algbw busbw #wrong\n"
                        "1024 256 float sum -1 20.0 0.05 0.09 0 25.0 0.04 0.07 0\n")
+        said = ["--world", 8, "--collective", "all_reduce"]
         for flags, expected in ([], 20e-6), (["--in-place"], 25e-6):
-            result = self.assert_succeeds("import", log, "--world", 8, "--out", self.out, "--json", *flags)
+            result = self.assert_succeeds("import", log, *said, "--out", self.out, "--json", *flags)
             self.assertEqual(json.loads(result.stdout)["world_sizes"], [8])
             with open(self.out / "allreduce.csv", newline="") as file:
                 self.assertAlmostEqual(float(next(csv.DictReader(file))["median_s"]), expected, places=12)
+        self.assert_refused("import", log, "--world", 8, mentions="log.txt:1: which collective was timed is not stated; "
+                                                                  "expected --collective all_reduce if it is that")
+        self.assert_refused("import", log, "--collective", "all_gather", mentions="all_gather not in {all_reduce}")
         self.assert_refused("import", log, "--world", 1, mentions="--world 1: expected at least 2")
 
 
@@ -134,10 +138,14 @@ class Predict(OfGpt2Large):
         log = self.out / "all_reduce.log"
         log.write_text("".join(f"[1,0]<stdout>:{line}\n" for line in (
             "#   Rank  0 Pid 1 on node device  0 [0x07] A100", "#   Rank  1 Pid 2 on node device  1 [0x0f] A100",
-            "# size count type redop time algbw busbw error", "1000000 250000 float sum 100.00 10.00 10.00 2e-07",
-            "node:1:1 [0] NCCL INFO Launch mode Parallel", "4000000 1000000 float sum 200.00 20.00 20.00 2e-07",
-            "4000000 1000000 float max 200.00 20.00 20.00 2e-07")))
-        answer = json.loads(self.assert_succeeds("predict", "--tensors", self.out / "tensors.csv", "--allreduce", log, "--json").stdout)
+            "# size count type redop time algbw busbw error time algbw busbw error",
+            "1000000 250000 float sum 100.00 10.00 10.00 2e-07 100.00 10.00 10.00 2e-07",
+            "node:1:1 [0] NCCL INFO Launch mode Parallel",
+            "4000000 1000000 float sum 200.00 20.00 20.00 2e-07 200.00 20.00 20.00 2e-07",
+            "4000000 1000000 float max 200.00 20.00 20.00 2e-07 200.00 20.00 20.00 2e-07")))
+        words = ["predict", "--tensors", self.out / "tensors.csv", "--allreduce", log, "--json"]
+        self.assert_refused(*words, mentions="all_reduce.log:3: which collective was timed is not stated")
+        answer = json.loads(self.assert_succeeds(*words, "--collective", "all_reduce").stdout)
         self.assertEqual(answer["model"]["world_size"], 2)
         self.assertTrue(any("skipped 1 rows of the operation 'max'" in note for note in answer["notes"]), answer["notes"])
 

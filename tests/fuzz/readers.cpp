@@ -64,18 +64,14 @@ const std::string& published(const char* name) {
 
 void read_allreduce_times(std::string_view text) {
   recognize_import(text, kFile);
-  check_table(parse_allreduce_times(text, kFile, {.world_size = 8, .unit = "us"}).table);
+  check_table(parse_allreduce_times(text, kFile, {.world_size = 8, .collective = "all_reduce"}).table);
 }
 
-void read_osu(std::string_view text) {
+void read_log(std::string_view text) {
   recognize_import(text, kFile);
-  check_table(parse_mpi_benchmark(text, kFile, {.world_size = 8}).table);
-}
-
-void read_nccl_tests(std::string_view text) {
-  recognize_import(text, kFile);
-  check_table(parse_nccl_tests(text, kFile, {.world_size = 8}).table);
-  check_table(parse_nccl_tests(text, kFile, {.world_size = 8, .in_place = true}).table);
+  for (const bool in_place : {false, true}) {
+    check_table(parse_benchmark_log(text, kFile, {.world_size = 8, .collective = "all_reduce", .in_place = in_place}).table);
+  }
 }
 
 void read_results(std::string_view text) {
@@ -107,8 +103,7 @@ std::span<const Reader> readers() {
       Reader{"cmsc828g_times",
              [](auto text) { check_profile(*parse_cmsc828g_profile(published("sizes"), "sizes.csv", text, kFile).profile); }},
       Reader{"allreduce_times", read_allreduce_times},
-      Reader{"nccl_text", read_nccl_tests},
-      Reader{"osu", read_osu},
+      Reader{"log", read_log},
       Reader{"results", read_results},
       Reader{"model", [](auto text) { check_config(parse_model_json(text, kFile), "config"); }},
   };
