@@ -28,7 +28,7 @@ constexpr std::array kTypes = {Column{"type"}, Column{"dtype"}};
 constexpr std::array kCollectives = {Column{"collective"}, Column{"op"}};
 constexpr const char* kDeviation = "stdev_time";
 constexpr const char* kExpectedColumns = "bytes or size_mib; time_us, time_ms or time_s; ranks";
-// CMSC 828G's times are of all-reduces.
+// Of all-reduces.
 constexpr std::array<std::string_view, 6> kCourse = {"backend", "world_size", "total_elements", "total_bytes", "average_time", kDeviation};
 
 // The column of one of these names; without a name if there is none. Throws InputError for two.
@@ -55,12 +55,14 @@ bool is_wanted(const CsvTable& table, size_t row, const ImportOptions& options) 
   });
 }
 
-// Throws InputError if a column of words (a cluster, a backend), but the others, has another value than in the first row:
-// times of several settings would mix.
-void check_one_setting(const CsvTable& table, size_t row, size_t first, std::initializer_list<std::string_view> others) {
+// Throws InputError if the row's results are wrong, or if a column of words (a cluster, a backend), but `others`, has
+// another value than in the first row: times of several settings would mix.
+void check_row(const CsvTable& table, size_t row, size_t first, std::initializer_list<std::string_view> others) {
   for (const std::string& column : table.columns()) {
     const std::string &value = table.text(row, column), &before = table.text(first, column);
-    if (value == before || std::ranges::count(others, column) > 0 || parse_number<double>(value)) continue;
+    const auto number = parse_number<double>(value);
+    if (column.ends_with("wrong") && number > 0.0) table.fail(row, fmt::format("{} is {}; expected correct results", column, value));
+    if (value == before || std::ranges::count(others, column) > 0 || number) continue;
     table.fail(row, fmt::format("{} '{}' after '{}'; expected one, as --where '{}={}' chooses", column, value, before, column, before));
   }
 }
@@ -92,8 +94,8 @@ Imported parse_allreduce_times(std::string_view text, const std::string& file, c
     if (column.name.empty()) table.fail_in_header(fmt::format("no column of {}; expected {}", what, kExpectedColumns));
   }
   const Column collective = one_of(table, kCollectives);
-  const bool is_named = !collective.name.empty() || std::ranges::equal(table.columns(), kCourse);
-  if (!is_named) require_collective(options, at_line(file, first_line(clean).first));
+  const bool is_course = std::ranges::equal(table.columns(), kCourse);
+  if (collective.name.empty() && !is_course) require_collective(options, at_line(file, first_line(clean).first));
   BenchmarkRows rows;
   std::optional<size_t> first;
   for (size_t i = 0; i < table.rows(); ++i) {
@@ -104,7 +106,7 @@ Imported parse_allreduce_times(std::string_view text, const std::string& file, c
       continue;
     }
     first = first.value_or(i);
-    check_one_setting(table, i, *first, {type.name, collective.name});
+    check_row(table, i, *first, {type.name, collective.name});
     row.bytes = bytes_of(table, i, size);
     row.seconds = time.unit * table.number(i, time.name);
     if (!ranks.name.empty()) {

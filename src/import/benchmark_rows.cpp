@@ -118,11 +118,9 @@ void for_each_line(std::string_view text, const std::function<void(int64_t numbe
 
 std::vector<std::string_view> words_of(std::string_view line, std::string_view blanks) {
   std::vector<std::string_view> words;
-  for (size_t begin = line.find_first_not_of(blanks); begin != std::string_view::npos; begin = line.find_first_not_of(blanks)) {
-    line.remove_prefix(begin);
-    const size_t length = std::min(line.find_first_of(blanks), line.size());
-    words.push_back(line.substr(0, length));
-    line.remove_prefix(length);
+  for (size_t begin = line.find_first_not_of(blanks), end = 0; begin < line.size(); begin = line.find_first_not_of(blanks, end)) {
+    end = std::min(line.find_first_of(blanks, begin), line.size());
+    words.push_back(line.substr(begin, end - begin));
   }
   return words;
 }

@@ -160,6 +160,7 @@ TEST(AllReduceCsv, IsRefusedWithTheLineAndWhatWasExpected) {
               fmt::format("t.csv:2: bytes is {}; expected a whole number of bytes, at least 1", bytes));
   }
   EXPECT_EQ(csv_error("bytes,time_us,ranks\n8,0,2\n"), "t.csv:2: the time is 0 s; expected seconds, more than 0");
+  EXPECT_EQ(csv_error("bytes,time_us,ranks,#wrong\n8,1,2,3\n"), "t.csv:2: #wrong is 3; expected correct results");
   EXPECT_EQ(csv_error("bytes,time_us,ranks\n8,1,0\n"), "t.csv:2: ranks is 0; expected at least 1");
   EXPECT_EQ(csv_error("bytes,time_us,ranks\n8,fast,2\n"), "t.csv:2: time_us is 'fast'; expected a number");
 }
