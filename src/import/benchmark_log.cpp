@@ -72,7 +72,7 @@ struct ElementType {
   std::string_view name;
   int64_t bytes;
 };
-constexpr std::array kTypes = {
+constexpr std::array kElementTypes = {
     ElementType{"float", 4},    ElementType{"half", 2},     ElementType{"bfloat16", 2}, ElementType{"double", 8},
     ElementType{"int8", 1},     ElementType{"uint8", 1},    ElementType{"int32", 4},    ElementType{"uint32", 4},
     ElementType{"int64", 8},    ElementType{"uint64", 8},   ElementType{"f8e4m3", 1},   ElementType{"f8e5m2", 1},
@@ -80,8 +80,8 @@ constexpr std::array kTypes = {
 };
 
 const ElementType* find_type(std::string_view name) {
-  const auto found = std::ranges::find(kTypes, name, &ElementType::name);
-  return found == kTypes.end() ? nullptr : &*found;
+  const auto found = std::ranges::find(kElementTypes, name, &ElementType::name);
+  return found == kElementTypes.end() ? nullptr : &*found;
 }
 
 // What the log says of its next table.

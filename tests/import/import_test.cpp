@@ -93,7 +93,7 @@ struct Table {
   ImportOptions options = {};
 };
 
-const ImportOptions kSaid = {.world_size = 8, .collective = "all_reduce"}, kInPlace = {.collective = "all_reduce", .in_place = true};
+const ImportOptions kNamedOn8 = {.world_size = 8, .collective = "all_reduce"}, kInPlace = {.collective = "all_reduce", .in_place = true};
 
 ImportOptions where(const std::string& condition) {
   return {.collective = "all_reduce", .where = {condition}};
@@ -105,12 +105,13 @@ const Table kTables[] = {
      "backend,world_size,total_elements,total_bytes,average_time,stdev_time\nnccl,8,1,1048576,0.0001,0\nnccl,8,2,4194304,0.0002,0\n"},
     {"collective_in_a_column",
      "collective,bytes,time_us,ranks\nall_gather,1,9,8\nall_reduce,1048576,100,8\nall_gather,2,9,8\nAllReduce,4194304,200,8\n"},
-    {"collective_and_ranks_by_options", "bytes,time_us\n1048576,100\n4194304,200\n", kSaid},
-    {"out_of_place", "# source\nranks,bytes,time_us_oop,busbw_oop_GBps,time_us_ip\n8,1048576,100,18,125\n8,4194304,200,36,250\n", kSaid},
+    {"collective_and_ranks_by_options", "bytes,time_us\n1048576,100\n4194304,200\n", kNamedOn8},
+    {"out_of_place", "# source\nranks,bytes,time_us_oop,busbw_oop_GBps,time_us_ip\n8,1048576,100,18,125\n8,4194304,200,36,250\n",
+     kNamedOn8},
     {"in_place", "ranks,bytes,time_us_oop,time_us_ip\n8,1048576.0,90,1e2\n8,4.194304e6,190,200\n", kInPlace},
-    {"mebibytes", "source_repo,world_size,size_mib,time_ms\na/b,8,1,0.1\na/b,8,4,0.2\n", kSaid},
+    {"mebibytes", "source_repo,world_size,size_mib,time_ms\na/b,8,1,0.1\na/b,8,4,0.2\n", kNamedOn8},
     {"one_setting", "config,ranks,bytes,time_us\nx,8,1048576,100\nx,8,4194304,200\ny,8,4194304,300\n", where("config=x")},
-    {"float_of_several_types", "type,bytes,time_us,ranks\nhalf,4194304,90,8\nfloat,1048576,100,8\nfloat,4194304,200,8\n", kSaid},
+    {"float_of_several_types", "type,bytes,time_us,ranks\nhalf,4194304,90,8\nfloat,1048576,100,8\nfloat,4194304,200,8\n", kNamedOn8},
 };
 
 TEST(AllReduceCsv, IsReadByTheNamesOfItsColumns) {
@@ -133,7 +134,7 @@ TEST(AllReduceCsv, KeepsTheGapOfFirkinsAndTheDeviationOfTheCourses) {
   EXPECT_EQ(parse_allreduce_times(course, "a.csv", {}).table.at(0).stdev_s, 0.125);
 }
 
-std::string csv_error(const std::string& text, const ImportOptions& options = kSaid) {
+std::string csv_error(const std::string& text, const ImportOptions& options = kNamedOn8) {
   return error_of([&] { parse_allreduce_times(text, "t.csv", options); });
 }
 
