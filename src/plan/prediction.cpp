@@ -20,20 +20,31 @@ struct PredictionModel {
   CapOptions rule;
   SearchOptions search;
   std::optional<double> residual = {};
-  std::vector<InputDraw> draws = {};  // none if the inputs' errors are unknown
-  bool draws_growth = false;          // whether they are laws of growth, which differ by more than the model's error
-  std::optional<CapOdds> odds = {};   // over all_draws()
+  std::vector<InputDraw> input_draws = {};  // none if the inputs' errors are unknown
+  bool draws_growth = false;                // whether they are laws of growth, which differ by more than the model's error
+  std::vector<InputDraw> all_draws = {};    // with the model's errors: possible_inputs()
+  std::optional<CapOdds> odds = {};         // over these
+  UniformCap choice = {};                   // the cap to use
 
-  // The draws, with the model's own errors.
-  std::vector<InputDraw> all_draws() const {
+  // What intervals are made from.
+  const std::vector<InputDraw>& interval_draws() const { return residual ? input_draws : all_draws; }
+
+  // Those that plans for `ordered` are weighed over.
+  std::vector<InputDraw> ordered_draws() const {
     const InputDraw nominal{.costs = costs, .simulation = search.simulation};
-    return draws_growth ? draws : with_model_errors(draws, nominal, residual);
+    return draws_growth ? input_draws : with_model_errors(input_draws, nominal, residual);
   }
 };
 
-// Combines the model's error with the inputs': of `drawn_s`, times over draws of the inputs alone, the middle 95 %.
+// drawn_s: times over interval_draws(), of which the interval has the middle 95 %. A calibrated model adds its own
+// error to them.
 void set_interval(const PredictionModel& model, double predicted_s, std::vector<double> drawn_s, auto& row) {
   constexpr double kOutside = 0.025;  // on either side
+  if (!model.residual) {
+    row.low_s = std::min(predicted_s, quantile(drawn_s, kOutside));
+    row.high_s = std::max(predicted_s, quantile(drawn_s, 1 - kOutside));
+    return;
+  }
   if (drawn_s.empty()) drawn_s = {predicted_s};
   const double of_model = std::log(model_range(model.residual));
   const double below = std::max(0.0, std::log(predicted_s / quantile(drawn_s, kOutside)));
@@ -46,7 +57,7 @@ void set_interval(const PredictionModel& model, double predicted_s, std::vector<
 PredictedCap predicted(const PredictionModel& model, const BucketPlan& plan) {
   const Timeline timeline = simulate(model.profile, plan, model.costs, model.search.simulation);
   PredictedCap row = {.buckets = std::ssize(plan.buckets), .time_s = timeline.end_s, .exposed_s = timeline.exposed_s};
-  set_interval(model, row.time_s, drawn_times(model.profile, plan, model.draws), row);
+  set_interval(model, row.time_s, drawn_times(model.profile, plan, model.interval_draws()), row);
   return row;
 }
 
@@ -60,7 +71,7 @@ PredictedCap predicted_cap(const PredictionModel& model, const BucketPlan& plan)
 
 // The cap to use.
 PredictedCap least_regret(const PredictionModel& model) {
-  const auto& [caps, plan] = model.odds->least_regret();
+  const auto& [caps, plan] = model.choice;
   PredictedCap row = predicted_cap(model, plan);
   row.cap_bytes = roundest_cap(caps);
   row.lowest_cap_bytes = caps.lowest_cap_bytes;
@@ -78,6 +89,14 @@ std::vector<PredictedCap> predicted_curve(const PredictionModel& model, const st
   return rows;
 }
 
+PredictedGain gain_over_default(const PredictionModel& model) {
+  constexpr double kOutside = 0.05;  // on either side
+  const std::vector<double> by_default = model.odds->times(assign_buckets(model.profile.bytes, kTorchDefaultCaps));
+  std::vector<double> gains = model.odds->times(model.choice.plan);
+  for (size_t draw = 0; draw < gains.size(); ++draw) gains[draw] = by_default[draw] > 0 ? 1 - gains[draw] / by_default[draw] : 0;
+  return {.expected = mean(gains), .low = quantile(gains, kOutside), .high = quantile(gains, 1 - kOutside)};
+}
+
 std::vector<PredictedBaseline> predicted_baselines(const PredictionModel& model, double best_s) {
   std::vector<PredictedBaseline> rows;
   for (const Baseline& baseline : baselines(model.profile, model.costs)) {
@@ -90,7 +109,7 @@ std::vector<PredictedBaseline> predicted_baselines(const PredictionModel& model,
 BestPlan best_plan(const PredictionModel& model, double uniform_s) {
   BestPlan best = find_best_plan(model.profile, model.costs, model.search);
   if (best.timeline.end_s > uniform_s) {  // under contention, or by less than the search's tolerance
-    best.plan = model.odds->least_regret().plan;
+    best.plan = model.choice.plan;
     best.timeline = simulate(model.profile, best.plan, model.costs, model.search.simulation);
   }
   return best;
@@ -110,15 +129,15 @@ PredictedPlan predicted_plan(const PredictionModel& model, const BestPlan& best,
   plan.gain = std::max(0.0, 1 - best_s / uniform_s);
   plan.exact = best.exact;
   plan.pytorch = pytorch_caps(best.plan, model.profile.bytes);
-  set_interval(model, best_s, drawn_times(model.profile, best.plan, model.draws), plan);
+  set_interval(model, best_s, drawn_times(model.profile, best.plan, model.interval_draws()), plan);
   return plan;
 }
 
 PredictedOrdered predicted_ordered(const PredictionModel& model, const BestPlan& best, double bucketed_backward_s) {
   const bool contended = model.search.simulation.compute_slowdown != 1;  // then another plan may be better to start from
-  PredictedOrdered ordered = predict_ordered(model.profile, model.costs, bucketed_backward_s, model.search, model.all_draws(),
+  PredictedOrdered ordered = predict_ordered(model.profile, model.costs, bucketed_backward_s, model.search, model.ordered_draws(),
                                              contended ? std::nullopt : std::optional(best.plan));
-  set_interval(model, ordered.period_s, drawn_periods(model.profile, ordered.plan, model.draws), ordered);
+  set_interval(model, ordered.period_s, drawn_periods(model.profile, ordered.plan, model.interval_draws()), ordered);
   return ordered;
 }
 
@@ -134,6 +153,13 @@ PredictedSharded predicted_sharded(const PredictionModel& model, const Predictio
 
 }  // namespace
 
+PredictedAnswer answer_of(const Prediction& prediction) {
+  if (!prediction.over_default) return PredictedAnswer::kLikely;
+  const PredictedGain& gain = *prediction.over_default;
+  if (gain.expected < kLeastPredictedGain) return PredictedAnswer::kNothingToGain;
+  return gain.low > 0 ? PredictedAnswer::kLikely : PredictedAnswer::kNotToldApart;
+}
+
 Prediction predict(PredictionInputs inputs) {
   const int64_t world = inputs.world_size;
   const bool measured = std::ranges::binary_search(world_sizes(inputs.table), world);
@@ -148,11 +174,23 @@ Prediction predict(PredictionInputs inputs) {
   result.notes = problems_of_table(inputs.table);
   std::ranges::move(problems_of_profile(inputs.profile), std::back_inserter(result.notes));
   PredictionModel model{std::move(inputs.profile), scaled(alone, inputs.latency_factor), inputs.rule, inputs.search, inputs.residual};
-  std::vector<CommCosts> drawn_costs = grown ? grown->laws : redraw_costs(inputs.table, world);
-  for (CommCosts& drawn : drawn_costs) drawn = scaled(drawn, inputs.latency_factor);
-  model.draws = draws_of(std::move(drawn_costs), model.search.simulation);
+  const auto with_latency = [&](std::vector<CommCosts> drawn_costs) {
+    for (CommCosts& drawn : drawn_costs) drawn = scaled(drawn, inputs.latency_factor);
+    return drawn_costs;
+  };
+  model.input_draws = draws_of(with_latency(grown ? grown->laws : redraw_costs(inputs.table, world)), model.search.simulation);
   model.draws_growth = grown.has_value();
-  model.odds.emplace(model.profile, model.all_draws(), model.rule, model.search);
+  // The part of a table's distance from its own line that its times may have wrong, where it does not state their errors.
+  constexpr double kPartOfMisfit = 0.15;
+  const double unstated = kPartOfMisfit * fit_alpha_beta(model.costs.isolated.points()).median_relative_error;
+  std::vector<CommCosts> drawn_costs = with_latency(grown ? grown->laws : redraw_costs(inputs.table, world, unstated));
+  if (drawn_costs.empty()) drawn_costs = {model.costs};
+  const auto draws_with = [&](Contention unknown) {
+    return possible_inputs(drawn_costs, model.search.simulation, model.residual.has_value(), unknown);
+  };
+  model.choice = CapOdds(model.profile, draws_with(Contention::kLikely), model.rule, model.search).least_regret();
+  model.all_draws = draws_with(Contention::kPossible);
+  model.odds.emplace(model.profile, model.all_draws, model.rule, model.search);
   const auto has_gap = [&](const AllReduceRow& row) { return row.gap_s && (!measured || row.world_size == world); };
   result.workload = {.world_size = world,
                      .extrapolated_from = grown ? std::optional(grown->from_world) : std::nullopt,
@@ -175,6 +213,7 @@ Prediction predict(PredictionInputs inputs) {
   const BestPlan best = best_plan(model, result.best_uniform.time_s);
   result.best_plan = predicted_plan(model, best, result.best_uniform.time_s);
   result.baselines = predicted_baselines(model, result.best_plan.backward_s);
+  result.over_default = gain_over_default(model);
   if (model.profile.knows_forward()) result.ordered = predicted_ordered(model, best, result.best_uniform.time_s);
   if (inputs.sharded) result.sharded = predicted_sharded(model, inputs, result.best_uniform, result.ordered->period_s);
   if (inputs.sensitivity) result.sensitivity = sensitivity_table(model.profile, model.costs, model.rule, model.search);

@@ -15,8 +15,7 @@
 namespace firkin {
 namespace {
 
-constexpr int64_t kEffort = 4000000;          // buckets
-constexpr int64_t kContendedEffort = 400000;  // buckets of contended timelines, which take longer
+constexpr int64_t kEffort = 8000000;  // buckets
 
 // Uniform between 0 and 1, excluding both.
 double random_uniform(std::mt19937_64& random) {
@@ -44,9 +43,11 @@ double standard_error(const AllReduceRow& row) {
   return kOfMedian * std::sqrt(std::log1p(variation * variation) / static_cast<double>(*row.samples));
 }
 
-// A factor on the median, drawn from its errors; the redrawn median stays within the range of the samples.
-double redrawn_factor(const AllReduceRow& row, std::mt19937_64& random) {
-  const double factor = std::exp(standard_error(row) * random_normal(random));
+// A factor on the median, drawn from its errors; the redrawn median stays within the range of the samples. unstated:
+// the error of a row that states none.
+double redrawn_factor(const AllReduceRow& row, double unstated, std::mt19937_64& random) {
+  const double stated = standard_error(row);
+  const double factor = std::exp((stated > 0 ? stated : unstated) * random_normal(random));
   const double least = row.min_s ? *row.min_s / row.median_s : 0;
   const double most = row.max_s ? *row.max_s / row.median_s : std::numeric_limits<double>::infinity();
   return std::clamp(factor, std::min(least, 1.0), std::max(most, 1.0));
@@ -86,16 +87,16 @@ SensitivityPoint best_point(const ScaledInputs& inputs, const std::vector<Unifor
 
 }  // namespace
 
-std::vector<CommCosts> redraw_costs(const AllReduceTable& table, int64_t world_size) {
+std::vector<CommCosts> redraw_costs(const AllReduceTable& table, int64_t world_size, double unstated_error) {
   AllReduceTable rows = table;
   std::erase_if(rows, [&](const AllReduceRow& row) { return row.world_size != world_size; });
-  if (std::ranges::none_of(rows, [](const AllReduceRow& row) { return standard_error(row) > 0; })) return {};
+  if (std::ranges::none_of(rows, [&](const AllReduceRow& row) { return standard_error(row) + unstated_error > 0; })) return {};
   std::vector<CommCosts> draws;
   std::mt19937_64 random(0);
   for (int draw = 0; draw < kDraws; ++draw) {
     AllReduceTable drawn = rows;
     for (AllReduceRow& row : drawn) {
-      const double factor = redrawn_factor(row, random);
+      const double factor = redrawn_factor(row, unstated_error, random);
       row.median_s *= factor;
       if (!row.gap_s) continue;
       *row.gap_s *= row.gap_stderr_s ? std::exp(std::log1p(*row.gap_stderr_s / *row.gap_s) * random_normal(random)) : factor;
@@ -156,6 +157,34 @@ std::vector<InputDraw> with_model_errors(std::vector<InputDraw> draws, const Inp
   return draws;
 }
 
+std::vector<InputDraw> possible_inputs(const std::vector<CommCosts>& costs, const SimulationOptions& simulation, bool calibrated,
+                                       Contention unknown) {
+  if (costs.empty()) throw InputError("no all-reduce times to draw from; expected at least one curve");
+  // Standard deviations of logarithms; of the slowdown, that of its excess over 1.
+  const double part = calibrated ? 0.5 : 1;
+  const double of_latency = 0.5 * part, of_bytes = 0.25 * part, of_compute = 0.2 * part, of_known_slowdown = 0.75;
+  const double middle_slowdown = unknown == Contention::kLikely ? 0.1 : 0.3, of_unknown_slowdown = unknown == Contention::kLikely ? 1 : 2;
+  const bool knows_slowdown = calibrated || simulation.compute_slowdown != 1, knows_overhead = calibrated || simulation.overhead_s > 0;
+  std::vector<double> latency_s;  // of each of `costs`: what a line through it and its least time agree on
+  for (const CommCosts& drawn : costs) {
+    const double least_s = std::ranges::min_element(drawn.isolated.points(), {}, &CostPoint::seconds)->seconds;
+    latency_s.push_back(std::min(least_s, fit_alpha_beta(drawn.isolated.points()).alpha_s));
+  }
+  std::vector<InputDraw> draws;
+  std::mt19937_64 random(1);
+  for (size_t draw = 0; draw < size_t{kDraws}; ++draw) {
+    const size_t from = draw % costs.size();
+    const double latency = std::exp(of_latency * random_normal(random)), bytes = std::exp(of_bytes * random_normal(random));
+    const double compute = std::exp(of_compute * random_normal(random));
+    const double slowdown = random_normal(random), overhead = random_uniform(random);
+    InputDraw& wrong = draws.emplace_back(compute, scaled(costs[from], latency, bytes), simulation);
+    wrong.simulation.compute_slowdown = 1 + (knows_slowdown ? (simulation.compute_slowdown - 1) * std::exp(of_known_slowdown * slowdown)
+                                                            : middle_slowdown * std::exp(of_unknown_slowdown * slowdown));
+    if (!knows_overhead) wrong.simulation.overhead_s = overhead * latency_s[from];
+  }
+  return draws;
+}
+
 std::vector<double> drawn_times(const TensorProfile& profile, const BucketPlan& plan, const std::vector<InputDraw>& draws) {
   std::vector<double> end_s;
   TensorProfile nameless = profile;
@@ -170,9 +199,8 @@ CapOdds::CapOdds(const TensorProfile& profile, std::vector<InputDraw> draws, con
     : draws_(std::move(draws)) {
   if (draws_.empty()) throw InputError("no draw of the inputs; expected at least one");
   const auto count = static_cast<int64_t>(draws_.size());
-  const bool contended = std::ranges::any_of(draws_, [](const InputDraw& draw) { return draw.simulation.compute_slowdown != 1; });
   const int64_t least_effort = 2 * static_cast<int64_t>(profile.bytes.size());
-  caps_ = distinct_plans(profile, options, search, std::max(least_effort, (contended ? kContendedEffort : kEffort) / count));
+  caps_ = distinct_plans(profile, options, search, std::max(least_effort, kEffort / count));
   end_s_.resize(caps_.plans.size());
   TensorProfile nameless = profile;
   nameless.names.clear();
@@ -190,7 +218,7 @@ CapOdds::CapOdds(const TensorProfile& profile, std::vector<InputDraw> draws, con
 }
 
 PlanOdds CapOdds::odds(const std::vector<double>& end_s) const {
-  constexpr double kNear = 0.01;
+  constexpr double kNear = 0.05;
   PlanOdds result;
   const auto count = static_cast<double>(end_s.size());
   int near = 0;
@@ -204,21 +232,24 @@ PlanOdds CapOdds::odds(const std::vector<double>& end_s) const {
   return result;
 }
 
-PlanOdds CapOdds::of(const BucketPlan& plan) const {
+std::vector<double> CapOdds::times(const BucketPlan& plan) const {
   std::vector<double> end_s;
   for (size_t draw = 0; draw < draws_.size(); ++draw) {
-    end_s.push_back(simulate(profiles_[draw], plan, draws_[draw].costs, draws_[draw].simulation).end_s);
+    constexpr bool kManyPlans = false;
+    end_s.push_back(Simulator(profiles_[draw], draws_[draw].costs, draws_[draw].simulation, kManyPlans).end_s(plan.buckets));
   }
-  return odds(end_s);
+  return end_s;
+}
+
+PlanOdds CapOdds::of(const BucketPlan& plan) const {
+  return odds(times(plan));
 }
 
 const UniformCap& CapOdds::least_regret() const {
   constexpr double kNoDifference = 1e-3;
-  constexpr double kSameShare = 0.25;  // if much is uncertain, the expected regret is as well
   std::vector<double> regret;
   for (const std::vector<double>& end_s : end_s_) regret.push_back(odds(end_s).expected_regret);
-  const double least = std::ranges::min(regret);
-  const double limit = least + std::max(kNoDifference, kSameShare * least);
+  const double limit = std::ranges::min(regret) + kNoDifference;
   return caps_.plans[with_fewest_buckets(regret, limit, [&](size_t cap) { return caps_.plans[cap].plan.buckets.size(); })];
 }
 

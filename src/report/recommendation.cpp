@@ -300,19 +300,45 @@ std::vector<PasteSetting> tune_settings(const Results& results) {
 
 constexpr double kLeastGainShown = 5e-4;
 
-// What the cap achieves, its interval, its possible cost if model and inputs are off, and the equivalent caps.
+// "4.0 to 31.2 % less time", "2.1 % more to 31.2 % less time"
+std::string range_text(const PredictedGain& gain) {
+  if (gain.low > 0) return fmt::format("{} to {} less time", display_percent(gain.low), display_percent(gain.high));
+  if (gain.high < 0) return fmt::format("{} to {} more time", display_percent(-gain.high), display_percent(-gain.low));
+  return fmt::format("{} more to {} less time", display_percent(-gain.low), display_percent(gain.high));
+}
+
+// One of the words that tune uses, but "shown": a prediction shows nothing.
+std::string kind_of_certainty(const Prediction& prediction) {
+  if (!prediction.over_default) return "Not compared with PyTorch's default.";
+  const std::string gain = display_percent(prediction.over_default->expected);
+  switch (answer_of(prediction)) {
+    case PredictedAnswer::kLikely:
+      return fmt::format("Likely, not shown: {} is expected. {}", gain, kGainHeld);
+    case PredictedAnswer::kNotToldApart:
+      return fmt::format("Not told apart: {} is expected, but the errors of such predictions reach further. `firkin tune` measures it.",
+                         gain);
+    case PredictedAnswer::kNothingToGain:
+      break;
+  }
+  return fmt::format("Nothing to gain: {} is expected of the best cap, {}.", gain, range_text(*prediction.over_default));
+}
+
+// How sure the gain is; what the cap achieves, its interval, its possible cost if model and inputs are off, and the
+// equivalent caps.
 std::string prediction_certainty(const Prediction& prediction) {
   const PredictedCap& best = prediction.best_uniform;
   const double gain = prediction.best_plan.gain;
-  std::vector<std::string> sentences = {fmt::format("With {} backward takes {}, {} of it exposed communication; the best plan {}.",
-                                                    buckets_text(best.buckets), display_seconds(best.time_s),
-                                                    display_seconds(best.exposed_s),
-                                                    gain < kLeastGainShown ? "gains nothing" : "gains " + display_percent(gain))};
+  std::vector<std::string> sentences = {
+      kind_of_certainty(prediction),
+      fmt::format("With {} MiB ({}) backward takes {}, {} of it exposed communication; the best plan {}.", exact_cap(mib(best.cap_bytes)),
+                  buckets_text(best.buckets), display_seconds(best.time_s), display_seconds(best.exposed_s),
+                  gain < kLeastGainShown ? "gains nothing" : "gains " + display_percent(gain))};
   sentences.push_back(fmt::format("Most measured times should lie between {} and {}, given the errors of the model and of {}.",
                                   display_seconds(best.low_s), display_seconds(best.high_s),
                                   prediction.workload.extrapolated_from ? "the growth with ranks" : "the measurements"));
   sentences.push_back(
-      fmt::format("This cap is the safest choice: expected to cost {} over the best, and within 1 % of it in {} of the cases considered.",
+      fmt::format("It is expected to cost {} over the best cap, which is not known, and is within 5 % of it in {} of the cases "
+                  "considered.",
                   display_percent(best.expected_regret.value()), display_percent(best.near_best.value())));
   if (best.lowest_cap_bytes > 0 && best.highest_cap_bytes > 0 && best.highest_cap_bytes < prediction.workload.gradient_bytes) {
     sentences.push_back(same_buckets(mib(best.lowest_cap_bytes), mib(best.highest_cap_bytes)));
@@ -349,24 +375,20 @@ std::string ordered_text(const PredictedOrdered& ordered) {
       display_seconds(ordered.bound_s));
 }
 
-// What backward with its communication gains over PyTorch's default; none if that was not predicted.
-std::optional<double> gain_over_default(const Prediction& prediction) {
-  const auto by_default = std::ranges::find(prediction.baselines, "pytorch", &PredictedBaseline::name);
-  if (by_default == prediction.baselines.end() || by_default->plan.time_s <= 0) return std::nullopt;
-  return 1 - prediction.best_uniform.time_s / by_default->plan.time_s;
-}
-
-bool keeps_default(const Prediction& prediction) {
-  return gain_over_default(prediction).value_or(1) < kLeastGainShown;
-}
-
 std::string prediction_heading(const Prediction& prediction) {
-  if (keeps_default(prediction)) return "Keep PyTorch's default: no cap is predicted to shorten backward.";
-  const std::string set =
-      fmt::format("Set bucket_cap_mb={}: backward is predicted to take", exact_cap(mib(prediction.best_uniform.cap_bytes)));
-  const std::optional<double> gain = gain_over_default(prediction);
-  if (!gain) return fmt::format("{} {}.", set, display_seconds(prediction.best_uniform.time_s));
-  return fmt::format("{} {} less time than with PyTorch's default.", set, display_percent(*gain));
+  const PredictedCap& best = prediction.best_uniform;
+  const std::string cap = fmt::format("bucket_cap_mb={}", exact_cap(mib(best.cap_bytes)));
+  if (!prediction.over_default) return fmt::format("Set {}: backward is predicted to take {}.", cap, display_seconds(best.time_s));
+  const std::string range = range_text(*prediction.over_default);
+  switch (answer_of(prediction)) {
+    case PredictedAnswer::kLikely:
+      return fmt::format("Set {}: backward is predicted to take {} than with PyTorch's default.", cap, range);
+    case PredictedAnswer::kNotToldApart:
+      return fmt::format("Keep PyTorch's default until steps are measured: with {} backward may take {}.", cap, range);
+    case PredictedAnswer::kNothingToGain:
+      break;
+  }
+  return fmt::format("Keep PyTorch's default: no cap is expected to shorten backward by {} or more.", display_percent(kLeastPredictedGain));
 }
 
 std::vector<PasteSetting> prediction_settings(const Prediction& prediction) {
@@ -374,7 +396,7 @@ std::vector<PasteSetting> prediction_settings(const Prediction& prediction) {
   const int64_t cap_bytes = std::max<int64_t>(1, prediction.best_uniform.cap_bytes);
   std::vector<PasteSetting> settings =
       paste_settings(cap_bytes, kFloatBytes, plan.pytorch.reproduces_plan ? plan.pytorch.mib : std::vector<double>());
-  if (keeps_default(prediction)) put_default_first(settings, "bucket_cap_mb=");
+  if (answer_of(prediction) != PredictedAnswer::kLikely) put_default_first(settings, "bucket_cap_mb=");
   return settings;
 }
 

@@ -36,7 +36,7 @@ constexpr auto kFields<PredictedCap> = std::tuple(
     Field("same_buckets_to_mib", &PredictedCap::highest_cap_bytes, Unit::kBytesAsMib, kIfAny), Field("buckets", &PredictedCap::buckets),
     Field(kBackwardKey, &PredictedCap::time_s, Unit::kSeconds), Field("exposed_s", &PredictedCap::exposed_s, Unit::kDifference),
     Field("regret", &PredictedCap::regret, Unit::kShare), Field("", spread, Unit::kSeconds, "interval", kPage),
-    Field("near_best", &PredictedCap::near_best, Unit::kShare, "within 1 % of the best", kPage),
+    Field("near_best", &PredictedCap::near_best, Unit::kShare, "within 5 % of the best", kPage),
     Field("expected_regret", &PredictedCap::expected_regret, Unit::kShare, "expected cost", kPage),
     Field("low_s", &PredictedCap::low_s, Unit::kSeconds, kIfAny), Field("high_s", &PredictedCap::high_s, Unit::kSeconds, kIfAny),
     Field("exhaustive", &PredictedCap::exhaustive, kHidden));
@@ -111,9 +111,14 @@ constexpr auto kFields<PredictedOrdered> = std::tuple_cat(kFields<PredictedPerio
                                                                      Field("buckets", &PredictedOrdered::buckets)));
 
 template <>
+constexpr auto kFields<PredictedGain> = std::tuple(Field("expected", &PredictedGain::expected), Field("low", &PredictedGain::low),
+                                                   Field("high", &PredictedGain::high));
+
+template <>
 constexpr auto kFields<Prediction> = std::tuple(Field("model", &Prediction::workload), Field("alpha_beta", &Prediction::alpha_beta),
                                                 Field("curve", &Prediction::curve), Field("best_uniform", &Prediction::best_uniform),
                                                 Field("best_plan", &Prediction::best_plan), Field("baselines", &Prediction::baselines),
+                                                Field("over_default", &Prediction::over_default),
                                                 Field("sensitivity.points", &Prediction::sensitivity, kIfAny),
                                                 Field("ordered", &Prediction::ordered), Field("sharded", &Prediction::sharded));
 

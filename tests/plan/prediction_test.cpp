@@ -12,11 +12,10 @@ AllReduceTable measured_on(const std::vector<int64_t>& worlds) {
   return table_of(worlds, [](double ranks, double bytes) { return 1e-4 * ranks + 2e-9 * bytes; });
 }
 
-TEST(Prediction, NoCapOfTheCurveHasLessExpectedRegretAndNoneBeatsThePlan) {
+TEST(Prediction, NoCapOfTheCurveBeatsThePlan) {
   const Prediction prediction = predict({.profile = kEven, .table = measured_on({4}), .world_size = 4});
   EXPECT_EQ(prediction.curve.back().cap_bytes, 16 * kMiB);  // powers of two until one holds everything
   for (const PredictedCap& point : prediction.curve) {
-    EXPECT_LE(*prediction.best_uniform.expected_regret, *point.expected_regret + 1e-3);
     EXPECT_LE(prediction.best_plan.backward_s, point.time_s * (1 + 1e-5));
   }
   EXPECT_LE(prediction.best_plan.backward_s, prediction.best_uniform.time_s * (1 + 1e-5));
@@ -25,13 +24,36 @@ TEST(Prediction, NoCapOfTheCurveHasLessExpectedRegretAndNoneBeatsThePlan) {
 }
 
 TEST(Prediction, HasTheIntervalThatTheModelsErrorMakes) {
-  const Prediction guess = predict({.profile = kEven, .table = measured_on({4}), .world_size = 4});
   const Prediction calibrated = predict({.profile = kEven, .table = measured_on({4}), .world_size = 4, .residual = 0.01});
-  for (const PredictedCap& point : guess.curve) {
-    EXPECT_DOUBLE_EQ(point.low_s, point.time_s / std::exp(2.74 * std::hypot(0.02, 0.06)));
-    EXPECT_DOUBLE_EQ(point.high_s, point.time_s * std::exp(2.74 * std::hypot(0.02, 0.06)));
+  const Prediction guess = predict({.profile = kEven, .table = measured_on({4}), .world_size = 4});
+  for (size_t i = 0; i < guess.curve.size(); ++i) {  // without a calibration backward itself may be off by a fifth
+    EXPECT_LT(guess.curve[i].low_s, calibrated.curve[i].low_s);
+    EXPECT_GT(guess.curve[i].high_s, calibrated.curve[i].high_s);
   }
   EXPECT_DOUBLE_EQ(calibrated.best_plan.high_s, calibrated.best_plan.backward_s * std::exp(2.74 * std::hypot(0.02, 0.01)));
+}
+
+// With so little communication no cap gains; with much of it, every cap that overlaps does.
+TEST(Prediction, TakesACapOnlyForAGainThatErrorsLeave) {
+  const auto answer_with = [](double s_per_byte) {
+    const AllReduceTable table = table_of({4}, [&](double, double bytes) { return 20e-6 + s_per_byte * bytes; });
+    return predict({.profile = kEven, .table = table, .world_size = 4});
+  };
+  EXPECT_EQ(answer_of(answer_with(1e-11)), PredictedAnswer::kNothingToGain);
+  const Prediction slow = answer_with(1e-8);  // 12 MiB take as long as backward
+  EXPECT_EQ(answer_of(slow), PredictedAnswer::kLikely);
+  EXPECT_GT(slow.over_default->low, 0);
+  EXPECT_LT(slow.over_default->low, slow.over_default->expected);
+  Prediction unsure = slow;
+  unsure.over_default->low = -0.01;
+  EXPECT_EQ(answer_of(unsure), PredictedAnswer::kNotToldApart);
+}
+
+TEST(Prediction, OfATableFarFromItsOwnLineIsLessSure) {
+  AllReduceTable table = measured_on({4});
+  const double sure = *predict({.profile = kEven, .table = table, .world_size = 4}).best_uniform.expected_regret;
+  for (size_t row = 0; row < table.size(); row += 2) table[row].median_s *= 2;
+  EXPECT_GT(*predict({.profile = kEven, .table = table, .world_size = 4}).best_uniform.expected_regret, sure);
 }
 
 // 60 gradients of 1 MiB within 100 ms, and one of 40 MiB at 120 ms: with caps of 25 MiB the link is free for that one just in time, as with
@@ -95,8 +117,8 @@ TEST(Prediction, SamplesOfAllReducesWidenTheInterval) {
     row.stdev_s = 0.3 * row.median_s;
     row.samples = 10;
   }
-  const Prediction prediction = predict({.profile = kEven, .table = table, .world_size = 4});
-  const Prediction exact = predict({.profile = kEven, .table = measured_on({4}), .world_size = 4});
+  const Prediction prediction = predict({.profile = kEven, .table = table, .world_size = 4, .residual = 0.01});
+  const Prediction exact = predict({.profile = kEven, .table = measured_on({4}), .world_size = 4, .residual = 0.01});
   for (size_t i = 0; i < prediction.curve.size(); ++i) {
     const PredictedCap& point = prediction.curve[i];
     EXPECT_LT(point.low_s, exact.curve[i].low_s);

@@ -80,6 +80,27 @@ TEST(WithModelErrors, HasEachErrorOfTheModelInTurn) {
   EXPECT_DOUBLE_EQ(with_model_errors({}, nominal, 0.01).back().compute_factor, std::exp(-0.05));  // calibrated: half as wrong
 }
 
+TEST(PossibleInputs, HaveWhatNoCalibrationMeasuredAndLessErrorWhereOneDid) {
+  const SimulationOptions known = {.overhead_s = 0.01, .compute_slowdown = 1.5};
+  const auto draws_of_latency = [](const std::vector<InputDraw>& draws) {
+    std::vector<double> logs;
+    for (const InputDraw& draw : draws) logs.push_back(std::log(draw.costs.isolated(1)));
+    return stdev(logs);
+  };
+  const std::vector<InputDraw> guesses = possible_inputs({linear_costs(1, 1e-9)}, {}, false, Contention::kPossible);
+  const std::vector<InputDraw> calibrated = possible_inputs({linear_costs(1, 1e-9)}, known, true, Contention::kPossible);
+  ASSERT_EQ(guesses.size(), static_cast<size_t>(kDraws));
+  EXPECT_NEAR(draws_of_latency(guesses), 0.5, 0.1);
+  EXPECT_NEAR(draws_of_latency(calibrated), 0.25, 0.05);
+  for (const InputDraw& draw : guesses) {
+    EXPECT_GT(draw.simulation.compute_slowdown, 1);
+    EXPECT_TRUE(draw.simulation.overhead_s > 0 && draw.simulation.overhead_s < 1 + 1e-6);
+  }
+  for (const InputDraw& draw : calibrated) EXPECT_EQ(draw.simulation.overhead_s, 0.01);
+  EXPECT_EQ(error_of([] { possible_inputs({}, {}, false, Contention::kLikely); }),
+            "no all-reduce times to draw from; expected at least one curve");
+}
+
 TEST(CapOdds, OfAPlanThatIsAlwaysBestAreExactlyOneWithoutRegret) {
   const CommCosts costs = linear_costs(0.25, 1.0 / 32);
   for (const size_t draws : {1u, 9u, 10u, 49u}) {  // 9, 10 and 49 times its share, added up, is above 1, below and above

@@ -228,14 +228,21 @@ TEST(Report, TheHeadlineOfAPredictionIsItsGainOverPyTorchsDefault) {
   Prediction& prediction = *results.prediction;
   prediction.best_uniform.time_s = 0.75;
   prediction.best_uniform.exposed_s = 0.25;
-  prediction.baselines = {{.name = "pytorch", .description = {}, .plan = prediction.best_uniform}};
-  prediction.baselines[0].plan.time_s = 1;
-  EXPECT_EQ(summarize(results).heading, "Set bucket_cap_mb=4: backward is predicted to take 25.0 % less time than with PyTorch's default.");
+  prediction.over_default = {.expected = 0.18, .low = 0.02, .high = 0.31};
+  EXPECT_EQ(summarize(results).heading,
+            "Set bucket_cap_mb=4: backward is predicted to take 2.0 % to 31.0 % less time than with PyTorch's default.");
+  EXPECT_THAT(summarize(results).certainty, StartsWith("Likely, not shown: 18.0 % is expected. Of 72 gains measured"));
   EXPECT_THAT(summarize(results).certainty, HasSubstr("backward takes 750 ms, 250 ms of it exposed communication"));
-  prediction.baselines[0].plan.time_s = 0.75;
-  EXPECT_EQ(summarize(results).heading, "Keep PyTorch's default: no cap is predicted to shorten backward.");
+  prediction.over_default->low = -0.04;
+  EXPECT_EQ(summarize(results).heading,
+            "Keep PyTorch's default until steps are measured: with bucket_cap_mb=4 backward may take 4.0 % more to 31.0 % less time.");
+  EXPECT_THAT(summarize(results).certainty, StartsWith("Not told apart: 18.0 % is expected"));
+  prediction.over_default = {.expected = 0.003, .low = -0.01, .high = 0.02};
+  EXPECT_EQ(summarize(results).heading, "Keep PyTorch's default: no cap is expected to shorten backward by 3.0 % or more.");
+  EXPECT_THAT(summarize(results).certainty,
+              StartsWith("Nothing to gain: 0.3 % is expected of the best cap, 1.0 % more to 2.0 % less time."));
   EXPECT_EQ(summarize(results).settings.front().setting, "DistributedDataParallel(model)");
-  prediction.baselines.clear();
+  prediction.over_default.reset();
   EXPECT_EQ(summarize(results).heading, "Set bucket_cap_mb=4: backward is predicted to take 750 ms.");
 }
 
@@ -252,7 +259,7 @@ TEST(Report, APredictionIsFourParagraphsBesideItsTables) {
   results.prediction = prediction;
   const Wording answer = summarize(results);
   EXPECT_THAT(answer.heading, HasSubstr("Set bucket_cap_mb=1: backward is predicted to take"));
-  EXPECT_THAT(answer.certainty, HasSubstr("safest choice: expected to cost 1.0 % over the best"));
+  EXPECT_THAT(answer.certainty, HasSubstr("It is expected to cost 1.0 % over the best cap, which is not known"));
   ASSERT_EQ(answer.lead.size(), 2u);
   for (const char* part : {"2 tensors", "a(x) fits", "On the map of clusters"}) {
     EXPECT_THAT(answer.lead[0], HasSubstr(part));

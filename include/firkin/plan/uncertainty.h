@@ -31,7 +31,8 @@ inline constexpr int kDraws = 200;
 // standard error of a median of independent normal samples). Sizes with neither do not vary; empty if none does.
 // Deterministic. The draws matter for caps of many small calls over slow links; otherwise a prediction's interval is
 // mostly the model's own error (model_range()).
-std::vector<CommCosts> redraw_costs(const AllReduceTable& table, int64_t world_size);
+// unstated_error: of the logarithm, for rows without any of these.
+std::vector<CommCosts> redraw_costs(const AllReduceTable& table, int64_t world_size, double unstated_error = 0);
 
 // ---- More ranks than were measured.
 
@@ -70,16 +71,30 @@ inline constexpr std::string_view kRangeHeld =
 std::vector<InputDraw> with_model_errors(std::vector<InputDraw> draws, const InputDraw& nominal,
                                          const std::optional<double>& residual = {});
 
+// How much an all-reduce may slow computation where nothing was measured of it: 1 + 0.1 exp(z) or 1 + 0.3 exp(2 z), z
+// standard normal. The larger one happens where CPUs send; caps chosen for it are too large for GPUs, so a cap is chosen
+// for the other, and what is said of it counts this one.
+enum class Contention { kLikely, kPossible };
+
+// What a prediction may have wrong, all of it at once: kDraws sets of inputs, whose all-reduces are `costs` in turn. In
+// each, latency, the time of bytes and backward err by factors with normal logarithms (standard deviations 0.5, 0.25 and
+// 0.2, half as much if calibrated). What the simulation leaves out, and no calibration has measured, is drawn too:
+// computation is slowed by `unknown` during an all-reduce, and a call takes up to its latency on the computing thread. A slowdown that was
+// given keeps its size but for a factor of exp(0.75 z) on its excess. Fitted to two studies and tried on two others and on GPUs
+// (docs/performance_model.md). Deterministic. Throws InputError without costs.
+std::vector<InputDraw> possible_inputs(const std::vector<CommCosts>& costs, const SimulationOptions& simulation, bool calibrated,
+                                       Contention unknown);
+
 // Backward with its communication under `plan`, one time per draw.
 std::vector<double> drawn_times(const TensorProfile& profile, const BucketPlan& plan, const std::vector<InputDraw>& draws);
 
 struct PlanOdds {
-  double near_best = 0;        // share of the draws in which the plan is within 1 % of the best uniform cap; 0 to 1
+  double near_best = 0;        // share of the draws in which the plan is within 5 % of the best uniform cap; 0 to 1
   double expected_regret = 0;  // mean over the draws of T / (T of the best uniform cap) - 1, not below 0
 };
 
 // Simulates every distinct partition of a uniform cap in every draw, so that common errors cancel in comparisons.
-// O(draws * partitions * buckets), cut to about four million buckets.
+// O(draws * partitions * buckets), cut to about eight million buckets.
 class CapOdds {
  public:
   // Throws InputError as distinct_plans() does, and when there is no draw.
@@ -88,8 +103,11 @@ class CapOdds {
   // The odds of any plan of the profile.
   PlanOdds of(const BucketPlan& plan) const;
 
-  // The caps of least expected regret: among those within a thousandth of a step of the least, or a quarter of it if
-  // that is more, the ones with the fewest buckets.
+  // Seconds of any plan of the profile in each draw.
+  std::vector<double> times(const BucketPlan& plan) const;
+
+  // The caps of least expected regret: among those within a thousandth of a step of the least, the ones with the fewest
+  // buckets.
   const UniformCap& least_regret() const;
 
   bool exhaustive() const { return caps_.exhaustive; }
