@@ -66,11 +66,11 @@ def judge(firkin, sweep):
     steps = {cap: compute_s - backward_s + row["backward_s"] for cap, row in zip(CAPS_MIB, curve, strict=True)}
     # As predict chooses among all caps: of least expected regret, and of those as good the fewest buckets.
     least = min(row["expected_regret"] for row in curve)
-    named = max(cap for cap, row in zip(CAPS_MIB, curve, strict=True) if row["expected_regret"] <= least + max(1e-3, least / 4))
+    named, row = max((cap, row) for cap, row in zip(CAPS_MIB, curve, strict=True) if row["expected_regret"] <= least + 1e-3)
     best = min(sweep.measured_s, key=sweep.measured_s.get)
     return {
         "name": sweep.name, "batch": sweep.batch, "sequence": sweep.sequence, "naive_s": sweep.naive_s, "compute_s": compute_s,
-        "named_mib": named, "best_mib": best,
+        "named_mib": named, "best_mib": best, "expected_regret": row["expected_regret"], "near_best": row["near_best"],
         "regret": sweep.measured_s[named] / sweep.measured_s[best] - 1, "spread": max(sweep.measured_s.values()) / sweep.measured_s[best] - 1,
         "buckets_agree": {cap: row["buckets"] for cap, row in zip(CAPS_MIB, curve, strict=True)} == sweep.buckets,
         "measured_s": list(sweep.measured_s.values()), "predicted_s": list(steps.values()),
