@@ -191,21 +191,20 @@ struct Wrapped {
 
 class EngineOptimizer : private Wrapped, public OverlappedOptimizer {
  public:
-  EngineOptimizer(Engine& engine, py::object optimizer, py::function step)
-      : Wrapped{wrap_optimizer(std::move(optimizer), std::move(step), py::none())}, OverlappedOptimizer(engine, *wrapped) {}
+  EngineOptimizer(Engine& engine, const py::object& optimizer, py::function step)
+      : Wrapped{wrap_optimizer(optimizer, std::move(step))}, OverlappedOptimizer(engine, *wrapped) {}
 };
 
 // make: constructs a Python optimiser from the (name, part) pairs of all trained parameters, and returns it with its
-// step() and what divides its states.
-WithoutGil<ShardedOptimizer> make_sharded_optimizer(Engine& engine, const py::function& make, bool master_weights, bool whole_parameters) {
+// step().
+WithoutGil<ShardedOptimizer> make_sharded_optimizer(Engine& engine, const py::function& make, bool whole_parameters) {
   const auto make_of_parts = [&make](const std::vector<NamedTensor>& parts) {
     py::list named;
     for (const NamedTensor& part : parts) named.append(py::make_tuple(part.name, part.tensor));
-    auto [optimizer, step, divide] = py::cast<std::tuple<py::object, py::function, py::function>>(make(named));
-    return wrap_optimizer(std::move(optimizer), std::move(step), std::move(divide));
+    auto [optimizer, step] = py::cast<std::tuple<py::object, py::function>>(make(named));
+    return wrap_optimizer(optimizer, std::move(step));
   };
-  const ShardedOptions options{.master_weights = master_weights, .whole_parameters = whole_parameters};
-  return WithoutGil<ShardedOptimizer>(new ShardedOptimizer(engine, make_of_parts, options));
+  return WithoutGil<ShardedOptimizer>(new ShardedOptimizer(engine, make_of_parts, {.whole_parameters = whole_parameters}));
 }
 
 // ---- Bindings.
@@ -281,7 +280,6 @@ void bind_engine(py::module_& module) {
       .def("join", &Engine::join, Released())
       .def("stats", &Engine::stats, Released())
       .def("bucket_names", &Engine::bucket_names, Released());
-  module.def("copy_of_options", &copy_of_options);
   py::class_<EngineOptimizer, WithoutGil<EngineOptimizer>>(module, "EngineOptimizer")
       .def(py::init<Engine&, py::object, py::function>(), py::keep_alive<1, 2>())
       .def("step", &EngineOptimizer::step, Released())

@@ -11,9 +11,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from firkin import _ddp
+from firkin._arrivals import Arrivals, weakly
 from firkin._core import InputError
 from firkin._native import StepError, load_engine
-from firkin._ordered import Arrivals, is_scripted, weakly
+from firkin._optimizers import notice_steps
 from firkin._plan import Plan
 from firkin._ranks import Ranks
 from firkin._torch import dist, torch
@@ -40,20 +41,16 @@ class DistributedDataParallel(torch.nn.Module):
     StepError with that rank and its reason, and no rank has a gradient. If a collective fails, a GroupError names the
     missing ranks. A copy (copy.deepcopy, torch.save) connects at its first forward with gradients, which is collective.
 
-    device_ids: the module's one GPU, to which inputs are moved, or None.
-
-    cap_mib or bucket_cap_mb: the bucket cap in MiB, 25 by default; first_cap_mib: the cap of the first bucket. plan: a
-    Plan (TuneResult.plan) instead of caps. buckets: "automatic" starts with cap_mib, measures during training (about
-    3 s and 92 steps) and keeps the fastest buckets; the logger "firkin" says which and why.
-
-    strategy: "bucketed" (with a plan, "planned"), "ordered" (see OverlappedOptimizer) or "sharded" (see
-    ShardedOptimizer). compression: the type of float32 gradients on the wire, "none", "bf16" or "fp16".
-
-    process_group: None is the default group. The engine's own messages use Gloo; if the group has only NCCL, the engine
-    connects Gloo itself (not run on a GPU). finish_with_backward: False leaves the end of a step to
+    device_ids: the module's one GPU, to which inputs are moved, or None. cap_mib or bucket_cap_mb: the bucket cap in MiB,
+    25 by default; first_cap_mib: that of the first bucket. plan: a Plan (TuneResult.plan) instead of caps. buckets:
+    "automatic" starts with cap_mib, measures during training (about 3 s and 92 steps) and keeps the fastest buckets; the
+    logger "firkin" says which and why. strategy: "bucketed" (with a plan, "planned"), "ordered" (see
+    OverlappedOptimizer) or "sharded" (see ShardedOptimizer). compression: the type of float32 gradients on the wire,
+    "none", "bf16" or "fp16". process_group: None is the default group; if it has only NCCL, the engine connects Gloo for
+    its own messages (not run on a GPU). finish_with_backward: False leaves the end of a step to
     finish_gradient_synchronization(). audit_every: the number of steps between audits, which compare the parameters of
-    all ranks and raise an AuditError; 0 turns them off. link: models that link, such as "200mbit,1ms".
-    experiment: the last and strategy in a dictionary, as programs may have them.
+    all ranks and raise an AuditError; 0 turns them off. link: models that link, such as "200mbit,1ms". experiment: the
+    last and strategy in a dictionary, as programs may have them.
 
     Raises InputError, on every rank, for unsupported arguments, modules or groups, and if these differ between ranks.
     """
@@ -88,23 +85,14 @@ class DistributedDataParallel(torch.nn.Module):
         self.strategy: str = tried.pop("strategy") or ("bucketed" if plan is None else "planned")
         modelled_link = tried.pop("link")
         self._group = process_group
+        self.find_unused_parameters, self.broadcast_buffers = find_unused_parameters, broadcast_buffers
         self._running: Arrivals | None = None
         self._device: torch.device | None = None
 
         def settings() -> dict[str, Any]:
             load_engine()
             _ddp.refuse_arguments(of_pytorch)
-            for name, tensor in (*_ddp.named_parameters(module), *_ddp.named_buffers(module)):
-                if torch.nn.parameter.is_lazy(tensor):
-                    raise InputError(f"DataParallel: {name} of a lazy module has no shape yet; expected a forward pass before")
-            for name, p in _ddp.named_parameters(module):
-                if p.requires_grad and getattr(p, "grad_dtype", p.dtype) != p.dtype:  # PyTorch 2.10
-                    raise InputError(f"DataParallel: {name} is {p.dtype}, and its gradient {p.grad_dtype}; expected one type")
-                if getattr(p, "_in_backward_optimizers", None):
-                    raise InputError(
-                        f"DataParallel: an optimiser steps {name} in backward, before ranks have averaged its gradient; expected optimizer.step()"
-                        " after backward(), or the strategy 'ordered' with an OverlappedOptimizer"
-                    )
+            _ddp.refuse_parameters(module)
             self._device = _ddp.input_device(module, device_ids, output_device)
             if tried:
                 raise InputError(f"DataParallel: experiment '{min(tried)}'; expected 'strategy' or 'link'")
@@ -114,10 +102,8 @@ class DistributedDataParallel(torch.nn.Module):
                 raise InputError("DataParallel: both cap_mib and bucket_cap_mb; expected one, since they mean the same")
             if buckets not in (None, "automatic"):
                 raise InputError(f"DataParallel: buckets '{buckets}'; expected None or 'automatic'")
-            if self.strategy == "sharded" and (ignored := _ddp.ignored(module)):
-                for name, p in module.named_parameters():
-                    if p.requires_grad and name in ignored:
-                        raise InputError(f"DataParallel: {name} is not to be synchronised, and sharded steps only what is; expected another strategy")
+            if self.strategy in _AWAITED:
+                _refuse_late(module, self.strategy)
             counts, ready_order = (None, []) if plan is None else _positions(plan, module, self.strategy)
             return {
                 "strategy": self.strategy,
@@ -145,10 +131,9 @@ class DistributedDataParallel(torch.nn.Module):
     def _start(self) -> None:
         """Makes the engine. Collective."""
         self._audits_optimizers = False
-        self._ranks = Ranks(self._group)
-        group = self.process_group
+        self._ranks, group, native = Ranks(self._group), self.process_group, load_engine()
         parameters, buffers = self._hookable_parameters(), _ddp.named_buffers(self.module)
-        settings, native = dict(self._settings), load_engine()
+        settings = dict(self._settings)
         link = settings.pop("link")
         if self._ranks.link:
             link = self._ranks.link.text
@@ -157,12 +142,10 @@ class DistributedDataParallel(torch.nn.Module):
         self._listen(engine, parameters)
 
     def _listen(self, engine: Any, parameters: _ddp.NamedTensors) -> None:
-        running = Arrivals(engine, [p for _, p in parameters])
-        if self.strategy == "ordered":
-            engine.observe_steps(weakly(running.end_step))
+        notice_steps()
+        self._running = Arrivals(engine, [p for _, p in parameters])
         if self.strategy in _AWAITED:
-            self._leave = weakref.finalize(self, running.install(self.module))
-        self._running = running
+            self._leave = weakref.finalize(self, self._running.install(self.module))
         self._parameters_then, self._owners_then = parameters, _ddp.owners(self.module)
         self._was_changed = False  # in the last forward
         self._watch(engine)
@@ -180,7 +163,7 @@ class DistributedDataParallel(torch.nn.Module):
         parts = list(self.module.modules())
         structure = [self._assigned, *(held for part in parts for held in (part._parameters, part._modules) if isinstance(held, dict))]
         buffers = [part._buffers for part in parts if isinstance(part._buffers, dict)]
-        engine.watch(weakly(self._look), structure, buffers, any(map(is_scripted, parts)))
+        engine.watch(weakly(self._look), structure, buffers, any(isinstance(part, torch.jit.ScriptModule) for part in parts))
 
     def _look(self, is_more_than_values: bool) -> None:
         """Handles a change of the module. is_more_than_values: modules, parameters or names have changed."""
@@ -238,25 +221,25 @@ class DistributedDataParallel(torch.nn.Module):
             running.in_forward = False
 
     def _follow_module(self, parameters: _ddp.NamedTensors) -> None:
-        if self.strategy == "ordered":
+        if self.strategy in _AWAITED:
             differing = {(name, id(p)) for name, p in parameters} ^ {(name, id(p)) for name, p in self._parameters_then}
             raise InputError(
-                f"DataParallel: the module holds other parameters than before{f' ({min(differing)[0]})' if differing else ''}, and strategy ordered"
-                " cannot follow in Python; expected a new DistributedDataParallel and optimiser after such a change"
+                f"DataParallel: the module holds other parameters than before{f' ({min(differing)[0]})' if differing else ''}, which strategy"
+                f" {self.strategy} does not follow in Python; expected a new DistributedDataParallel and optimiser after such a change"
             )
         engine = self._engine
         engine.follow(parameters)
-        if self.strategy in _AWAITED:
-            self._leave()
         self._listen(engine, parameters)
 
     def parameters_changed(self) -> None:
         """Handles a change of parameters: new ones get rank 0's values. Collective.
 
         Call it alike on every rank after parameters were thawed, frozen, added or replaced. Otherwise the next step notices
-        the change; if values differ between ranks, and always under "sharded", that step raises a StepError on every rank,
-        and the step after it works. Raises InputError under "ordered" if the set of parameters has changed.
+        the change; if values differ between ranks, that step raises a StepError on every rank, and the step after it works.
+        Raises InputError under "sharded", and under "ordered" unless the same parameters were only thawed or frozen.
         """
+        if self.strategy == "sharded":
+            raise InputError("DataParallel: parameters changed under strategy sharded; expected a new DistributedDataParallel and ShardedOptimizer")
         self._engine.parameters_changed()
 
     def audit(self) -> None:
@@ -299,11 +282,10 @@ class DistributedDataParallel(torch.nn.Module):
     def register_comm_hook(self, state: Any, hook: Callable[..., Any]) -> None:
         """Reduces every bucket by hook(state, bucket), as PyTorch's DistributedDataParallel does. Collective.
 
-        The bucket has the methods of PyTorch's: buffer(), gradients(), parameters(), index(), is_last(), set_buffer().
-        Its gradients are those of this rank, not divided. The tensor in the Future that the hook returns becomes the
-        gradients. An exception in the hook, or in what it chains to its Future, fails the step: this rank raises it,
-        the others raise a StepError. If the hook fails on some ranks only, before it has sent what the others wait for,
-        the next step raises a GroupError.
+        The bucket has the methods of PyTorch's, and the gradients of this rank, not divided. The tensor in the Future that
+        the hook returns becomes the gradients. An exception in the hook, or in what it chains to its Future, fails the step:
+        this rank raises it, the others a StepError. If it comes on some ranks only, before the hook has sent what the others
+        wait for, the next step raises a GroupError.
 
         Raises InputError under other strategies than "bucketed" and "planned" (which take compression=), with
         buckets="automatic", after the first step, and once an OverlappedOptimizer exists.
@@ -313,12 +295,11 @@ class DistributedDataParallel(torch.nn.Module):
         if self._engine.stats().steps or self._arrivals.optimizers or self._audits_optimizers:
             raise InputError("register_comm_hook: too late; expected before the first step, audit_optimizer() and an OverlappedOptimizer")
         name = getattr(hook, "__qualname__", type(hook).__qualname__)
-        chosen = {"compression": "none", "comm_hook": (state, _checked(hook, name), name)}
         if self.strategy in _AWAITED:
             self._leave()
         before, self._running = self._settings, None  # drops the engine
+        self._settings = before | {"compression": "none", "comm_hook": (state, _checked(hook, name), name)}
         try:
-            self._settings = before | chosen
             self._start()
         except InputError:
             self._settings = before
@@ -334,16 +315,7 @@ class DistributedDataParallel(torch.nn.Module):
 
     @property
     def process_group(self) -> dist.ProcessGroup:
-        group: dist.ProcessGroup = dist.group.WORLD if self._group is None else self._group
-        return group
-
-    @property
-    def broadcast_buffers(self) -> bool:
-        return bool(self._settings["broadcast_buffers"])
-
-    @property
-    def find_unused_parameters(self) -> bool:
-        return bool(self._settings["find_unused_parameters"])
+        return dist.group.WORLD if self._group is None else self._group  # type: ignore[no-any-return]
 
     def _set_static_graph(self) -> None:
         """Does nothing: graphs may change, and a parameter without a gradient raises an error."""
@@ -392,7 +364,7 @@ class DistributedDataParallel(torch.nn.Module):
     def drain(self) -> None:
         """Waits for everything in flight, as state_dict(), parameters() and copies do ("ordered" and "sharded")."""
         if self._running is not None:
-            self._running.engine.drain()
+            self._running.drain()
 
     def abandon_step(self, reason: str = "the step was abandoned") -> None:
         """Fails the step on every rank, with a StepError, because this rank cannot do it, say because its forward raised.
@@ -407,28 +379,13 @@ class DistributedDataParallel(torch.nn.Module):
         self._engine.abandon(reason, is_another)
 
     def stats(self) -> Any:
-        """Statistics of the last finished step, times in seconds.
-
-        buckets (tensors, bytes, bytes_on_wire, launch_s, end_s), exposed_wait_s, steps, forward_wait_s, awaited_bytes, and
-        automatic (a phase).
-        """
+        """Of the last finished step, times in seconds: buckets (tensors, bytes, bytes_on_wire, launch_s, end_s), exposed_wait_s,
+        steps, forward_wait_s, awaited_bytes, and automatic (a phase)."""
         return self._engine.stats()
 
     def buckets(self) -> list[list[str]]:
         """The names of the parameters in each bucket in use, in gradient-ready order once a step has observed that."""
-        names: list[list[str]] = self._engine.bucket_names()
-        return names
-
-    def zero_grad(self, set_to_none: bool = True) -> None:
-        super().zero_grad(set_to_none)
-        if self._running is not None:
-            self._running.note_zero_grad(set_to_none)
-
-    def named_parameters(self, *args: Any, **kwargs: Any) -> Iterator[tuple[str, torch.nn.Parameter]]:
-        running: Arrivals | None = self.__dict__.get("_running")  # missing during construction
-        if running is not None:
-            running.drain_outside_forward()
-        return super().named_parameters(*args, **kwargs)
+        return list(self._engine.bucket_names())
 
 
 DataParallel = DistributedDataParallel  # a shorter name, like that of nn.DataParallel
@@ -444,6 +401,17 @@ def _checked(hook: Callable[..., Any], name: str) -> Callable[..., Any]:
         return future
 
     return checked
+
+
+def _refuse_late(module: torch.nn.Module, strategy: str) -> None:
+    """Raises InputError for a module whose parameters cannot all arrive after the step."""
+    for name, part in module.named_modules():
+        if isinstance(part, torch.jit.ScriptModule):  # takes no hooks
+            raise InputError(f"DataParallel: torch.jit.script has compiled {name or 'the module'}; expected a module that is not, or strategy bucketed")
+    ignored = _ddp.ignored(module) if strategy == "sharded" else ()
+    for name, p in module.named_parameters():
+        if p.requires_grad and name in ignored:
+            raise InputError(f"DataParallel: {name} is not to be synchronised, and sharded steps only what is; expected strategy bucketed or ordered")
 
 
 def _say(line: str) -> None:

@@ -33,6 +33,21 @@ def refuse_arguments(arguments: Mapping[str, Any]) -> None:
             raise InputError(f"DataParallel: {name} exists only in PyTorch's class; expected {_INSTEAD.get(name, 'it left out')}")
 
 
+def refuse_parameters(module: torch.nn.Module) -> None:
+    """Raises an error for parameters whose gradients cannot be averaged."""
+    for name, tensor in (*named_parameters(module), *named_buffers(module)):
+        if torch.nn.parameter.is_lazy(tensor):
+            raise InputError(f"DataParallel: {name} of a lazy module has no shape yet; expected a forward pass before")
+    for name, p in named_parameters(module):
+        if p.requires_grad and getattr(p, "grad_dtype", p.dtype) != p.dtype:  # PyTorch 2.10
+            raise InputError(f"DataParallel: {name} is {p.dtype}, and its gradient {p.grad_dtype}; expected one type")
+        if getattr(p, "_in_backward_optimizers", None):
+            raise InputError(
+                f"DataParallel: an optimiser steps {name} in backward, before ranks have averaged its gradient; expected optimizer.step()"
+                " after backward(), or the strategy 'ordered' with an OverlappedOptimizer"
+            )
+
+
 def input_device(
     module: torch.nn.Module, ids: Sequence[int | str | torch.device] | None, output: int | str | torch.device | None
 ) -> torch.device | None:

@@ -109,7 +109,9 @@ bool is_hooked(const at::Tensor& parameter) {
 
 void check_unhooked(const std::vector<NamedTensor>& parameters) {
   for (const NamedTensor& parameter : parameters) {
-    if (is_hooked(parameter.tensor)) throw InputError(fmt::format("DataParallel: {} is wrapped already", parameter.name));
+    if (is_hooked(parameter.tensor))
+      throw InputError(fmt::format(
+          "DataParallel: {} is wrapped already; expected one DataParallel over a module that holds all which shares it", parameter.name));
   }
 }
 

@@ -40,27 +40,20 @@ void set_options(torch::optim::Optimizer& optimizer, const std::vector<std::uniq
 
 void assign(OptimizerOptions& to, const OptimizerOptions& from) {
   using namespace torch::optim;
-  if (auto* const foreign = dynamic_cast<ForeignOptions*>(&to)) return foreign->assign(from);
+  if (dynamic_cast<ForeignOptions*>(&to) != nullptr) return;
   if (assign_as<SGDOptions>(to, from) || assign_as<AdamOptions>(to, from) || assign_as<AdamWOptions>(to, from)) return;
   if (assign_as<RMSpropOptions>(to, from) || assign_as<AdagradOptions>(to, from)) return;
   to.set_lr(from.get_lr());
 }
 
-StepInParts::StepInParts(torch::optim::Optimizer& optimizer) : optimizer_(&optimizer), before_(options_of(optimizer)) {
-  is_changed_.assign(before_.size(), false);
-}
+StepInParts::StepInParts(torch::optim::Optimizer& optimizer) : optimizer_(&optimizer), before_(options_of(optimizer)) {}
 
 void StepInParts::run() {
   has_run_ = true;
   const auto current = options_of(*optimizer_);
   set_options(*optimizer_, before_);
   optimizer_->step();
-  const auto after = options_of(*optimizer_);
   set_options(*optimizer_, current);
-  for (size_t i = 0; i < before_.size(); ++i) {
-    auto* const foreign = dynamic_cast<ForeignOptions*>(&optimizer_->param_groups()[i].options());  // LibTorch's change nothing
-    if (foreign != nullptr && !is_changed_[i]) is_changed_[i] = foreign->assign_changes(*before_[i], *after[i]);
-  }
 }
 
 OptimizerStateFields fields_of(OptimizerParamState& state) {

@@ -12,28 +12,14 @@
 
 namespace firkin {
 
-// Options that are kept outside LibTorch's classes: a Python optimiser's.
-class ForeignOptions : public torch::optim::OptimizerOptions {
- public:
-  // from: a clone() of these.
-  virtual void assign(const torch::optim::OptimizerOptions& from) = 0;
-  // Assigns the entries in which two clones of these differ, as they are in `after`. Returns whether there are any.
-  virtual bool assign_changes(const torch::optim::OptimizerOptions& before, const torch::optim::OptimizerOptions& after) = 0;
-};
+// The options of a ForeignOptimizer, which are not here.
+struct ForeignOptions final : torch::optim::OptimizerCloneableOptions<ForeignOptions> {};
 
-// An optimiser whose states are kept elsewhere.
+// An optimiser whose options and states are kept elsewhere: a Python optimiser. Its step() does what StepInParts does
+// for others.
 class ForeignOptimizer : public torch::optim::Optimizer {
  public:
   using Optimizer::Optimizer;
-
-  struct Part {
-    at::Tensor parameter;
-    at::Tensor run;      // what the optimiser steps, new or from before
-    at::Tensor divided;  // has the shape and strides that the run is given next
-  };
-  // Sharded parameters are divided again, into these parts: states move with their elements, and the groups lose what
-  // is no longer there. Called on every rank.
-  virtual void divide(const std::vector<Part>& parts) = 0;
 };
 
 // Copies in place, because the program may hold references to an optimiser's options. For an optimiser that LibTorch
@@ -41,8 +27,8 @@ class ForeignOptimizer : public torch::optim::Optimizer {
 void assign(torch::optim::OptimizerOptions& to, const torch::optim::OptimizerOptions& from);
 
 // A step of an optimiser over a few parameters at a time: those that have a gradient when run() is called. Every part is
-// stepped with the options from before the first, whatever a schedule has made of them since, and what the optimiser
-// itself changes in its options, such as a counter of steps, changes once. The optimiser must outlive it.
+// stepped with the options from before the first, whatever a schedule has made of them since. The optimiser must outlive
+// it.
 class StepInParts {
  public:
   explicit StepInParts(torch::optim::Optimizer& optimizer);
@@ -54,7 +40,6 @@ class StepInParts {
  private:
   torch::optim::Optimizer* optimizer_;
   std::vector<std::unique_ptr<torch::optim::OptimizerOptions>> before_;  // per group of parameters
-  std::vector<bool> is_changed_;                                         // likewise: by this step
   bool has_run_ = false;
 };
 

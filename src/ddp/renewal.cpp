@@ -26,6 +26,10 @@ struct ParameterRenewal {
 constexpr const char* kValuesDiffered =
     "{} was added or replaced after wrapping, with values that differed between ranks; all ranks now have rank 0's, and the next step "
     "includes it; expected parameters_changed() on every rank after such a change";
+// A Python module is a mirror.
+constexpr const char* kChangedUnderShardedInPython =
+    "the trained parameters have changed, and in Python the strategy sharded does not divide states again; expected a new "
+    "DistributedDataParallel and ShardedOptimizer after such a change";
 constexpr const char* kChangedUnderSharded =
     "the trained parameters have changed, and the strategy sharded includes the change only from the next step on; expected "
     "parameters_changed() on every rank after such a change";
@@ -68,6 +72,7 @@ std::string why_not_renewed(const StepSetup& setup, const ParameterRenewal& rene
     if (std::string reason = why_not_awaited(renewal.parameters); !reason.empty()) return reason;
   }
   if (setup.options.strategy.shards) {
+    if (dynamic_cast<const MirrorModule*>(setup.module) != nullptr) return kChangedUnderShardedInPython;
     if (std::string reason = why_not_sharded(*setup.module); !reason.empty()) return reason;
   }
   const bool is_planned = takes_plan(setup.options) || !setup.options.ready_order.empty();

@@ -1,5 +1,6 @@
 """firkin.DataParallel, the C++ engine from Python, on real ranks over Gloo on the loopback interface."""
 
+import copy
 import gc
 import logging
 import unittest
@@ -199,7 +200,7 @@ class Engine(TestCase):
             "mask is sparse, and only dense tensors travel": lambda: firkin.DataParallel(with_buffer("mask", torch.eye(2).to_sparse())),
             "running_wm is expanded": lambda: firkin.DataParallel(with_buffer("running_wm", torch.eye(2).expand(3, 2, 2))),
             "an optimiser steps 0.bias in backward": lambda: firkin.DataParallel(stepped_in_backward()),
-            "0.weight is wrapped already": lambda: firkin.DataParallel(wrapped),
+            "0.weight is wrapped already; expected one DataParallel over a module that holds": lambda: firkin.DataParallel(wrapped),
             "rank 1 has": lambda: firkin.DataParallel(two_linear_layers(16 + rank)),
             "rank 1: DataParallel: cap_mib: -1 is not a size; expected MiB": lambda: firkin.DataParallel(good, cap_mib=-1 if rank == 1 else 1),
             "rank 0 has cap 1048576 bytes; rank 1 has cap 2097152 bytes": lambda: firkin.DataParallel(good, cap_mib=1 + rank),
@@ -213,8 +214,8 @@ class Engine(TestCase):
             "expected bucketed or ordered": lambda: firkin.DataParallel(good, buckets="automatic", strategy="flat"),
             "expected planned or ordered": lambda: firkin.DataParallel(good, plan=two_buckets(good), strategy="flat"),
             "0.weight is on meta": lambda: firkin.DataParallel(two_linear_layers().to("meta")),
-            "expected another optimiser": lambda: firkin.OverlappedOptimizer(keep, torch.optim.LBFGS(keep.parameters())),
-            "Lookahead around SGD": lambda: firkin.OverlappedOptimizer(ordered, Lookahead(sgd(ordered.parameters()))),
+            "Lookahead is not known to step each element by itself": lambda: firkin.OverlappedOptimizer(ordered, Lookahead(sgd(ordered.parameters()))),
+            "torch.jit.script has compiled 0": lambda: firkin.DataParallel(nn.Sequential(torch.jit.script(good)), strategy="ordered"),
         }))  # fmt: skip
         loss_of(firkin.DataParallel(good), 0).backward()  # nothing is left of what failed
 
@@ -259,8 +260,10 @@ class Engine(TestCase):
             model.drain()
             del model
             gc.collect()
-        places = ("_forward_pre_hooks", "_state_dict_pre_hooks", "_load_state_dict_pre_hooks", "named_parameters", "__reduce_ex__")
+        places = ("_forward_pre_hooks", "_state_dict_pre_hooks", "_load_state_dict_pre_hooks", "_forward_hooks")
         self.assertEqual([place for part in module.modules() for place in places if len(vars(part).get(place, ()))], [])
+        self.assertEqual([key for part in module.modules() for key in vars(part) if "firkin" in str(type(vars(part)[key]))], [])
+        torch.jit.script(copy.deepcopy(module))
         self.assertLessEqual(len(_global_optimizer_pre_hooks), 1)  # one for all engines, which stays
         self.assertEqual([p._post_accumulate_grad_hooks or {} for p in module.parameters()], [{}] * 4)
         module.zero_grad()

@@ -85,13 +85,13 @@ def sgd(parameters):
     return torch.optim.SGD(parameters, lr=0.1, momentum=0.9)
 
 
-def optimizer_of(model, optimizer_class=torch.optim.SGD, parameters=None, **options):
-    """As the strategy has it."""
-    options = options or {"lr": 0.1, "momentum": 0.9}
+def optimizer_of(model, optimizer_class=torch.optim.SGD, parameters=None, promises=(), **options):
+    """As the strategy has it. promises: arguments that are True, such as "elementwise"."""
+    options, promises = options or {"lr": 0.1, "momentum": 0.9}, dict.fromkeys(promises, True)
     if model.strategy == "sharded":
-        return firkin.ShardedOptimizer(model, optimizer_class, parameters, **options)
+        return firkin.ShardedOptimizer(model, optimizer_class, parameters, **promises, **options)
     optimizer = optimizer_class(parameters or model.parameters(), **options)
-    return firkin.OverlappedOptimizer(model, optimizer) if model.strategy == "ordered" else optimizer
+    return firkin.OverlappedOptimizer(model, optimizer, **promises) if model.strategy == "ordered" else optimizer
 
 
 def over_a_slow_link(strategy, module=None, **options):
@@ -225,30 +225,3 @@ class Lamb(torch.optim.Optimizer):
                 moment.mul_(0.9).add_(p.grad)
                 rows.add_(p.grad.reshape(len(p), -1).square().sum(1))
                 p.sub_(moment * (group["lr"] * p.norm() / (moment.norm() + rows.norm() + 1e-9)))
-
-
-class MastersByHand:
-    """AdamW on copies in float32, of all parameters on every rank."""
-
-    def __init__(self, parameters):
-        self.parameters = list(parameters)
-        self.masters = [p.detach().float().clone().requires_grad_() for p in self.parameters]
-        self.optimizer = torch.optim.AdamW(self.masters, lr=1e-4)
-
-    def zero_grad(self):
-        for p in self.parameters:
-            p.grad = None
-
-    def step(self):
-        for p, master in zip(self.parameters, self.masters):
-            master.grad = None if p.grad is None else p.grad.float()
-        self.optimizer.step()
-        with torch.no_grad():
-            for p, master in zip(self.parameters, self.masters):
-                p.copy_(master)
-
-    def state_dict(self):
-        saved = self.optimizer.state_dict()
-        for i, state in saved["state"].items():
-            state["master"] = self.masters[i].detach()
-        return saved

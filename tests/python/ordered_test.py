@@ -1,5 +1,6 @@
 """The strategy "ordered" with torch.compile, copies, PyTorch's hooks and arguments; and what it refuses. Its programs: overlap_test.py."""
 
+import concurrent.futures
 import copy
 import io
 import os
@@ -11,12 +12,14 @@ import torch
 import torch.distributed as dist
 import torch.nn as nn
 from models import (
-    WIDTH, Layers, TestCase, batch, layers, loss_of, of_all, optimizer_of, over_a_slow_link, parameters_of, refusals, same, seeded, sgd, train, unlike,
+    WIDTH, Lamb, Layers, TestCase, batch, layers, loss_of, of_all, optimizer_of, over_a_slow_link, parameters_of, raised, refusals, same, seeded,
+    sgd, train, unlike,
 )  # fmt: skip
 from ranks import on_ranks
 from torch._dynamo import compiled_autograd
 from torch.distributed.algorithms import Join
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
+from torch.optim.optimizer import register_optimizer_step_post_hook
 
 STEPS = 5  # the first ones leave nothing on its way
 
@@ -46,22 +49,11 @@ class Products(torch.optim.Optimizer):
                 p.sub_((rows @ rows.T @ rows + rows).view_as(p), alpha=group["lr"])
 
 
-class Clipping(torch.optim.SGD):
-    def step(self, closure=None):
-        nn.utils.clip_grad_norm_([p for group in self.param_groups for p in group["params"]], 1.0)
-        super().step()
+class ScheduleFree(torch.optim.SGD):
+    """Its shape: the optimiser moves parameters."""
 
-
-class Counting(torch.optim.AdamW):
-    """Warms up."""
-
-    steps = 0
-
-    def step(self, closure=None):
-        self.steps += 1
-        for group in self.param_groups:
-            group["lr"] = 0.1 * min(1, self.steps / 6)
-        super().step()
+    def eval(self):
+        pass
 
 
 class Ordered(TestCase):
@@ -70,7 +62,7 @@ class Ordered(TestCase):
         """Autocast would round its products, inference mode spoil its state for steps elsewhere, and torch.func take no step."""
         models = {strategy: over_a_slow_link(strategy, layers()) for strategy in ("bucketed", "ordered")}
         for model in models.values():
-            optimizer = optimizer_of(model, Products, lr=0.1)
+            optimizer = optimizer_of(model, Products, lr=0.1, promises=["elementwise"])
             for step in range(2 * STEPS):
                 optimizer.zero_grad()
                 with torch.autocast("cpu", torch.bfloat16):
@@ -134,27 +126,51 @@ class Ordered(TestCase):
 
     @on_ranks(2)
     def test_copies_and_pickles(self):
-        """Each trains on as the original does, and the original as if nothing had been."""
+        """Each trains on as the original does, and the original as if nothing had been. Not where parameters may be in flight."""
         for name, make in {
             "deepcopy": copy.deepcopy,
             "torch.save": unpickled,
             "deepcopy of the module": lambda model: firkin.DistributedDataParallel(copy.deepcopy(model.module)),
             "torch.save of the module": lambda model: firkin.DistributedDataParallel(unpickled(model.module)),
-            "deepcopy of a layer": lambda model: (copy.deepcopy(model.module.layers[3]), model)[1],
         }.items():
-            for strategy in ("bucketed", "ordered"):
-                model = over_a_slow_link(strategy)
-                optimizer = optimizer_of(model, lr=0.1)
-                train(model, optimizer, range(STEPS))
-                made = make(model)  # while gradients are on their way
-                train(model, optimizer, range(STEPS))
-                if made is not model:
-                    train(made, optimizer_of(made, lr=0.1), range(STEPS))
-                    self.assertFalse({*model.module.parameters()} & {*made.module.parameters()}, (name, strategy))
-                self.assertTrue(same(parameters_of(model), parameters_of(made)), (name, strategy))
-                self.assertEqual(list(made.module.state_dict()), list(model.module.state_dict()))
-        module = copy.deepcopy(over_a_slow_link("ordered").module)
-        self.assertNotIn("firkin", str([vars(part) for part in module.modules()]))
+            model = over_a_slow_link("bucketed")
+            optimizer = optimizer_of(model, lr=0.1)
+            train(model, optimizer, range(STEPS))
+            made = make(model)
+            train(model, optimizer, range(STEPS))
+            train(made, optimizer_of(made, lr=0.1), range(STEPS))
+            self.assertFalse({*model.module.parameters()} & {*made.module.parameters()}, name)
+            self.assertTrue(same(parameters_of(model), parameters_of(made)), name)
+        for strategy in ("ordered", "sharded"):
+            model = over_a_slow_link(strategy)
+            optimizer = optimizer_of(model)
+            train(model, optimizer, range(STEPS))
+            for call in (lambda: copy.deepcopy(model), lambda: unpickled(model.module), lambda: copy.deepcopy(model.module.layers[3])):  # noqa: B023
+                self.assert_refused(refusals({"expected a copy made before wrapping": call}))
+            self.assert_refused(refusals({"torch.jit.script takes no module": lambda: torch.jit.script(model.module)}))  # noqa: B023
+            torch.jit.trace(model.module.layers[0], batch(0))
+            train(model, optimizer, range(STEPS))
+
+    @on_ranks(2)
+    def test_one_thread_runs_the_model_until_it_has_drained(self):
+        """Whether or not anything is in flight when another one comes."""
+        for strategy in ("bucketed", "ordered", "sharded"):
+            model = over_a_slow_link(strategy)
+            optimizer = optimizer_of(model)
+
+            def of_another_thread(call):
+                with concurrent.futures.ThreadPoolExecutor(1) as pool:
+                    return raised(lambda: pool.submit(torch.inference_mode(call)).result(60))
+
+            reads = (lambda: model(batch(0)), model.module.state_dict, lambda: list(model.parameters()), model.drain)  # noqa: B023
+            for step in range(STEPS):
+                train(model, optimizer, [step])
+                if strategy != "bucketed":
+                    self.assert_refused({"model.drain() in that one": of_another_thread(call) for call in reads})
+                model.drain()
+                for call in reads:
+                    self.assertEqual(of_another_thread(call), (None, ""))
+            self.assertEqual(unlike(parameters_of(model)), 0)
 
     @on_ranks(2)
     def test_a_forked_child_has_the_parameters_of_the_last_step(self):
@@ -258,38 +274,35 @@ class Ordered(TestCase):
             of_a_group.module.layers[0].requires_grad_(False)
             loss.backward()
 
-        def removes_a_group():
-            model = over_a_slow_link("ordered")
-            optimizer = optimizer_of(model, parameters=[{"params": [p]} for p in model.parameters()])
-            train(model, optimizer, range(STEPS))
-            optimizer.param_groups.pop()
-            model.drain()
-
         def compiles_autograd():
             with compiled_autograd._enable(lambda graph: graph):
                 loss_of(of_a_group, 0).backward()
 
         model, of_a_group = over_a_slow_link("ordered"), over_a_slow_link("ordered", process_group=dist.new_group([0, 1]))
+        bucketed_of_a_group = over_a_slow_link("bucketed", process_group=dist.new_group([0, 1]))
         optimizer = optimizer_of(model)
+        train(model, optimizer, range(STEPS))
         self.assert_refused(refusals({
-            "expected OverlappedOptimizer.step()": lambda: train(model, optimizer.optimizer, range(1)),
+            "expected OverlappedOptimizer.step() alone": lambda: train(model, optimizer.optimizer, range(1)),
             "expected its state_dict()": lambda: copy.deepcopy(optimizer),
-            "expected the default one": lambda: copy.deepcopy(of_a_group),
+            "expected the default one": lambda: copy.deepcopy(bucketed_of_a_group),
             "expected model.join(optimizer.step)": lambda: Join([model]),
-            "expected SGD.step() first": lambda: train(model, optimizer, range(1), after_step=sgd(model.parameters()).step),
-            "OverlappedOptimizer: Clipping looks at all parameters at once": lambda: optimizer_of(over_a_slow_link("ordered"), Clipping),
-            "ShardedOptimizer: Clipping looks at all parameters at once": lambda: optimizer_of(over_a_slow_link("sharded"), Clipping),
-            "OverlappedOptimizer: Counting looks at all parameters at once, or counts": lambda: optimizer_of(over_a_slow_link("ordered"), Counting, lr=0.1),
-            "ShardedOptimizer: Counting looks at all parameters at once, or counts": lambda: optimizer_of(over_a_slow_link("sharded"), Counting, lr=0.1),
+            "SGD.step() steps parameters": lambda: train(model, optimizer, range(1), after_step=sgd(model.parameters()).step),
+            "OverlappedOptimizer: Lamb is not known to step each element by itself": lambda: optimizer_of(model, Lamb, lr=0.1),
+            "train() and eval()": lambda: optimizer_of(model, ScheduleFree, lr=0.1, promises=["elementwise"]),
+            "step() twice without a synchronising backward() between": lambda: train(model, optimizer, range(1), after_step=optimizer.step),
+            "the optimiser's option told is a list": lambda: optimizer_of(model, parameters=[{"params": [*model.parameters()], "told": [1]}]),
+            "expected load_state_dict()": lambda: optimizer.__setstate__({}),
             "layers.1.weight share memory": lambda: shares_memory("ordered"),
             "share memory, and the strategies ordered and sharded step each by itself": lambda: shares_memory("sharded"),
         }))  # fmt: skip
         self.assert_refused(refusals({
             "expected compiled autograd turned off": compiles_autograd,
             "was frozen between forward and backward": freezes_after_forward,
-            "a parameter group was removed from the optimiser before its step was complete": removes_a_group,
+            "a second backward came first": lambda: [loss_of(model, step).backward() for step in range(2)],
         }), "RuntimeError", "StepError", "GroupError")  # fmt: skip
-        handle = optimizer.optimizer.register_step_post_hook(lambda *_: None)
-        self.assert_refused(refusals({"the inner optimiser has hooks": optimizer.step}))
-        handle.remove()
+        for register in (optimizer.optimizer.register_step_post_hook, optimizer.register_step_pre_hook, register_optimizer_step_post_hook):
+            handle = register(lambda *_: None)
+            self.assert_refused(refusals({"is a hook on step()": lambda: train(model, optimizer, range(1))}))
+            handle.remove()
         train(model, optimizer, range(STEPS))  # nothing is left of what was refused

@@ -1,6 +1,5 @@
 """Programs under the strategies "ordered" and "sharded", whose steps end later: to the bits of "bucketed"."""
 
-import collections
 import copy
 
 import firkin
@@ -12,7 +11,6 @@ from models import (
 from ranks import let_go, on_ranks
 from torch import nn
 from torch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler
-from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.utils.checkpoint import checkpoint
 
 STEPS = 5  # the first ones leave nothing on its way
@@ -34,15 +32,6 @@ def steps(how):
     return run
 
 
-def ending(model, optimizer, x):
-    """A step for what is left over, which is nothing."""
-    for zero_grad in (optimizer.zero_grad, model.module.zero_grad):
-        model(x).square().mean().backward()
-        optimizer.step()
-        zero_grad()
-        optimizer.step()
-
-
 def fast_forwards(model):
     """A schedule, to where training goes on: with steps that find no gradients."""
     optimizer = optimizer_of(model)
@@ -59,9 +48,9 @@ def zeroing(model, optimizer, x):
     optimizer.step()
 
 
-def scales(model, optimizer=None):
+def scales(model):
     """One rank's gradient of one parameter overflows in a step, which every rank skips."""
-    optimizer = optimizer or optimizer_of(model)
+    optimizer = optimizer_of(model)
     sharded = model.strategy == "sharded"
     scaler = (ShardedGradScaler if sharded else torch.amp.GradScaler)("cpu", init_scale=1024.0, growth_interval=3)
     for step in range(2 * STEPS):
@@ -75,23 +64,10 @@ def scales(model, optimizer=None):
     return [torch.tensor(scaler.get_scale())]
 
 
-def joins(model, optimizer=None):
-    optimizer = optimizer or optimizer_of(model)
+def joins(model):
+    optimizer = optimizer_of(model)
     with model.join(optimizer.step):
         train(model, optimizer, range(STEPS + 2 * dist.get_rank()))
-
-
-def plainly(program):
-    def run(model):
-        return program(model, sgd(model.parameters()))
-
-    run.__name__ = program.__name__ + "_plainly"
-    return run
-
-
-def copies(model):
-    train(model, optimizer_of(model), range(2 * STEPS))
-    return parameters_of(copy.deepcopy(model))
 
 
 def takes_a_checkpoint_within_a_step(model):
@@ -102,7 +78,7 @@ def takes_a_checkpoint_within_a_step(model):
             super().step(closure)
             model.state_dict()
 
-    train(model, optimizer_of(model, Peeks, lr=0.1), range(2 * STEPS))
+    train(model, optimizer_of(model, Peeks, promises=["elementwise"], lr=0.1), range(2 * STEPS))
 
 
 # ---- What only "ordered" has: gradients that are on their way, too, and optimisers of PyTorch's.
@@ -155,27 +131,9 @@ def steps_plainly(model):
     train(model, sgd(model.parameters()), range(2 * STEPS), after_step=model.drain)
 
 
-def steps_plainly_beside_an_overlapped_one(model):
-    """A second phase with an optimiser of its own; the first one's is still there."""
-    first = firkin.OverlappedOptimizer(model, sgd(model.parameters()))
-    train(model, first, range(STEPS))
-    train(model, sgd(model.parameters()), range(STEPS), after_step=model.state_dict)
-    first.drain()
-
-
 def clips_the_unwrapped_module(model):
     optimizer = firkin.OverlappedOptimizer(model, sgd(model.parameters()))
     train(model, optimizer, range(2 * STEPS), lambda: nn.utils.clip_grad_norm_(model.module.parameters(), 0.05))
-
-
-def clips_a_layer_and_steps_plainly(model):
-    layer = model.module.layers[0]
-    train(model, sgd(model.parameters()), range(2 * STEPS), lambda: nn.utils.clip_grad_norm_(layer.parameters(), 0.01))
-
-
-def clips_a_list_and_steps_plainly(model):
-    parameters = list(model.module.parameters())
-    train(model, sgd(parameters), range(2 * STEPS), lambda: nn.utils.clip_grad_norm_(parameters, 0.05))
 
 
 def steps_by_hand(model):
@@ -191,17 +149,9 @@ def steps_by_hand(model):
 def averages(model):
     """The unwrapped module's parameters, read right after a step."""
     optimizer = firkin.OverlappedOptimizer(model, sgd(model.parameters()))
-    averaged = torch.optim.swa_utils.AveragedModel(model.module)
-    of_wrapped = torch.optim.swa_utils.AveragedModel(model, avg_fn=lambda mean, now, _: 0.9 * mean + 0.1 * now)
-
-    def update():
-        averaged.update_parameters(model.module)
-        of_wrapped.update_parameters(model)
-
-    train(model, optimizer, range(2 * STEPS), after_step=update)
-    with torch.no_grad():
-        output = of_wrapped(share(batch(0)))
-    return [*averaged.parameters(), *of_wrapped.parameters(), output]
+    averaged = torch.optim.swa_utils.AveragedModel(seeded(Layers, [WIDTH] * 5))
+    train(model, optimizer, range(2 * STEPS), after_step=lambda: averaged.update_parameters(model.module))
+    return list(averaged.parameters())
 
 
 def ends_its_steps_by_itself(model):
@@ -229,45 +179,6 @@ def steps_one_of_two_every_other_time(model):
             second.step()
 
 
-def leaves_a_parameter_out_right_after_a_step(model):
-    optimizer = optimizer_of(model)
-    train(model, optimizer, range(STEPS))
-    del optimizer.param_groups[0]["params"][0]
-    train(model, optimizer, range(STEPS))
-
-
-class Halves(torch.optim.SGD):
-    """Moves parameters in eval(), as schedule-free optimisers do."""
-
-    @torch.no_grad()
-    def eval(self):
-        for p in self.param_groups[0]["params"]:
-            p.mul_(0.5)
-
-
-def moves_parameters_right_after_a_step(model):
-    optimizer = optimizer_of(model, Halves, lr=0.1)
-    train(model, optimizer, range(2 * STEPS), after_step=optimizer.eval)
-
-
-def changes_a_list_right_after_a_step(model):
-    optimizer = optimizer_of(model, torch.optim.AdamW, lr=0.01)
-    betas = optimizer.param_groups[0]["betas"] = [0.9, 0.99]
-
-    def warm_up():
-        betas[0] -= 0.1
-
-    train(model, optimizer, range(2 * STEPS), after_step=warm_up)
-    assert optimizer.param_groups[0]["betas"] is betas
-
-
-def sets_the_state_right_after_a_step(model):
-    optimizer = optimizer_of(model)
-    train(model, optimizer, range(2 * STEPS))
-    optimizer.state = collections.defaultdict(dict)
-    train(model, optimizer, range(STEPS))
-
-
 def changes_a_rate_that_is_a_tensor(model):
     """In place, after each step, while parameters still wait for theirs."""
     rate = torch.tensor(0.1, dtype=torch.float64)
@@ -291,15 +202,15 @@ def clips(model):
     train(model, optimizer, range(2 * STEPS), clip)
 
 
-def adds_a_group(model):
-    named = dict(model.module.named_parameters())
-    late = [named.pop(f"layers.3.{name}") for name in ("weight", "bias")]
-    optimizer = optimizer_of(model, torch.optim.AdamW, list(named.values()), lr=0.01, weight_decay=0.1)
-    train(model, optimizer, range(2))
-    optimizer.add_param_group({"params": late, "lr": 0.02})
-    train(model, optimizer, range(2, 2 * STEPS))
-    states = optimizer.state_dict()["state"]
-    return [states[i]["exp_avg"] for i in sorted(states)]
+def skips_a_step(model):
+    """Every third one, on every rank."""
+    optimizer = optimizer_of(model)
+    for step in range(2 * STEPS):
+        optimizer.zero_grad()
+        loss_of(model, step).backward()
+        if step % 3 == 2:
+            optimizer.zero_grad()
+        optimizer.step()
 
 
 def compiles_the_wrapped_module(model):
@@ -326,33 +237,9 @@ class CountsInGroups(torch.optim.Optimizer):
 def counts_steps_in_groups(model):
     parameters = list(model.module.parameters())
     groups = [{"params": parameters[:3]}, {"params": parameters[3:], "steps": torch.zeros((), dtype=torch.double)}]
-    optimizer = optimizer_of(model, CountsInGroups, groups, defaults={"lr": 0.1})
+    optimizer = optimizer_of(model, CountsInGroups, groups, promises=["elementwise"], defaults={"lr": 0.1})
     train(model, optimizer, range(2 * STEPS), after_step=torch.optim.lr_scheduler.LambdaLR(optimizer, lambda epoch: 0.8**epoch).step)
     return [torch.tensor(float(group["steps"])) for group in optimizer.state_dict()["param_groups"]]
-
-
-class Cooling(torch.optim.Optimizer):
-    """Has its rate in a list, which it changes in place in every step, as it does a dictionary."""
-
-    def __init__(self, params, rates, told):
-        super().__init__(params, {"rates": rates, "told": told})
-
-    @torch.no_grad()
-    def step(self, closure=None):
-        for group in self.param_groups:
-            group["rates"][0] *= 0.9
-            group["told"]["last"] = group["rates"][0]
-            for p in group["params"]:
-                if p.grad is not None:
-                    p.sub_(p.grad, alpha=group["rates"][0])
-
-
-def changes_a_list_within_a_step(model):
-    rates, told = [0.1], {}
-    optimizer = optimizer_of(model, Cooling, rates=rates, told=told)
-    assert (rates, told) == ([0.1], {}), (rates, told)  # whatever was tried
-    train(model, optimizer, range(2 * STEPS))
-    return [torch.tensor(group["rates"]) for group in optimizer.state_dict()["param_groups"]]
 
 
 def has_hooks_on_states(model):
@@ -371,33 +258,20 @@ def has_hooks_on_states(model):
     train(model, optimizer, range(STEPS))
 
 
-def has_a_hook_on_every_optimizer(model):
-    """Counts the steps."""
-    counted = []
-    handle = register_optimizer_step_post_hook(lambda *_: counted.append(1))
-    train(model, optimizer_of(model), range(2 * STEPS))
-    handle.remove()
-    model.drain()
-    return [torch.tensor(len(counted))]
-
-
 def takes_named_parameters(model):
     train(model, optimizer_of(model, torch.optim.AdamW, list(model.module.named_parameters()), lr=0.01), range(2 * STEPS))
 
 
 IN_BOTH = (
-    takes_groups, takes_named_parameters, steps(accumulating), steps(closing), steps(zeroing), steps(ending), fast_forwards, scales, joins, copies,
-    counts_steps_in_groups, changes_a_list_within_a_step, has_hooks_on_states, has_a_hook_on_every_optimizer,
-    takes_a_checkpoint_within_a_step,
+    takes_groups, takes_named_parameters, steps(accumulating), steps(closing), steps(zeroing), fast_forwards, scales, joins,
+    counts_steps_in_groups, has_hooks_on_states, takes_a_checkpoint_within_a_step,
 )  # fmt: skip
 ORDERED = (
-    resumes_with_a_schedule, changes_a_list_right_after_a_step, loads_right_after_a_step, loads_the_optimizer_right_after_a_step,
-    steps_plainly, steps_plainly_beside_an_overlapped_one, clips_the_unwrapped_module, clips_a_layer_and_steps_plainly,
-    clips_a_list_and_steps_plainly, plainly(scales), steps_by_hand, averages, schedules_and_checkpoints_the_overlapped_one, plainly(joins),
-    ends_its_steps_by_itself, steps_one_of_two_every_other_time, leaves_a_parameter_out_right_after_a_step,
-    moves_parameters_right_after_a_step, sets_the_state_right_after_a_step, changes_a_rate_that_is_a_tensor, drops_gradients,
+    resumes_with_a_schedule, schedules_and_checkpoints_the_overlapped_one, loads_right_after_a_step, loads_the_optimizer_right_after_a_step,
+    steps_plainly, clips_the_unwrapped_module, steps_by_hand, averages, ends_its_steps_by_itself, steps_one_of_two_every_other_time,
+    changes_a_rate_that_is_a_tensor, drops_gradients,
 )  # fmt: skip
-PROGRAMS = {"ordered": IN_BOTH + ORDERED, "sharded": (*IN_BOTH, clips, adds_a_group, compiles_the_wrapped_module)}
+PROGRAMS = {"ordered": IN_BOTH + ORDERED, "sharded": (*IN_BOTH, clips, skips_a_step, compiles_the_wrapped_module)}
 
 
 def reached(strategy, program):

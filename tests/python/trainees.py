@@ -121,3 +121,9 @@ class ByHand(TestCase):
                     error = raised(lambda: compare(strategy))  # noqa: B023
                     found.setdefault((name, strategy), error)
         self.assertEqual({case: what for case, what in found.items() if not (isinstance(what, float) and what < 1e-6)}, {})
+
+    def assert_every_rank_says_why_not(self, programs, refused):
+        """refused: what each rank says, by (program, strategy)."""
+        for (name, strategy), words in refused.items():
+            with self.assertRaisesRegex(Exception, words, msg=(name, strategy)):
+                results_of(programs[name](strategy))

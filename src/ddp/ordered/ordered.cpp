@@ -31,8 +31,9 @@ namespace firkin {
 namespace {
 
 constexpr const char* kUnusedGradients =
-    "the gradients of the last step were neither used nor awaited, because under the strategy ordered a plain optimizer.step() misses "
-    "them; expected OverlappedOptimizer::step(), or drain() before gradients are read";
+    "gradients of the last backward were still in flight and nobody had used them: a second backward came first, or a plain "
+    "optimizer.step(), which misses them; expected OverlappedOptimizer::step() after each synchronising backward (accumulate under "
+    "no_sync()), or drain() before gradients are read";
 
 // Ready times and first uses by bucket, then the lengths of backward and forward, and the negative of the seconds that
 // the link was busy: the largest of these over the ranks is the shortest time.

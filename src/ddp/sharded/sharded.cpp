@@ -21,7 +21,7 @@ namespace {
 
 constexpr const char* kUnusedParts =
     "this rank did not use the gradients of the last step, though others may have; expected ShardedOptimizer::step() on every rank "
-    "after each successful step";
+    "after each synchronising backward that succeeds (accumulate under no_sync())";
 
 // The part's elements in its parameter, in the run's shape. Autograd does not know it as a view.
 at::Tensor elements_of(const ParameterPart& part) {

@@ -151,14 +151,6 @@ void Sharded::replace_parts(std::vector<ParameterPart> parts) {
     parts.push_back(old);
     parts.back().bucket = -1;
   }
-  if (auto* const foreign = dynamic_cast<ForeignOptimizer*>(optimizer_)) {
-    std::vector<ForeignOptimizer::Part> divided;
-    for (const ParameterPart& part : parts) {
-      const auto old = part_of(parts_, part.parameter);
-      divided.push_back({part.parameter, old == parts_.end() ? part.run.tensor : old->run.tensor, part.run.tensor});
-    }
-    foreign->divide(divided);
-  }
   States states;
   if (optimizer_ != nullptr) {
     gather_states([&](size_t p, State whole) {

@@ -1,0 +1,198 @@
+"""Makes all that reads parameters wait for those in flight, under the strategies "ordered" and "sharded"."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import threading
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Any, NoReturn, TypeVar
+
+from firkin._core import InputError
+from firkin._torch import torch
+
+T = TypeVar("T")
+running: weakref.WeakSet[Arrivals] = weakref.WeakSet()  # one for each engine
+
+
+class _Awaited(dict[str, Any]):
+    """The dictionary of one module's parameters, which waits for those in flight before it returns any.
+
+    A look-up waits for this module's parameters; outside of forward, an iteration waits for those of all modules. During
+    the module's own forward, which has already waited, a plain dictionary replaces it for torch.compile.
+    """
+
+    __slots__ = ("_arrivals", "_calls", "_index")
+
+    def __init__(self, held: dict[str, Any], arrivals: Arrivals, index: int) -> None:
+        super().__init__(held)
+        self._arrivals, self._index = arrivals, index
+        self._calls = 0  # how many calls of the module's forward are running, one inside another
+
+    def begin_forward(self, part: torch.nn.Module, *_: Any) -> None:
+        self._arrivals.note_forward()
+        self._arrivals.engine.await_module(self._index)
+        if self._calls == 0:
+            part.__dict__["_parameters"] = dict(dict.items(self))
+        self._calls += 1
+
+    def end_forward(self, part: torch.nn.Module, *_: Any) -> None:
+        self._calls -= 1
+        if self._calls == 0:
+            now = part.__dict__["_parameters"]
+            self.clear()
+            self.update(now)
+            part.__dict__["_parameters"] = self
+
+    def _wait_for_these(self) -> None:
+        self._arrivals.check_thread()
+        self._arrivals.engine.receive_module(self._index)
+
+    def _wait_for_all(self) -> None:
+        self._wait_for_these() if self._arrivals.in_forward else self._arrivals.drain()
+
+    def __getitem__(self, name: str) -> Any:
+        self._wait_for_these()
+        return super().__getitem__(name)
+
+    def get(self, name: str, default: Any = None) -> Any:
+        self._wait_for_these()
+        return super().get(name, default)
+
+    def items(self) -> Any:
+        self._wait_for_all()
+        return super().items()
+
+    def values(self) -> Any:
+        self._wait_for_all()
+        return super().values()
+
+    def __iter__(self) -> Iterator[str]:  # with an __iter__ of the class's own, dict(self) goes through __getitem__()
+        return super().__iter__()
+
+    def __reduce_ex__(self, _protocol: Any) -> NoReturn:
+        raise InputError(
+            "DataParallel: strategies ordered and sharded copy or pickle no module; expected a copy made before wrapping, and its"
+            " load_state_dict(model.module.state_dict())"
+        )
+
+
+def weakly(method: Callable[..., T]) -> Callable[..., T | None]:
+    """Calls the method while its object lives, which whoever keeps this does not prolong."""
+    held = weakref.WeakMethod(method)
+    return lambda *args: None if (now := held()) is None else now(*args)
+
+
+def _refuse_scripting() -> NoReturn:
+    raise InputError(
+        "DataParallel: torch.jit.script takes no module of strategies ordered and sharded; expected a module made anew, with"
+        " load_state_dict(model.module.state_dict())"
+    )
+
+
+class Arrivals:
+    """Makes all that read parameters wait for the engine: forwards, checkpoints, optimisers, loops.
+
+    When backward() returns, gradients are still in flight only if OverlappedOptimizers hold every parameter.
+    """
+
+    def __init__(self, engine: Any, parameters: list[torch.Tensor]) -> None:
+        self.engine = engine
+        self.ids = {id(p) for p in parameters}
+        # During forward a module that looks at its parameters (for their dtype, say) does not wait for other modules'.
+        self.in_forward = False
+        self.is_installed = False
+        self.optimizers: weakref.WeakSet[Any] = weakref.WeakSet()  # OverlappedOptimizers, or a ShardedOptimizer
+        self._has_ended_a_step = False
+        self._parameters = parameters
+        self._forward_thread: int | None = None  # of the last forward with gradients
+        self._thread: int | None = None  # the same, while anything may be in flight
+        running.add(self)
+
+    def install(self, module: torch.nn.Module) -> Callable[[], None]:
+        """Makes every module, and everyone who reads its parameters, wait for them. Returns a function that undoes this."""
+        names: dict[torch.nn.Module, list[str]] = {}
+        for name, part in module.named_modules(remove_duplicate=False):
+            names.setdefault(part, []).append(name)
+        parts = [part for part in names if next(part.parameters(), None) is not None]
+        handles: list[Any] = []
+        # The optimiser steps in these. If Dynamo compiled that on some ranks only, these would round differently.
+        reason = "firkin: a module waits here for its parameters (strategies ordered, sharded); expected another strategy for fullgraph=True"
+        for part in parts:
+            awaited = part.__dict__["_parameters"] = _Awaited(part._parameters, self, self.engine.add_awaiting(names[part]))
+            begin, end = (torch.compiler.disable(each, reason=reason) for each in (awaited.begin_forward, awaited.end_forward))  # type: ignore[no-untyped-call]
+            handles += [part.register_forward_pre_hook(begin), part.register_forward_hook(end, always_call=True)]
+            part.__dict__["__prepare_scriptable__"] = _refuse_scripting  # which torch.jit.script calls
+        self.engine.observe_steps(weakly(self.end_step))
+        _drain_before_forks()
+        self.is_installed = True
+
+        def remove() -> None:
+            self.is_installed = False
+            for handle in handles:
+                handle.remove()
+            for part in parts:
+                del part.__dict__["__prepare_scriptable__"]
+                part.__dict__["_parameters"] = dict(dict.items(part._parameters))
+            self.engine.unwatch()
+
+        return remove
+
+    def note_forward(self) -> None:
+        self.check_thread()
+        if torch.is_grad_enabled():
+            self._forward_thread = threading.get_ident()
+
+    def check_thread(self) -> None:
+        """Raises InputError in another thread than the one that trains, until that has called drain(): it would step parameters here."""
+        # Checkpoints run forwards in autograd's threads.
+        if self._thread not in (None, threading.get_ident()) and torch._C._current_graph_task_id() == -1:
+            raise InputError(
+                "DataParallel: a thread runs the module, or reads its parameters, while a step of another thread may be in flight; expected"
+                " model.drain() in that one before, or strategy bucketed"
+            )
+
+    def drain(self) -> None:
+        self.check_thread()
+        self.engine.drain()
+        self._thread = None
+
+    def end_step(self) -> None:
+        """Called when gradients are there, or in flight."""
+        self._has_ended_a_step = True
+        self._thread = self._forward_thread
+        for each in self.optimizers:
+            each.end_step()
+        late = self._held()
+        if any(p.requires_grad and id(p) not in late for p in self._parameters):
+            self.engine.drain()
+
+    def note_step(self) -> bool:
+        """After step() of an engine's optimiser. Returns whether that needs another backward before the next one."""
+        self._thread = threading.get_ident() if self.is_installed else None
+        return self.is_installed and self._has_ended_a_step  # before, schedules step to where they go on
+
+    def before_step(self, optimizer: torch.optim.Optimizer) -> None:
+        """Before the step of an optimiser that is not an engine's: it would miss what is in flight."""
+        held = self._held() if self.is_installed else ()
+        if any(id(p) in held for group in optimizer.param_groups for p in group["params"]):
+            name, ours = type(optimizer).__name__, " and ".join(sorted({type(each).__name__ for each in self.optimizers}))
+            raise InputError(f"{ours}: {name}.step() steps parameters that are stepped here; expected {ours}.step() alone, or it deleted before")
+        self.engine.drain()
+
+    def _held(self) -> set[int]:
+        return {id(p) for each in self.optimizers for p in each.stepped()}
+
+
+@functools.cache
+def _drain_before_forks() -> None:
+    def drain() -> None:
+        """A forked child has no thread to complete what is in flight."""
+        for arrivals in list(running):
+            with contextlib.suppress(RuntimeError, InputError):  # whoever uses the engine next gets it as well
+                if not arrivals.in_forward:
+                    arrivals.drain()
+
+    os.register_at_fork(before=drain)

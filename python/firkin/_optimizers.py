@@ -1,0 +1,193 @@
+"""The optimisers that engines step, and the engines that learn of steps which are not their own."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import threading
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Any, NoReturn
+
+from firkin._arrivals import Arrivals, running
+from firkin._core import InputError
+from firkin._torch import torch
+from torch.optim.optimizer import (
+    _global_optimizer_post_hooks, _global_optimizer_pre_hooks, register_optimizer_step_post_hook, register_optimizer_step_pre_hook,
+)  # fmt: skip
+
+# A step of these gives every element of a parameter what it would get if the others were not there.
+_ELEMENTWISE = ("SGD", "Adam", "AdamW", "NAdam", "RAdam", "Adamax", "Adagrad", "Adadelta", "RMSprop", "ASGD", "Rprop")
+STATE_HOOKS = ("state_dict_pre", "state_dict_post", "load_state_dict_pre", "load_state_dict_post")  # an optimiser's
+
+_NO_OPTIONS = {"params", "param_names"}  # in a group
+
+_engine_steps = threading.local()  # `now`: whether an engine is running an optimiser's step on this thread
+# Optimisers that have stepped, by objects rather than addresses, which a later optimiser may reuse.
+_numbers: weakref.WeakKeyDictionary[torch.optim.Optimizer, int] = weakref.WeakKeyDictionary()
+_new_numbers = itertools.count()
+
+
+class EngineOptimizer(torch.optim.Optimizer):
+    """What the optimisers of "ordered" and "sharded" share: they wrap one that the engine steps, once for each part that arrives."""
+
+    optimizer: torch.optim.Optimizer
+    _arrivals: Arrivals
+    _step: EngineStep
+    _is_stepped = False  # since the engine's last step
+
+    def _begin(self, arrivals: Arrivals) -> None:
+        self._arrivals = arrivals
+        self.defaults = self.optimizer.defaults
+        super().__setstate__({})  # makes what every Optimizer has besides its groups and states
+        arrivals.optimizers.add(self)
+
+    def stepped(self) -> Iterator[torch.Tensor]:
+        """The model's parameters that this steps."""
+        return (p for group in self.optimizer.param_groups for p in group["params"])
+
+    def end_step(self) -> None:
+        """Called when the engine has new gradients."""
+        self._is_stepped = False
+
+    def _before_step(self, closure: Callable[[], Any] | None) -> Any:
+        """Runs the closure, and raises InputError for hooks on step(), and if no gradients are new."""
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        name = type(self).__name__
+        if self._arrivals.is_installed:
+            _refuse_step_hooks(name, self, self.optimizer)
+        if self._is_stepped:
+            raise InputError(
+                f"{name}: step() twice without a synchronising backward() between; expected one step() after each (accumulate under no_sync())"
+            )
+        self._step.begin()
+        return loss
+
+    def _after_step(self) -> None:
+        self._is_stepped = self._arrivals.note_step()
+
+    def drain(self) -> None:
+        """Waits for all that is in flight. Under "ordered", after step(), steps the parameters whose gradients arrive."""
+        self._arrivals.drain()
+
+    def __getstate__(self) -> NoReturn:
+        raise InputError(f"{type(self).__name__}: cannot be copied or pickled; expected its state_dict()")
+
+    def __setstate__(self, state: dict[str, Any]) -> NoReturn:
+        raise InputError(f"{type(self).__name__}: its state cannot be set; expected load_state_dict()")
+
+
+def check_elementwise(wrapper: str, optimizer: torch.optim.Optimizer, **promises: bool) -> None:
+    """Raises InputError for an optimiser that may not step parts of the parameters alone. promises: by the names of arguments."""
+    name = type(optimizer).__name__
+    if callable(getattr(optimizer, "eval", None)):
+        raise InputError(
+            f"{wrapper}: {name} moves parameters in train() and eval(), where elementwise=True would promise that only step() does; expected"
+            " strategy bucketed"
+        )
+    if not any(promises.values()) and type(optimizer) not in [getattr(torch.optim, each) for each in _ELEMENTWISE]:
+        arguments = " or ".join(f"{each}=True" for each in promises)
+        raise InputError(
+            f"{wrapper}: {name} is not known to step each element by itself; expected {', '.join(_ELEMENTWISE)} of torch.optim, {arguments} where"
+            " what that promises holds, or strategy bucketed"
+        )
+
+
+class EngineStep:
+    """A step of the optimiser, for the engine to make: in parts, as gradients arrive.
+
+    Every part is stepped with the groups' options of begin(), whatever a schedule has made of them since. What the
+    optimiser itself changes in them, such as a counter of steps, changes once.
+    """
+
+    def __init__(self, optimizer: torch.optim.Optimizer) -> None:
+        self._optimizer = optimizer
+        self._sizes = self._sizes_now()
+        self.begin()
+
+    def begin(self) -> None:
+        self._before, self._has_changed = self._options(), False
+
+    @torch.compiler.disable  # type: ignore[misc, no-untyped-call]
+    def run(self) -> None:
+        now = self._options()
+        self._set(self._before)
+        _engine_steps.now = True
+        try:
+            self._optimizer.step()
+        finally:
+            _engine_steps.now = False
+        after = self._options()
+        if not self._has_changed:
+            for before, made, kept in zip(self._before, after, now):
+                changes = {key: value for key, value in made.items() if key not in before or before[key] is not value and before[key] != value}
+                kept.update(changes)
+                self._has_changed |= bool(changes)
+        self._set(now)
+
+    def _sizes_now(self) -> list[int]:
+        return [len(group["params"]) for group in self._optimizer.param_groups]
+
+    def _options(self) -> list[dict[str, Any]]:
+        """Of each group, with copies of tensors, which programs change in place."""
+        if self._sizes_now() != self._sizes:
+            raise InputError("DataParallel: parameters were added to the optimiser's groups, or removed; expected the groups of construction")
+        options = [{key: value for key, value in group.items() if key not in _NO_OPTIONS} for group in self._optimizer.param_groups]
+        for of_group in options:
+            for key, value in of_group.items():
+                if isinstance(value, torch.Tensor):
+                    of_group[key] = value.detach().clone()
+                elif isinstance(value, (list, dict, set)):
+                    raise InputError(f"DataParallel: the optimiser's option {key} is a {type(value).__name__}; expected a tuple, number or tensor")
+        return options
+
+    @torch.no_grad()
+    def _set(self, options: list[dict[str, Any]]) -> None:
+        for group, wanted in zip(self._optimizer.param_groups, options):
+            for key in group.keys() - wanted.keys() - _NO_OPTIONS:
+                del group[key]
+            for key, value in wanted.items():
+                if isinstance(value, torch.Tensor) and isinstance(group.get(key), torch.Tensor):
+                    group[key].copy_(value)  # the program may hold it
+                else:
+                    group[key] = value
+
+
+def _refuse_step_hooks(wrapper: str, *optimizers: torch.optim.Optimizer) -> None:
+    places = [_global_optimizer_pre_hooks, _global_optimizer_post_hooks]
+    places += [hooks for each in optimizers for hooks in (each._optimizer_step_pre_hooks, each._optimizer_step_post_hooks)]
+    for hook in (hook for hooks in places for hook in hooks.values()):
+        if hook not in (_before_step, _after_step):
+            name = getattr(hook, "__qualname__", type(hook).__qualname__)
+            raise InputError(f"{wrapper}: {name} is a hook on step(), which each part would call; expected it called after step(), or strategy bucketed")
+
+
+def _engines_beside(optimizer: Any) -> list[Arrivals]:
+    """The engines of parameters that this optimiser is stepping without them."""
+    if getattr(_engine_steps, "now", False) or isinstance(optimizer, EngineOptimizer):
+        return []
+    stepped = {id(p) for group in optimizer.param_groups for p in group["params"]}
+    return [each for each in list(running) if not stepped.isdisjoint(each.ids)]
+
+
+def _before_step(optimizer: Any, _args: Any, _kwargs: Any) -> None:
+    if not torch.compiler.is_compiling():
+        for arrivals in _engines_beside(optimizer):
+            arrivals.before_step(optimizer)
+
+
+def _after_step(optimizer: Any, _args: Any, _kwargs: Any) -> None:
+    """Tells engines of the step: they compare how often ranks step."""
+    if not torch.compiler.is_compiling():
+        for engine in {arrivals.engine for arrivals in _engines_beside(optimizer)}:  # which may have had other Arrivals
+            engine.note_optimizer_step(_numbers.setdefault(optimizer, next(_new_numbers)))
+
+
+@functools.cache
+def notice_steps() -> None:
+    """For all engines: PyTorch's hooks must not change while an optimiser steps, when an engine may well be collected."""
+    register_optimizer_step_pre_hook(_before_step)
+    register_optimizer_step_post_hook(_after_step)
