@@ -62,25 +62,22 @@ class ShardedOptimizer(EngineOptimizer):
     Backward sums the gradients of each part on the rank that steps it. The new parameters travel during the next
     forward, in which every module waits for its own. On two ranks parameters equal those of "bucketed" to the last bit.
     Every rank must call step() once after every successful backward; zero_grad() between them leaves everything out.
-    Other uses of a parameter's grad between them raise InputError: to clip, call clip_grad_norm_() of this class.
+    Between them a parameter's grad can only be left alone: to clip, call clip_grad_norm_() of this class.
 
-    model: a firkin.DistributedDataParallel before its first backward. A model takes one ShardedOptimizer.
-
-    optimizer_class: constructed with **options over views of this rank's parts (see param_groups): SGD, Adam, AdamW,
-    NAdam, RAdam, Adamax, Adagrad, Adadelta, RMSprop, ASGD or Rprop of torch.optim. params: the parameters or groups to
-    step, as it takes them; None: all that are trained.
+    model: a firkin.DistributedDataParallel before its first backward, which takes one ShardedOptimizer. optimizer_class:
+    constructed with **options over views of this rank's parts (see param_groups): SGD, Adam, AdamW, NAdam, RAdam, Adamax,
+    Adagrad, Adadelta, RMSprop, ASGD or Rprop of torch.optim. params: what to step, as it takes them; None: all that is
+    trained.
 
     elementwise: True takes any class, and promises that its step() takes each element by itself: no norm or estimate over
     several, no random numbers, no counter outside of groups and parameters' states. It also promises that the optimiser
     skips parameters without a gradient and changes parameters in step() alone.
 
     whole_parameters: True takes any class and gives every parameter to one rank, in its shape: for Muon, LAMB, Adafactor.
-    It promises the same for parameters that elementwise does for elements: nothing is taken over several parameters.
-    Ranks' shares are then as even as whole parameters allow, and large buckets travel in one piece.
+    It promises of parameters what elementwise does of elements. Ranks' shares are then as even as whole parameters allow.
 
-    Each rank sees only its own gradients, so loss scaling needs PyTorch's
-    torch.distributed.fsdp.sharded_grad_scaler.ShardedGradScaler, and scaler.unscale_(optimizer) before
-    scaler.step(optimizer).
+    Loss scaling needs PyTorch's torch.distributed.fsdp.sharded_grad_scaler.ShardedGradScaler, since each rank sees only
+    its own gradients, and scaler.unscale_(optimizer) before scaler.step(optimizer).
 
     Collective. Raises InputError for other classes, for hooks on step(), and for parameters that are not the model's.
     """
@@ -109,20 +106,19 @@ class ShardedOptimizer(EngineOptimizer):
                 _Part(named[name], run, sum(of_rank[i] for of_rank in before), _Divided(named[name])) for i, (name, run) in enumerate(runs)
             ]
             mine = {part.parameter: part.run for part in self._parts}  # frozen parameters have none
-            whole = self._make(mine if params is None else params)
+            whole = self._make(list(mine) if params is None else params)
             check_elementwise("ShardedOptimizer", whole, elementwise=elementwise, whole_parameters=whole_parameters)
-            self._groups = whole.param_groups
-            for p in (p for p in self.stepped() if p not in set(named.values())):
+            self._groups, known = whole.param_groups, set(named.values())
+            for p in (p for p in self.stepped() if p not in known):
                 raise InputError(f"ShardedOptimizer: a parameter of shape {list(p.shape)} that the model does not train; expected the model's")
             self.optimizer = self._make([{**group, "params": [mine[p] for p in group["params"] if p in mine]} for group in self._groups])
             self._step = EngineStep(self.optimizer)
             return self.optimizer, self._step.run
 
-        engine = model._arrivals.engine
-        self._native = load_engine().EngineShardedOptimizer(engine, make, whole_parameters)
+        self._native = load_engine().EngineShardedOptimizer(model._arrivals.engine, make, whole_parameters)
         self._begin(model._arrivals)
         inner = self.optimizer
-        engine.audit_tensors(lambda: _audited(inner.param_groups))
+        model._engine.audit_tensors(lambda: _audited(inner.param_groups))
 
     @property
     def param_groups(self) -> list[dict[str, Any]]:  # type: ignore[override]
@@ -137,11 +133,7 @@ class ShardedOptimizer(EngineOptimizer):
         return (p for group in self._groups for p in group["params"])
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Steps this rank's parts and returns the result of closure(). Collective.
-
-        Skips a step in which the gradient scaler has found an overflow. Raises InputError if the scaler has not unscaled the
-        gradients, or has not looked at those of all ranks; and for a second step() after the same backward.
-        """
+        """Steps this rank's parts, unless a gradient scaler has found an overflow. Collective."""
         loss = self._before_step(closure)
         if self._overflowed():
             self.zero_grad()
@@ -206,9 +198,6 @@ class ShardedOptimizer(EngineOptimizer):
             if part.run.numel() > 0 and state:
                 self.optimizer.state[part.run] = state
 
-    def add_param_group(self, param_group: dict[str, Any]) -> NoReturn:
-        raise InputError("ShardedOptimizer: a group was added; expected all groups in params=")
-
     def end_step(self) -> None:
         super().end_step()
         # For an empty part this rank does not know whether there is a gradient.
@@ -256,9 +245,9 @@ def _options(group: dict[str, Any]) -> dict[str, Any]:
 def _audited(groups: list[dict[str, Any]]) -> list[tuple[str, torch.Tensor]]:
     """The options of groups, as tensors for the audit: parameters do not show a difference, as ranks step other parts."""
     options = [(f"{key} of group {i}", value) for i, group in enumerate(groups) for key, value in _options(group).items()]
-    known = (bool, int, float, str, tuple, list, type(None))  # equal values of these have the same repr() on every rank
-    tensors = [(name, value) for name, value in options if isinstance(value, torch.Tensor)]
-    return tensors + [(name, torch.tensor(list(repr(value).encode()))) for name, value in options if isinstance(value, known)]
+    known = (torch.Tensor, bool, int, float, str, tuple, type(None))  # equal values of these have the same repr() on every rank
+    taken = [(name, value) for name, value in options if isinstance(value, known)]
+    return [(name, value if torch.is_tensor(value) else torch.tensor(list(repr(value).encode()))) for name, value in taken]
 
 
 def _is_run(key: str, value: Any, shape: torch.Size) -> bool:

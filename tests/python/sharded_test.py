@@ -163,6 +163,12 @@ class Sharded(TestCase):
             next(model.parameters()).grad = None
             optimizer.step()
 
+        def adds_a_group():
+            model = wrapped("sharded")
+            optimizer = optimizer_of(model, parameters=list(model.parameters())[1:])
+            optimizer.add_param_group({"params": [next(model.parameters())]})
+            train(model, optimizer, range(1))
+
         def saves_a_list():
             class Remembers(torch.optim.SGD):
                 def step(self, closure=None):
@@ -192,7 +198,7 @@ class Sharded(TestCase):
             "strategy sharded": lambda: firkin.ShardedOptimizer(wrapped("bucketed"), torch.optim.SGD, lr=0.1),
             "this DataParallel already has one": lambda: optimizer_of(model),
             "a parameter of shape [2] that the model does not train": lambda: optimizer_of(wrapped("sharded"), parameters=[torch.zeros(2)]),
-            "expected all groups in params=": lambda: optimizer.add_param_group({"params": [next(model.parameters())]}),
+            "expected the groups of construction": adds_a_group,
             "expected its state_dict()": lambda: copy.deepcopy(optimizer),
             "LBFGS is not known to step each element by itself": lambda: optimizer_of(wrapped("sharded"), torch.optim.LBFGS, lr=1),
             "elementwise=True or whole_parameters=True where": lambda: optimizer_of(wrapped("sharded"), torch.optim.Adafactor, lr=0.0),
