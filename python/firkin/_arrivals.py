@@ -10,6 +10,7 @@ import weakref
 from collections.abc import Callable, Iterator
 from typing import Any, NoReturn, TypeVar
 
+from firkin import _ddp
 from firkin._core import InputError
 from firkin._torch import torch
 
@@ -90,6 +91,17 @@ def _refuse_scripting() -> NoReturn:
         "DataParallel: torch.jit.script takes no module of strategies ordered and sharded; expected a module made anew, with"
         " load_state_dict(model.module.state_dict())"
     )
+
+
+def refuse_unawaited(module: torch.nn.Module, strategy: str) -> None:
+    """Raises InputError for a module whose parameters cannot all arrive after the step."""
+    for name, part in module.named_modules():
+        if isinstance(part, torch.jit.ScriptModule):  # takes no hooks
+            raise InputError(f"DataParallel: torch.jit.script has compiled {name or 'the module'}; expected a module that is not, or strategy bucketed")
+    ignored = _ddp.ignored(module) if strategy == "sharded" else ()
+    for name, p in module.named_parameters():
+        if p.requires_grad and name in ignored:
+            raise InputError(f"DataParallel: {name} is not to be synchronised, and sharded steps only what is; expected strategy bucketed or ordered")
 
 
 class Arrivals:

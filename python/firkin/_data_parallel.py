@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from firkin import _ddp
-from firkin._arrivals import Arrivals, weakly
+from firkin._arrivals import Arrivals, refuse_unawaited, weakly
 from firkin._core import InputError
 from firkin._native import StepError, load_engine
-from firkin._optimizers import notice_steps
+from firkin._optimizers import audited_tensors, notice_steps
 from firkin._plan import Plan
 from firkin._ranks import Ranks
 from firkin._torch import dist, torch
@@ -103,14 +103,17 @@ class DistributedDataParallel(torch.nn.Module):
             if buckets not in (None, "automatic"):
                 raise InputError(f"DataParallel: buckets '{buckets}'; expected None or 'automatic'")
             if self.strategy in _AWAITED:
-                _refuse_late(module, self.strategy)
-            counts, ready_order = (None, []) if plan is None else _positions(plan, module, self.strategy)
+                refuse_unawaited(module, self.strategy)
+            if plan is not None and self.strategy not in ("planned", "ordered"):
+                raise InputError(f"DataParallel: strategy {self.strategy} with a plan; expected planned or ordered")
+            index = {} if plan is None else {name: i for i, name in enumerate(plan.order_in_model(module))}
+            planned = () if plan is None else plan.buckets
             return {
                 "strategy": self.strategy,
                 "cap_mib": next((cap for cap in (cap_mib, bucket_cap_mb) if cap is not None), 25.0),
                 "first_cap_mib": first_cap_mib,
-                "counts": counts,
-                "ready_order": ready_order,
+                "counts": None if plan is None else [len(bucket) for bucket in planned],
+                "ready_order": [index[name] for bucket in planned for name in bucket],
                 "automatic": buckets == "automatic",
                 "log": _say,
                 "compression": compression,
@@ -260,22 +263,9 @@ class DistributedDataParallel(torch.nn.Module):
     def _audit_optimizer(self, audited: Callable[[], torch.optim.Optimizer | None]) -> None:
         model = weakref.ref(self)
 
-        def tensors() -> list[tuple[str, torch.Tensor]]:
-            found: list[tuple[str, torch.Tensor]] = []
-            if (held := model()) is None or (optimizer := audited()) is None:
-                return found
-            names = {p: name for name, p in reversed(held._parameters_then)}
-            ignored = _ddp.ignored(held.module)
-            left_alone = {p for name, p in held.module.named_parameters() if name in ignored} if ignored else set()
-            for i, group in enumerate(optimizer.param_groups):
-                for j, p in enumerate(group["params"]):
-                    if p in left_alone:
-                        continue
-                    name = names.get(p, f"tensor {j} of the optimiser's group {i}")
-                    if p not in names and not held._engine.is_hooked(p):
-                        found.append((name, p))
-                    found += [(f"{key} of {name}", value) for key, value in optimizer.state.get(p, {}).items() if torch.is_tensor(value)]
-            return found
+        def tensors() -> _ddp.NamedTensors:
+            held, optimizer = model(), audited()
+            return [] if held is None or optimizer is None else audited_tensors(optimizer, held.module, held._parameters_then, held._engine)
 
         self._engine.audit_tensors(tensors)
 
@@ -403,28 +393,8 @@ def _checked(hook: Callable[..., Any], name: str) -> Callable[..., Any]:
     return checked
 
 
-def _refuse_late(module: torch.nn.Module, strategy: str) -> None:
-    """Raises InputError for a module whose parameters cannot all arrive after the step."""
-    for name, part in module.named_modules():
-        if isinstance(part, torch.jit.ScriptModule):  # takes no hooks
-            raise InputError(f"DataParallel: torch.jit.script has compiled {name or 'the module'}; expected a module that is not, or strategy bucketed")
-    ignored = _ddp.ignored(module) if strategy == "sharded" else ()
-    for name, p in module.named_parameters():
-        if p.requires_grad and name in ignored:
-            raise InputError(f"DataParallel: {name} is not to be synchronised, and sharded steps only what is; expected strategy bucketed or ordered")
-
-
 def _say(line: str) -> None:
     _log.warning("%s", line.removeprefix("firkin: "))  # warnings are shown even if the program has not set up logging
-
-
-def _positions(plan: Plan, module: torch.nn.Module, strategy: str) -> tuple[list[int], list[int]]:
-    """The number of tensors in each bucket, and all tensors' positions in order of registration."""
-    if strategy not in ("planned", "ordered"):
-        raise InputError(f"DataParallel: strategy {strategy} with a plan; expected planned or ordered")
-    order = plan.order_in_model(module)
-    index = {name: i for i, name in enumerate(order)}
-    return [len(bucket) for bucket in plan.buckets], [index[name] for bucket in plan.buckets for name in bucket]
 
 
 def _timeout_s(group: Any) -> float:

@@ -9,6 +9,7 @@ import weakref
 from collections.abc import Callable, Iterator
 from typing import Any, NoReturn
 
+from firkin import _ddp
 from firkin._arrivals import Arrivals, running
 from firkin._core import InputError
 from firkin._torch import torch
@@ -154,6 +155,23 @@ class EngineStep:
                     group[key].copy_(value)  # the program may hold it
                 else:
                     group[key] = value
+
+
+def audited_tensors(optimizer: torch.optim.Optimizer, module: torch.nn.Module, trained: _ddp.NamedTensors, engine: Any) -> _ddp.NamedTensors:
+    """The optimiser's state, and what it steps outside of the module, by names that are the same on every rank."""
+    found: _ddp.NamedTensors = []
+    names = {p: name for name, p in reversed(trained)}
+    ignored = _ddp.ignored(module)
+    left_alone = {p for name, p in module.named_parameters() if name in ignored} if ignored else set()
+    for i, group in enumerate(optimizer.param_groups):
+        for j, p in enumerate(group["params"]):
+            if p in left_alone:
+                continue
+            name = names.get(p, f"tensor {j} of the optimiser's group {i}")
+            if p not in names and not engine.is_hooked(p):
+                found.append((name, p))
+            found += [(f"{key} of {name}", value) for key, value in optimizer.state.get(p, {}).items() if torch.is_tensor(value)]
+    return found
 
 
 def _refuse_step_hooks(wrapper: str, *optimizers: torch.optim.Optimizer) -> None:

@@ -154,6 +154,10 @@ class Sharded(TestCase):
             loss_of(model, 0).backward()
             use(model, optimizer)
 
+        def steps_twice(_model, optimizer):
+            optimizer.step()
+            optimizer.step()
+
         def replaces_a_gradient(model, optimizer):
             p = next(model.parameters())
             p.grad = torch.zeros_like(p)
@@ -206,7 +210,7 @@ class Sharded(TestCase):
             "layers.0.weight is not to be synchronised": ignores,
             "the scaler judged by each rank's own gradients": scales_alone,
             "is divided among the ranks": lambda: after_a_backward(lambda model, _: nn.utils.clip_grad_norm_(model.parameters(), 1.0)),
-            "ShardedOptimizer: step() twice without a synchronising backward() between": lambda: after_a_backward(lambda _, optimizer: (optimizer.step(), optimizer.step())),
+            "ShardedOptimizer: step() twice without a synchronising backward() between": lambda: after_a_backward(steps_twice),
             "the state last is a list": saves_a_list,
             "is a hook on step()": hooks_the_inner_one,
             "its state cannot be set; expected load_state_dict()": lambda: optimizer.__setstate__({}),
