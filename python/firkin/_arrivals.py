@@ -97,7 +97,9 @@ def refuse_unawaited(module: torch.nn.Module, strategy: str) -> None:
     """Raises InputError for a module whose parameters cannot all arrive after the step."""
     for name, part in module.named_modules():
         if isinstance(part, torch.jit.ScriptModule):  # takes no hooks
-            raise InputError(f"DataParallel: torch.jit.script has compiled {name or 'the module'}; expected a module that is not, or strategy bucketed")
+            raise InputError(
+                f"DataParallel: torch.jit.script has compiled {name or 'the module'}; expected a module that is not, or strategy bucketed"
+            )
     ignored = _ddp.ignored(module) if strategy == "sharded" else ()
     for name, p in module.named_parameters():
         if p.requires_grad and name in ignored:

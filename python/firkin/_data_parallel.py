@@ -305,7 +305,8 @@ class DistributedDataParallel(torch.nn.Module):
 
     @property
     def process_group(self) -> dist.ProcessGroup:
-        return dist.group.WORLD if self._group is None else self._group  # type: ignore[no-any-return]
+        group: dist.ProcessGroup = dist.group.WORLD if self._group is None else self._group
+        return group
 
     def _set_static_graph(self) -> None:
         """Does nothing: graphs may change, and a parameter without a gradient raises an error."""

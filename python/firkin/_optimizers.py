@@ -112,7 +112,6 @@ class EngineStep:
     def begin(self) -> None:
         self._before, self._has_changed = self._options(), False
 
-    @torch.compiler.disable  # type: ignore[misc, no-untyped-call]
     def run(self) -> None:
         now = self._options()
         self._set(self._before)
@@ -175,12 +174,14 @@ def audited_tensors(optimizer: torch.optim.Optimizer, module: torch.nn.Module, t
 
 
 def _refuse_step_hooks(wrapper: str, *optimizers: torch.optim.Optimizer) -> None:
-    places = [_global_optimizer_pre_hooks, _global_optimizer_post_hooks]
+    places: list[Any] = [_global_optimizer_pre_hooks, _global_optimizer_post_hooks]
     places += [hooks for each in optimizers for hooks in (each._optimizer_step_pre_hooks, each._optimizer_step_post_hooks)]
     for hook in (hook for hooks in places for hook in hooks.values()):
         if hook not in (_before_step, _after_step):
             name = getattr(hook, "__qualname__", type(hook).__qualname__)
-            raise InputError(f"{wrapper}: {name} is a hook on step(), which each part would call; expected it called after step(), or strategy bucketed")
+            raise InputError(
+                f"{wrapper}: {name} is a hook on step(), which each part would call; expected it called after step(), or strategy bucketed"
+            )
 
 
 def _engines_beside(optimizer: Any) -> list[Arrivals]:

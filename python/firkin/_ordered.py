@@ -44,7 +44,8 @@ class OverlappedOptimizer(EngineOptimizer):
         if model.strategy == "ordered":
             check_elementwise("OverlappedOptimizer", optimizer, elementwise=elementwise)
         self.optimizer, self._step = optimizer, EngineStep(optimizer)
-        self._native = load_engine().EngineOptimizer(model._arrivals.engine, optimizer, self._step.run)
+        run = torch.compiler.disable(self._step.run)  # type: ignore[no-untyped-call]
+        self._native = load_engine().EngineOptimizer(model._arrivals.engine, optimizer, run)
         model._audit_optimizer(weakref.ref(optimizer))
         self._begin(model._arrivals)
         # Never removed: PyTorch's hooks must not change while it calls them, when this object may well be collected.

@@ -96,7 +96,7 @@ class ShardedOptimizer(EngineOptimizer):
         **options: Any,
     ) -> None:
         self._model = model
-        self._make = lambda groups: optimizer_class(groups, **options)
+        self._make: Callable[[Any], torch.optim.Optimizer] = lambda groups: optimizer_class(groups, **options)
         self._stand_ins: list[_Part] = []  # parts whose parameters have one
 
         def make(runs: list[tuple[str, torch.Tensor]]) -> Any:
@@ -113,7 +113,7 @@ class ShardedOptimizer(EngineOptimizer):
                 raise InputError(f"ShardedOptimizer: a parameter of shape {list(p.shape)} that the model does not train; expected the model's")
             self.optimizer = self._make([{**group, "params": [mine[p] for p in group["params"] if p in mine]} for group in self._groups])
             self._step = EngineStep(self.optimizer)
-            return self.optimizer, self._step.run
+            return self.optimizer, torch.compiler.disable(self._step.run)  # type: ignore[no-untyped-call]
 
         self._native = load_engine().EngineShardedOptimizer(model._arrivals.engine, make, whole_parameters)
         self._begin(model._arrivals)
@@ -221,7 +221,7 @@ class ShardedOptimizer(EngineOptimizer):
         most, least = self._model._ranks.max([float(found), -float(found)])
         if scale is None and most == -least:
             return bool(most > 0)
-        del self.found_inf, self.grad_scale
+        del self.__dict__["found_inf"], self.__dict__["grad_scale"]
         raise InputError(
             "ShardedOptimizer: the scaler judged by each rank's own gradients; expected torch.distributed.fsdp.sharded_grad_scaler's"
             " ShardedGradScaler, and scaler.unscale_(optimizer) before scaler.step(optimizer)"
