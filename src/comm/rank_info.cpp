@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <cstdlib>
+#include <regex>
 
 #include "firkin/base/error.h"
 #include "firkin/base/units.h"
@@ -69,7 +70,19 @@ RankInfo with_meeting_point(RankInfo info) {
   return info;
 }
 
+// A number of ranks without a rank may be left from something else. Another launcher's rank is not used in its place,
+// because nothing says which of the two is meant.
+void check_rank(const Launcher& launcher) {
+  if (variable(launcher.rank)) return;
+  constexpr std::array kOthers = {"OMPI_COMM_WORLD_RANK", "SLURM_PROCID", "PMI_RANK"};
+  const auto* const other = std::ranges::find_if(kOthers, [](const char* name) { return variable(name).has_value(); });
+  const std::string why = other == kOthers.end() ? "expected both, or neither"
+                                                 : fmt::format("so {} is not used; unset {}, or set both", *other, launcher.world_size);
+  throw InputError(fmt::format("{} is not set, though {} is: {}", launcher.rank, launcher.world_size, why));
+}
+
 RankInfo from_launcher(const Launcher& launcher) {
+  check_rank(launcher);
   RankInfo info;
   info.rank = number(launcher.rank);
   info.world_size = number(launcher.world_size);
@@ -96,13 +109,13 @@ RankInfo from_slurm() {
 }  // namespace
 
 std::string first_slurm_host(const std::string& node_list) {
-  const size_t bracket = node_list.find_first_of("[,");
-  std::string host = node_list.substr(0, bracket);
-  if (bracket != std::string::npos && node_list[bracket] == '[') {
-    host += node_list.substr(bracket + 1, node_list.find_first_of("-,]", bracket) - bracket - 1);
+  static const std::regex kElement(R"((?:[^,\[\]\s]|\[\d+[-,\d]*\])+(?=,|$))");  // "rack[0-1]_blade[3,5]"
+  static const std::regex kNumbers(R"(\[(\d+)[^\]]*\])");
+  std::smatch first;
+  if (!std::regex_search(node_list, first, kElement, std::regex_constants::match_continuous)) {
+    throw InputError(fmt::format("SLURM_STEP_NODELIST={}: expected a list of nodes, such as gpu[07-08],login", node_list));
   }
-  if (host.empty()) throw InputError(fmt::format("SLURM_STEP_NODELIST={}: expected a list of nodes", node_list));
-  return host;
+  return std::regex_replace(first.str(), kNumbers, "$1");
 }
 
 std::optional<RankInfo> rank_info_from_environment() {

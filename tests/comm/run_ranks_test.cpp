@@ -181,6 +181,15 @@ TEST_F(RankInfoFromEnvironment, AsksForTheMeetingPointWhereTorchrunsVariablesAre
       ThrowsMessage<InputError>(StrEq("MASTER_ADDR is not set, though RANK is: expected the host of rank 0, as torchrun would set it")));
 }
 
+TEST_F(RankInfoFromEnvironment, SaysWhichVariableKeepsAnotherLaunchersRankFromBeingUsed) {
+  set("WORLD_SIZE=4 SLURM_PROCID=1 SLURM_STEP_NUM_TASKS=4 SLURM_LOCALID=1 SLURM_STEP_NODELIST=n1");
+  const auto message = [] { return message_of<InputError>([] { rank_info_from_environment(); }); };
+  EXPECT_EQ(message(), "RANK is not set, though WORLD_SIZE is: so SLURM_PROCID is not used; unset WORLD_SIZE, or set both");
+  clear();
+  set("WORLD_SIZE=4");
+  EXPECT_EQ(message(), "RANK is not set, though WORLD_SIZE is: expected both, or neither");
+}
+
 TEST_F(RankInfoFromEnvironment, RefusesHalfASetAndImpossibleRanks) {
   for (const char* variables : {
            "RANK=0",
@@ -208,7 +217,9 @@ TEST(FirstSlurmHost, IsTheFirstOfAList) {
   EXPECT_EQ(first_slurm_host("gpu[4,6-7]"), "gpu4");
   EXPECT_EQ(first_slurm_host("alone"), "alone");
   EXPECT_EQ(first_slurm_host("a,b"), "a");
-  EXPECT_THROW(first_slurm_host(""), InputError);
+  EXPECT_EQ(first_slurm_host("rack[0-1]_blade[3]"), "rack0_blade3");
+  EXPECT_EQ(first_slurm_host("r[02,7]n[5-6].local,login"), "r02n5.local");
+  for (const char* text : {"", ",a", "gpu[07-08", "gpu[]", "gpu]7"}) EXPECT_THROW(first_slurm_host(text), InputError) << text;
 }
 
 }  // namespace

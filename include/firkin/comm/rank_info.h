@@ -33,7 +33,7 @@ std::optional<RankInfo> rank_info_from_environment();
 // but are not its ranks.
 std::optional<RankInfo> rank_info_unless_alone();
 
-// The first host of a Slurm node list: "gpu[03-07,9],login" -> "gpu03". Throws InputError if there is none.
+// The first host of a Slurm node list: "gpu[03-07,9],login" -> "gpu03". Throws InputError for anything else than a list.
 std::string first_slurm_host(const std::string& node_list);
 
 }  // namespace firkin
