@@ -1,7 +1,5 @@
-// The store where ranks meet: calls to it that may never return, which ranks have arrived, and which are missing.
+// The store where ranks meet: calls to it that may never return, and which ranks are missing when something failed.
 #pragma once
-
-#include <c10/util/FunctionRef.h>
 
 #include <atomic>
 #include <chrono>
@@ -45,7 +43,7 @@ std::optional<std::invoke_result_t<Call&>> call_within(std::chrono::milliseconds
 //
 //   BoundedStore store(group.store);
 //   std::optional<bool> failed = store.ask(kPatience, [](c10d::Store& s) { return s.check({"failed/any"}); });
-
+//
 // Thread-safe. Once the store has not answered in time, or its connection is broken, it is not asked again: a call that
 // hangs in it holds its lock.
 class BoundedStore {
@@ -72,76 +70,10 @@ class BoundedStore {
   std::atomic<bool> answers_ = true;
 };
 
-// Says on standard error which ranks this one waits for at the meeting point, first after a while, then every minute.
-// Not thread-safe.
-class WaitReport {
- public:
-  // who: "rank 1 of 4 at 127.0.0.1:29500".
-  WaitReport(std::string who, std::chrono::milliseconds after);
-  // Call it repeatedly during the wait. for_whom returns "rank 0", say; it is called only if a line is due.
-  void wait_goes_on(c10::function_ref<std::string()> for_whom);
-
- private:
-  std::string who_;
-  Clock::time_point started_ = Clock::now();
-  Clock::time_point due_;
-};
-
-// How ranks find each other in a store, so that groups never meet what others, or an earlier life of their own ranks,
-// have left there.
-//
-// A store may outlive ranks: torchrun's agent keeps it over restarts, and a rank that is started again may find the
-// others still in the old group. So every group is a generation, with a part of the store of its own:
-//   1. Rank 0 opens it, under a number that none had before.
-//   2. Every waiting rank arrives there, with a token. Only a rank that is alive now can: the generation is new.
-//   3. When all have arrived, rank 0 writes the roster: their tokens.
-//   4. A rank that finds its token in the roster connects. One that does not (another life of this rank arrived and
-//      died) waits for the next generation, and tells the connecting ranks that this one has failed: they begin again
-//      too.
-//
-// Keys, below the store's own prefix; G is the number of a generation:
-//   firkin/generations     how many were opened
-//   firkin/waiting/R       rank R waits for a roster that it is in
-//   firkin/G/size          rank 0's number of ranks
-//   firkin/G/arrival/R     its token, and what has to be known of it
-//   firkin/G/roster
-//   firkin/G/superseded    a rank of the roster was started again before all had connected
-//   firkin/G/contradiction  why a rank can be of no group with the others, such as another number of ranks
-//   firkin/G/...           the group's own keys
-
-inline constexpr const char* kContradiction = "contradiction";
-
-// A number that tells the lives of a rank apart.
-uint64_t this_process();
-
 struct NamedRank {
   int rank = 0;
   std::string host = {};  // empty: the rank never arrived
 };
-
-struct Arrival {
-  int rank = 0;
-  int size = 1;
-  std::string gpu = {};       // tells this rank's GPU for NCCL from all others; empty: none
-  std::string gpu_name = {};  // for messages: "cuda:0"
-  uint64_t process = this_process();
-  std::shared_ptr<WaitReport> report = nullptr;  // null: long waits are not reported
-};
-
-struct Gathering {
-  bool complete = false;                            // all ranks are there
-  c10::intrusive_ptr<c10d::Store> store = nullptr;  // the group's part; null: rank 0 has opened none
-  std::string why_not_nccl = {};                    // the same on all ranks; empty if every rank has a GPU of its own
-  std::vector<NamedRank> absent = {};               // without a store: the ranks that are not here, rank 0 among them
-};
-
-// Waits for a complete generation that this rank is in, or until `until`, or until another rank gives up. Polls the
-// store, because LibTorch prints a warning for every wait() of a store that ends without the key. Ranks form their
-// groups in the same order. Throws c10::Error.
-Gathering gather_ranks(const c10::intrusive_ptr<c10d::Store>& store, const Arrival& arrival, Clock::time_point until);
-
-// Whether the roster of the group with this part of the store was superseded. Throws c10::Error.
-bool is_superseded(c10d::Store& group_store);
 
 // "the store at 127.0.0.1:29500"; "the store" for one that is not on the network.
 std::string store_name(const c10::intrusive_ptr<c10d::Store>& store);
@@ -206,6 +138,15 @@ std::optional<Survey> survey_ranks(BoundedStore& store, const SurveyOptions& opt
 
 // Whether a rank has left a mark. Throws c10::Error.
 bool someone_failed(c10d::Store& store);
+
+// "failed/3"
+std::string key_of(const char* kind, int rank);
+
+// The key's value, or an empty text: get() alone would wait for the key. Throws c10::Error.
+std::string value_of(c10d::Store& store, const std::string& key);
+
+// The ranks below `size` that have no key of this kind, ascending, the first few with their hosts. Throws c10::Error.
+std::vector<NamedRank> ranks_without(const char* kind, c10d::Store& store, int size);
 
 // "rank 1 (gpu07)", "ranks 1 (gpu07), 3 (gpu08)"; many ranks are cut short. At least one rank.
 std::string name_ranks(const std::vector<NamedRank>& ranks);

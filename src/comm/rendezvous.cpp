@@ -11,6 +11,7 @@
 #include "firkin/base/units.h"
 #include "firkin/comm/device.h"
 #include "firkin/comm/rank_info.h"
+#include "gathering.h"
 #include "group_state.h"
 
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
@@ -59,32 +60,27 @@ struct Meeting {
   std::string limit() const { return format_seconds(static_cast<double>(timeout().count()) / 1000); }
 };
 
-// The store has failed, not just been late.
-class StoreError : public RuntimeError {
- public:
-  using RuntimeError::RuntimeError;
-};
-
 std::string cannot_meet(const Meeting& meeting, std::string_view why) {
   return fmt::format("rank {} cannot meet the others{}: {}", meeting.rank, meeting.place, why);
 }
 
 // Runs call(), which uses the store, within the meeting's timeout. for_whom: whom a report of a long wait names; null
-// if the call reports by itself. Throws StoreError if the store fails, RuntimeError if it does not answer.
+// if the call reports by itself. Throws RuntimeError if the store fails or does not answer.
 template <typename Call>
 auto meet(const Meeting& meeting, Call call, const char* for_whom = nullptr) {
+  const char* const store = meeting.store_host == StoreHost::kRank0 ? "the store there, on rank 0," : "the store there";
   auto result = start_detached(std::move(call));
   const auto until = Clock::now() + meeting.time_left(kStoreGrace);
   while (result.wait_until(std::min(until, Clock::now() + kConnectSlice)) != std::future_status::ready) {
     if (Clock::now() >= until) {
-      throw RuntimeError(cannot_meet(meeting, fmt::format("the store there does not answer within {}", meeting.limit())));
+      throw RuntimeError(cannot_meet(meeting, fmt::format("{} does not answer within {}", store, meeting.limit())));
     }
     if (for_whom != nullptr) meeting.report->wait_goes_on([for_whom] { return std::string(for_whom); });
   }
   try {
     return result.get();
   } catch (const std::exception& error) {
-    throw StoreError(cannot_meet(meeting, shorten_backend_text(error.what())));
+    throw RuntimeError(cannot_meet(meeting, fmt::format("{} failed: {}", store, shorten_backend_text(error.what()))));
   }
 }
 
@@ -121,8 +117,8 @@ std::string find_reason(const std::optional<Survey>& survey) {
   fail_to_form(meeting, reason);
 }
 
-// A Gloo for this rank, connected to those of the other ranks. Null when a rank of the roster was started again
-// meanwhile. Throws RuntimeError that names the ranks that have not arrived, or have arrived and not connected.
+// A Gloo for this rank, connected to those of the other ranks. Throws RuntimeError that names the ranks that have not
+// arrived, or have arrived and not connected.
 c10::intrusive_ptr<c10d::Backend> connect_gloo(const Meeting& meeting, const c10::intrusive_ptr<c10d::Store>& group_store) {
   auto connecting = start_detached([store = group_store, rank = meeting.rank, size = meeting.size, address = store_address(group_store),
                                     timeout = meeting.options.timeout] { return make_gloo_backend(store, rank, size, address, timeout); });
@@ -135,7 +131,6 @@ c10::intrusive_ptr<c10d::Backend> connect_gloo(const Meeting& meeting, const c10
       listener.emplace(clone.value_or(group_store));
     }
     meeting.report->wait_goes_on([] { return std::string("the others to connect"); });
-    if (listener->ask(kListenerPatience, is_superseded).value_or(false)) return nullptr;
     const bool has_failed = listener->ask(kListenerPatience, someone_failed).value_or(false);
     if (has_failed || Clock::now() >= until) fail_to_form(meeting, *listener, "");
   }
@@ -155,12 +150,11 @@ bool has_gloo(c10d::ProcessGroup& group) {
   }
 }
 
-// The Gloo that carries CPU tensors, over the meeting's link if it has one: the adopted group's, or a new one, as
-// connect_gloo() returns it.
+// The Gloo that carries CPU tensors, over the meeting's link if it has one: the adopted group's, or a new one.
 c10::intrusive_ptr<c10d::Backend> find_gloo(const Meeting& meeting, const Store& group_store) {
   const bool is_adopted = meeting.connected && has_gloo(*meeting.connected);
   auto gloo = is_adopted ? meeting.connected->getBackend(c10::kCPU) : connect_gloo(meeting, group_store);
-  return gloo && meeting.options.link ? make_linked_backend(std::move(gloo), *meeting.options.link) : gloo;
+  return meeting.options.link ? make_linked_backend(std::move(gloo), *meeting.options.link) : gloo;
 }
 
 // The group with `gloo` and with what carries a GPU's tensors, which may be `gloo` as well.
@@ -207,27 +201,26 @@ ProcessGroup form_group(const Meeting& meeting, const Store& store) {
     arrival.gpu_name = meeting.device.str();
   }
   const auto until = meeting.started + meeting.timeout();
-  for (;;) {
-    const Gathering gathering = meet(meeting, [store, arrival, until] { return gather_ranks(store, arrival, until); });
-    if (!gathering.store) fail_to_form(meeting, have_not_arrived(gathering.absent));
-    BoundedStore marks(gathering.store);
-    if (!gathering.complete) fail_to_form(meeting, marks, "");
-    const DeviceBackend backend = agree_on_backend(meeting, gathering);
-    const auto gloo = find_gloo(meeting, gathering.store);
-    if (!gloo) continue;  // a rank was started again: gathers anew
-    const auto state = std::make_shared<GroupState>(gathering.store, meeting.store_host, meeting.options, backend);
-    const std::optional<ModelledLink>& link = meeting.options.link;
-    return {.rank = meeting.rank,
-            .size = meeting.size,
-            .store = gathering.store,
-            .c10d = make_group(meeting, gathering.store, gloo, state),
-            .timeout = std::nullopt,
-            .state = state,
-            .link = link ? describe(*link) : "",
-            .link_world = link ? link->world : 0,
-            .device = meeting.device,
-            .backend = backend == DeviceBackend::kNccl ? kGlooAndNccl : "gloo"};
+  const Gathering gathering = meet(meeting, [store, arrival, until] { return gather_ranks(store, arrival, until); });
+  if (!gathering.store) {
+    fail_to_form(meeting, gathering.is_left_out ? "the others have formed one without this process; after a failure start all ranks again"
+                                                : have_not_arrived({NamedRank{.rank = 0}}));
   }
+  BoundedStore marks(gathering.store);
+  if (!gathering.complete) fail_to_form(meeting, marks, "");
+  const DeviceBackend backend = agree_on_backend(meeting, gathering);
+  const auto state = std::make_shared<GroupState>(gathering.store, meeting.store_host, meeting.options, backend);
+  const std::optional<ModelledLink>& link = meeting.options.link;
+  return {.rank = meeting.rank,
+          .size = meeting.size,
+          .store = gathering.store,
+          .c10d = make_group(meeting, gathering.store, find_gloo(meeting, gathering.store), state),
+          .timeout = std::nullopt,
+          .state = state,
+          .link = link ? describe(*link) : "",
+          .link_world = link ? link->world : 0,
+          .device = meeting.device,
+          .backend = backend == DeviceBackend::kNccl ? kGlooAndNccl : "gloo"};
 }
 
 GroupOptions with_checked_timeouts(GroupOptions options) {
@@ -295,30 +288,20 @@ ProcessGroup connect(const RankInfo& info, const GroupOptions& options) {
   Meeting meeting = begin_meeting(info.rank, info.world_size, info.local_rank, options, place);
   meeting.store_host = store_host(info.rank);
   check_address(meeting, info.master_address);
-  for (;;) {
-    c10d::TCPStoreOptions store_options;
-    store_options.port = static_cast<uint16_t>(info.master_port);
-    store_options.isServer = meeting.store_host == StoreHost::kThisRank;
-    store_options.multiTenant = true;  // this process may be in several groups of one meeting point
-    // LibTorch counts this timeout in whole seconds, and takes 0 for no limit.
-    store_options.timeout = std::max<milliseconds>(meeting.time_left(milliseconds(0)), std::chrono::seconds(1));
-    store_options.waitWorkers = false;
-    const auto open_store = [address = info.master_address, store_options]() -> Store {
-      return c10::make_intrusive<c10d::TCPStore>(address, store_options);
-    };
-    const bool is_host = meeting.store_host == StoreHost::kThisRank;
-    const char* awaited = is_host                                   ? "this host to answer at that address"
-                          : meeting.store_host == StoreHost::kRank0 ? "rank 0"
-                                                                    : "the launcher's store";
-    const Store store = meet(meeting, open_store, awaited);
-    try {
-      return form_group(meeting, store);
-    } catch (const StoreError&) {
-      // Rank 0's store went away with a group that rank 0 lost; it will come back with another.
-      if (meeting.store_host != StoreHost::kRank0 || meeting.time_left(milliseconds(0)) <= kReconnectPause) throw;
-      std::this_thread::sleep_for(kReconnectPause);
-    }
-  }
+  c10d::TCPStoreOptions store_options;
+  store_options.port = static_cast<uint16_t>(info.master_port);
+  store_options.isServer = meeting.store_host == StoreHost::kThisRank;
+  store_options.multiTenant = true;  // this process may be in several groups of one meeting point
+  // LibTorch counts this timeout in whole seconds, and takes 0 for no limit.
+  store_options.timeout = std::max<milliseconds>(meeting.time_left(milliseconds(0)), std::chrono::seconds(1));
+  store_options.waitWorkers = false;
+  const auto open_store = [address = info.master_address, store_options]() -> Store {
+    return c10::make_intrusive<c10d::TCPStore>(address, store_options);
+  };
+  const char* awaited = meeting.store_host == StoreHost::kThisRank ? "this host to answer at that address"
+                        : meeting.store_host == StoreHost::kRank0  ? "rank 0"
+                                                                   : "the launcher's store";
+  return form_group(meeting, meet(meeting, open_store, awaited));
 }
 
 c10::intrusive_ptr<LosableGroup> connect_again(const ProcessGroup& group, const std::string& part) {

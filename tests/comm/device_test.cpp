@@ -1,7 +1,7 @@
 #include "firkin/comm/device.h"
 
 #include "../test.h"
-#include "comm/group_store.h"
+#include "comm/gathering.h"
 #include "thread_ranks.h"
 
 namespace firkin {

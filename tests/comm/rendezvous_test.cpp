@@ -6,13 +6,14 @@
 
 #include <cstdlib>
 
-#include "../../src/comm/group_store.h"
+#include "../../src/comm/gathering.h"
 #include "../torch.h"
 #include "firkin/comm/process_group.h"
 #include "launcher_environment.h"
 #include "thread_ranks.h"
 
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
+#include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
 namespace firkin {
 namespace {
@@ -67,9 +68,9 @@ void expect_both_work(const ProcessGroup& first, const ProcessGroup& second) {
   }
 }
 
-constexpr std::chrono::milliseconds kForOthers{600};  // for another thread, which waits already, to take its next step
+constexpr std::chrono::milliseconds kForOthers{2000};  // for another thread to take its next steps
 
-// Until another thread has come as far as this key (group_store.h).
+// Until another thread has come as far as this key (gathering.h).
 void await_key(c10d::Store& store, const std::string& key) {
   while (!store.check({key})) std::this_thread::sleep_for(1ms);
 }
@@ -119,21 +120,32 @@ TEST_F(Rendezvous, WhenAllRanksAreStartedAgainTheyMeetNothingOfAnEarlierAttempt)
   });
 }
 
-TEST_F(Rendezvous, ARankThatIsStartedAgainAloneMeetsTheOthersWhenTheyComeAgain) {
-  for (const int alone : {0, 1}) {
+TEST_F(Rendezvous, ARankThatHasLeftAGroupWaitsForTheOthersToFormTheNext) {
+  for (const int early : {0, 1}) {
     auto store = c10::make_intrusive<c10d::HashStore>();
     run_threads(3, [&](int rank) {
       {
         const ProcessGroup first = make_process_group(store, rank, 3, {});
         expect_sum(first);
-        if (rank != alone) std::this_thread::sleep_for(200ms);  // they learn of it later
+        if (rank != early) std::this_thread::sleep_for(200ms);
       }
       expect_sum(make_process_group(store, rank, 3, {}));
     });
   }
 }
 
-constexpr uint64_t kOtherProcess = 1;
+TEST_F(Rendezvous, ARankThatIsStartedAgainAloneIsLeftOut) {
+  auto store = c10::make_intrusive<c10d::HashStore>();
+  run_threads(2, [&](int rank) {
+    const ProcessGroup group = make_process_group(store, rank, 2, {});
+    if (rank == 0) {
+      EXPECT_EQ(failure_of([&] { make_process_group(store, 1, 2, {.timeout = 300ms}); }),
+                "rank 1 cannot form a group of 2 within 300 ms: the others have formed one without this process; after a failure start "
+                "all ranks again");
+    }
+    expect_sum(group);  // it does not trouble the others
+  });
+}
 
 std::chrono::steady_clock::time_point in(std::chrono::milliseconds time) {
   return std::chrono::steady_clock::now() + time;
@@ -142,54 +154,41 @@ std::chrono::steady_clock::time_point in(std::chrono::milliseconds time) {
 TEST_F(Rendezvous, ARankThatDiedBeforeAllHadArrivedIsReplaced) {
   auto store = c10::make_intrusive<c10d::HashStore>();
   std::thread rank_0([&] { expect_sum(make_process_group(store, 0, 3, {})); });
-  EXPECT_FALSE(gather_ranks(store, {.rank = 1, .size = 3, .process = kOtherProcess}, in(300ms)).complete);
+  await_key(*store, "firkin/1/size");
+  EXPECT_FALSE(gather_ranks(store, {.rank = 1, .size = 3}, in(300ms)).complete);
   run_threads(2, [&](int i) { expect_sum(make_process_group(store, i + 1, 3, {})); });
   rank_0.join();
 }
 
-TEST_F(Rendezvous, ARankThatDiedBeforeItConnectedIsReplaced) {
-  for (const auto& [dies, size] : {std::pair{1, 3}, {0, 2}}) {
-    auto store = c10::make_intrusive<c10d::HashStore>();
-    const auto started = std::chrono::steady_clock::now();
-    run_threads(size, [&, dies = dies, size = size](int rank) {
-      if (rank == dies) {
-        EXPECT_TRUE(gather_ranks(store, {.rank = rank, .size = size, .process = kOtherProcess}, in(60s)).complete);
-      }
-      expect_sum(make_process_group(store, rank, size, {}));
-    });
-    EXPECT_LT(std::chrono::steady_clock::now() - started, 60s);  // nobody waits for a timeout
-  }
-}
-
 TEST_F(Rendezvous, Rank0ThatDiedBeforeAllHadArrivedIsReplaced) {
   auto store = c10::make_intrusive<c10d::HashStore>();
-  EXPECT_FALSE(gather_ranks(store, {.rank = 0, .size = 2, .process = kOtherProcess}, in(50ms)).complete);  // and leaves no mark
+  EXPECT_FALSE(gather_ranks(store, {.rank = 0, .size = 2}, in(50ms)).complete);  // and leaves no mark
   run_threads(2, [&](int rank) {
     if (rank == 0) std::this_thread::sleep_for(150ms);
     expect_sum(make_process_group(store, rank, 2, {}));
   });
 }
 
-TEST_F(Rendezvous, ARankFindsRank0AgainThatHasTakenItsStoreAway) {
+TEST_F(Rendezvous, WhoeverWaitsInAStoreWhoseHostDiesEndsAtOnce) {
   const LoopbackPort reserved;
-  const int port = reserved.number();
-  run_threads(2, [&](int rank) {
-    {
-      const ProcessGroup first = connect(rank_at(rank, 2, port), {});
-      expect_sum(first);
-      if (rank == 0) std::this_thread::sleep_for(200ms);  // rank 1 waits in the store that is going to go
-    }
-    const ProcessGroup second = connect(rank_at(rank, 2, port), {});
-    expect_sum(second);
-    barrier(second);
-  });
+  const auto port = static_cast<uint16_t>(reserved.number());
+  auto rank_0s =
+      c10::make_intrusive<c10d::TCPStore>("127.0.0.1", c10d::TCPStoreOptions{.port = port, .isServer = true, .waitWorkers = false});
+  const auto started = std::chrono::steady_clock::now();
+  std::string failure;
+  std::thread rank_1([&] { failure = failure_of([&] { connect(rank_at(1, 2, port), {.timeout = 60s}); }); });
+  await_key(*rank_0s, "firkin/groups");
+  rank_0s.reset();
+  rank_1.join();
+  EXPECT_THAT(failure,
+              StartsWith(fmt::format("rank 1 cannot meet the others at 127.0.0.1:{}: the store there, on rank 0, failed: ", port)));
+  EXPECT_LT(std::chrono::steady_clock::now() - started, 30s);
 }
 
-TEST_F(Rendezvous, WithoutRank0SaysWhoElseIsNotThere) {
+TEST_F(Rendezvous, NothingIsKnownOfTheOthersWithoutRank0) {
   auto store = c10::make_intrusive<c10d::HashStore>();
-  EXPECT_FALSE(gather_ranks(store, {.rank = 2, .size = 4}, in(0ms)).complete);
   EXPECT_EQ(failure_of([&] { make_process_group(store, 1, 4, {.timeout = 200ms}); }),
-            "rank 1 cannot form a group of 4 within 200 ms: ranks 0, 3 have not arrived");
+            "rank 1 cannot form a group of 4 within 200 ms: rank 0 has not arrived");
 }
 
 TEST_F(Rendezvous, RanksThatContradictEachOtherSaySoOnEveryRank) {
@@ -214,7 +213,7 @@ TEST_F(Rendezvous, OneOfTwoRanks0SaysThatThereIsAnother) {
   auto store = c10::make_intrusive<c10d::HashStore>();
   std::string refusal;
   std::thread first([&] { refusal = error_of([&] { make_process_group(store, 0, 2, {.timeout = 60s}); }); });
-  await_key(*store, "firkin/generations");
+  await_key(*store, "firkin/groups");
   EXPECT_THAT(failure_of([&] { make_process_group(store, 0, 2, {.timeout = 200ms}); }), HasSubstr("rank 1 has not arrived"));
   first.join();
   EXPECT_THAT(refusal, HasSubstr("another process on " + host_name() + " has this rank"));
@@ -231,9 +230,8 @@ TEST_F(Rendezvous, NamesTheRankThatHasNotArrivedOnEveryOther) {
   auto store = c10::make_intrusive<c10d::HashStore>();
   const auto started = std::chrono::steady_clock::now();
   run_threads(2, [&](int rank) {
-    if (rank == 0) await_key(*store, "firkin/waiting/1");
     const auto timeout = rank == 0 ? kForOthers : 60000ms;  // rank 1 hears of rank 0's end
-    const std::string limit = rank == 0 ? "600 ms" : "60 s";
+    const std::string limit = rank == 0 ? "2 s" : "60 s";
     EXPECT_EQ(failure_of([&] { make_process_group(store, rank, 3, {.timeout = timeout}); }),
               "rank " + std::to_string(rank) + " cannot form a group of 3 within " + limit + ": rank 2 has not arrived");
   });
@@ -266,9 +264,8 @@ TEST_F(Rendezvous, NamesTheMeetingPoint) {
 TEST_F(Rendezvous, NamesTheRankThatArrivedButDidNotConnect) {
   auto store = c10::make_intrusive<c10d::HashStore>();
   std::thread rank_1([&] { gather_ranks(store, {.rank = 1, .size = 2}, in(60s)); });
-  await_key(*store, "firkin/waiting/1");
   EXPECT_THAT(failure_of([&] { make_process_group(store, 0, 2, {.timeout = kForOthers}); }),
-              StartsWith("rank 0 cannot form a group of 2 within 600 ms: rank 1 (" + host_name() + ") arrived but did not connect"));
+              StartsWith("rank 0 cannot form a group of 2 within 2 s: rank 1 (" + host_name() + ") arrived but did not connect"));
   rank_1.join();
 }
 
@@ -276,7 +273,7 @@ TEST_F(Rendezvous, SaysWhereNobodyListens) {
   const LoopbackPort reserved;
   const int port = reserved.number();
   EXPECT_THAT(failure_of([&] { connect(rank_at(1, 2, port), {.timeout = 300ms}); }),
-              StartsWith("rank 1 cannot meet the others at 127.0.0.1:" + std::to_string(port) + ": "));
+              StartsWith(fmt::format("rank 1 cannot meet the others at 127.0.0.1:{}: the store there, on rank 0, ", port)));
 }
 
 TEST_F(Rendezvous, SaysThatNothingResolvesTheMeetingPoint) {

@@ -8,7 +8,7 @@
 // Connections may each be used by their own thread.
 //
 // If a collective fails, the group is lost: GroupError (base/error.h) names the missing ranks on every surviving rank,
-// and later collectives throw the same.
+// and later collectives throw the same. End the process then: its launcher has to start all ranks anew.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -85,9 +85,10 @@ using Work = c10::intrusive_ptr<c10d::Work>;
 // Meets the other ranks at info.master_address:master_port (rank 0 listens there, unless a launcher does) and forms a
 // group.
 //
-// Groups never collide: ranks may form several through one meeting point, in the same order on every rank, and none
-// sees leftovers of an earlier attempt. Restarted ranks, all of them or those of one node, meet the others once these
-// have lost the old group and call this again.
+// Ranks may form several groups through one meeting point, in the same order on every rank, and none meets what an
+// earlier start of the ranks has left there: the meeting point may be the store of torchrun's agents, which outlives
+// restarts. A rank that is started again alone meets nobody, and says so when its time is over. If rank 0 listens, it does
+// so until its last group goes: keep one until the next is formed.
 //
 // Makes this rank's device current (use_device()) first, so that nothing is allocated on another.
 //

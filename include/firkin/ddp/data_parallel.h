@@ -98,8 +98,8 @@ struct DataParallelStats {
 // no_sync(), or in forward goes unnoticed: call abandon_step() in the handler. Without it, the other ranks wait for
 // this rank's next backward and treat that as their step; if an OverlappedOptimizer or ShardedOptimizer has stepped
 // meanwhile, as after a loss that depends on no parameter, every rank throws an AuditError then. If a collective fails,
-// the group is lost: every call throws a GroupError naming the missing ranks, a new group is needed, and ranks may be
-// one step apart (docs/data_parallel.md, "After a failure").
+// the group is lost: every call throws a GroupError naming the missing ranks, which may be one step apart. End the process:
+// its launcher has to start all ranks anew (docs/data_parallel.md, "After a failure").
 //
 // Parameters may be thawed, frozen, added and replaced during training, on every rank alike: see parameters_changed().
 // Parameters differ between ranks if they were stepped with one rank's own gradients (accumulated under no_sync() and
