@@ -66,6 +66,7 @@ constexpr int64_t kInFlightBucket = 1;
 struct Flags {
   int victim = -1;  // nobody
   Phase phase = Phase::kNone;
+  int lives = 1;
   int signal = SIGKILL;
   std::string strategy = "bucketed";
   std::optional<double> moment_s;
@@ -217,14 +218,14 @@ void train(Net& net, const ProcessGroup& group, const Flags& flags, Fault& fault
   if (flags.victim < 0) print_parameters(net);
 }
 
-// Ranks that torchrun has started again are left in peace.
-bool is_first_attempt() {
-  const char* restarts = std::getenv("TORCHELASTIC_RESTART_COUNT");
-  return restarts == nullptr || std::string(restarts) == "0";
+// How often torchrun's agent of this node has started its ranks again.
+int restarts() {
+  const char* text = std::getenv("TORCHELASTIC_RESTART_COUNT");
+  return text == nullptr ? 0 : std::stoi(text);
 }
 
 void run_rank(const RankInfo& info, const Flags& flags) {
-  const bool is_victim = info.rank == flags.victim && is_first_attempt();
+  const bool is_victim = info.rank == flags.victim && restarts() < flags.lives;
   Fault fault{.rank = info.rank, .signal = flags.signal, .phase = is_victim ? flags.phase : Phase::kNone};
   torch::manual_seed(1 + info.rank);  // on the CPU: batches are the same on every device
   Net net;
@@ -286,6 +287,7 @@ int main(int argc, char** argv) {
   CLI::App app("One rank of a training in which a rank is killed or stopped.");
   app.add_option("--victim", flags.victim, "the rank that gets the signal; -1 for none")->capture_default_str();
   app.add_option("--phase", flags.phase, "where it gets it; those of a step are in step 2")->transform(CLI::CheckedTransformer(phases));
+  app.add_option("--lives", flags.lives, "how many starts by torchrun it happens in")->capture_default_str();
   app.add_option("--moment-s", flags.moment_s, "of the phase moment: so long after the constructor; every rank must be told");
   app.add_option("--strategy", flags.strategy, "of the training")->capture_default_str();
   app.add_option("--signal", flags.signal, "which it gets")->transform(CLI::CheckedTransformer(signals));

@@ -1,12 +1,23 @@
-"""torchrun starts the ranks again after one was killed: they meet under a prefix of their own in its store, and train to the end."""
+"""torchrun starts all ranks again after one was killed, twice in a row: they meet in a store that has seen them before, and train to the end."""
 
 import os
+import pathlib
 import subprocess
 import sys
 import unittest
 
+sys.path.append(str(pathlib.Path(__file__).resolve().parents[1]))
+from ports import reserved_port  # noqa: E402
+
 STEPS = 5  # of fault_ranks
+LIVES = 2  # of the victim
 DEADLINE_S = 300
+
+
+def start_agent(*words, strategy, phase):
+    command = [sys.executable, "-m", "torch.distributed.run", "--rdzv-backend", "c10d", "--no-python", *words]
+    command += [os.environ["FAULT_RANKS"], "--victim", "1", "--phase", phase, "--lives", str(LIVES), "--strategy", strategy, "--timeout-s", "60"]
+    return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
 
 class Restart(unittest.TestCase):
@@ -15,14 +26,23 @@ class Restart(unittest.TestCase):
     def test_ranks_that_are_started_again_meet_and_train(self):
         for strategy, phase in self.lost_in:
             with self.subTest(strategy=strategy, phase=phase):
-                command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--max-restarts", "1", "--no-python"]
-                command += ["--rdzv-backend", "c10d", "--rdzv-endpoint", "127.0.0.1:0"]
-                command += [os.environ["FAULT_RANKS"], "--victim", "1", "--phase", phase, "--strategy", strategy, "--timeout-s", "60"]
-                ended = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=DEADLINE_S)
-                self.assertEqual(ended.returncode, 0, ended.stderr)
-                self.assertEqual(ended.stdout.count(f"reached {phase}"), 1, ended.stdout)
-                self.assertEqual(ended.stdout.count(f"step {STEPS - 1} of {STEPS}"), 2, ended.stdout + ended.stderr)
+                words = ["--nproc-per-node", "2", "--max-restarts", str(LIVES), "--rdzv-endpoint", "127.0.0.1:0"]
+                agent = start_agent(*words, strategy=strategy, phase=phase)
+                output, _ = agent.communicate(timeout=DEADLINE_S)
+                self.assertEqual(agent.returncode, 0, output)
+                self.assertEqual(output.count(f"reached {phase}"), LIVES, output)
+                self.assertEqual(output.count(f"step {STEPS - 1} of {STEPS}"), 2, output)
 
 
 class RestartFull(Restart):
     lost_in = (("bucketed", "rendezvous"), ("bucketed", "bucket"))
+
+    def test_two_agents_whose_restart_counts_differ_meet_as_well(self):
+        with reserved_port() as port:
+            # An agent whose own rank failed counts a restart; one that follows it does not.
+            words = ["--nnodes", "2", "--nproc-per-node", "1", "--max-restarts", "6", "--rdzv-endpoint", f"127.0.0.1:{port}"]
+            agents = [start_agent(*words, strategy="bucketed", phase="backward") for _ in range(2)]
+            outputs = [agent.communicate(timeout=DEADLINE_S)[0] for agent in agents]
+        self.assertEqual([agent.returncode for agent in agents], [0, 0], outputs)
+        self.assertGreaterEqual("".join(outputs).count("reached backward"), LIVES, outputs)
+        self.assertEqual("".join(outputs).count(f"step {STEPS - 1} of {STEPS}"), 2, outputs)
