@@ -337,8 +337,8 @@ bool is_undecided(Outcome outcome) {
 // The one thing that limits the answer. step_s: of what is recommended.
 std::optional<NextStep> next_step_of(const Decision& decision, const DecisionInputs& inputs, const std::vector<double>& step_s) {
   constexpr double kMostly = 2;  // a step over one without communication, from which on communication is most of it
-  if (decision.times_more_blocks > kMostTimesMoreBlocks) return NextStep::kLessNoise;
-  if (decision.times_more_blocks) return inputs.ended == EndOfBlocks::kLimit ? NextStep::kMoreBlocks : NextStep::kMoreTime;
+  if (decision.blocks_needed > kMostTimesMoreBlocks * static_cast<double>(decision.blocks)) return NextStep::kLessNoise;
+  if (decision.blocks_needed) return inputs.ended == EndOfBlocks::kLimit ? NextStep::kMoreBlocks : NextStep::kMoreTime;
   const std::vector<double>& none_s = inputs.confirmation.none_s;
   return has_blocks(step_s, none_s) && paired_ratio(step_s, none_s).ratio >= kMostly ? std::optional(NextStep::kSendLess) : std::nullopt;
 }
@@ -377,10 +377,8 @@ Decision decide(const DecisionInputs& inputs, double none_predicted_s) {
       recommended_s = &with_options_s;
     }
   }
-  if (is_undecided(decision.outcome)) {
-    const double blocks = static_cast<double>(steps.choice_s.size());
-    decision.times_more_blocks = outlook(steps.choice_s, steps.default_s).blocks_needed / blocks;
-  }
+  decision.blocks = std::ssize(steps.choice_s);
+  if (is_undecided(decision.outcome)) decision.blocks_needed = outlook(steps.choice_s, steps.default_s).blocks_needed;
   decision.next_step = next_step_of(decision, inputs, *recommended_s);
   return decision;
 }

@@ -93,33 +93,35 @@ std::string settings_of(const Decision& decision, const RunHead& run) {
   return fmt::format("{}", fmt::join(set, " and "));
 }
 
+// Why the default's bucket size is kept, after a colon.
 std::string why_default(Outcome outcome, double cap_mib) {
+  const std::string best = fmt::format("the best other cap found, {} MiB,", exact_cap(cap_mib));
   switch (outcome) {
     case Outcome::kSameBuckets:
-      return "it makes the same buckets as the best cap";
+      return "the best cap found makes the same buckets";
     case Outcome::kHidden:
-      return "its communication is hidden, so steps take as long as without any";
+      return "its communication is hidden behind backward";
     case Outcome::kDefaultFaster:
-      return "no other cap was faster";
+      return best + " is slower";
     case Outcome::kNotToldApart:
-      return fmt::format("the best other cap, {} MiB, was not told apart from it", exact_cap(cap_mib));
+      return fmt::format("this run cannot tell whether {} MiB is faster", exact_cap(cap_mib));
     default:
-      return fmt::format("no other cap gains {:g} % or more", 100 * kLeastGain);
+      return fmt::format("{} gains less than {:g} %", best, 100 * kLeastGain);
   }
 }
 
 std::string tune_heading(const Decision& decision, const RunHead& run) {
   const std::string set = settings_of(decision, run);
-  if (set.empty()) return fmt::format("Keep PyTorch's default: {}.", why_default(decision.outcome, decision.cap_mib));
+  if (set.empty()) return fmt::format("Keep PyTorch's default (25 MiB): {}.", why_default(decision.outcome, decision.cap_mib));
   const std::optional<PairedRatio>& gain = decision.all_over_default ? decision.all_over_default : decision.over_default;
   if (!gain) return fmt::format("Set {}. PyTorch's default was not measured.", set);
   const double ratio = gain->ratio;
   const std::string measured =
       fmt::format("{} {} time than with PyTorch's default", display_percent(std::abs(1 - ratio)), ratio > 1 ? "more" : "less");
   if (decision.outcome == Outcome::kNotShown) {
-    return fmt::format("Set {}: steps are predicted to take {} less time than with PyTorch's default, and took {} {} when measured.", set,
-                       display_percent(1 - decision.predicted_to_default.value_or(1)), display_percent(std::abs(1 - ratio)),
-                       ratio > 1 ? "more" : "less");
+    return fmt::format(
+        "Try {}: steps are predicted to take {} less time than with PyTorch's default, and took {} {} here; that is not shown yet.", set,
+        display_percent(1 - decision.predicted_to_default.value_or(1)), display_percent(std::abs(1 - ratio)), ratio > 1 ? "more" : "less");
   }
   return fmt::format("Set {}{}: steps take {}.", set, keeps_default(decision.outcome) ? ", and keep PyTorch's bucket size" : "", measured);
 }
@@ -137,66 +139,62 @@ std::string_view word_of(Certainty certainty) {
   return kWords[static_cast<size_t>(certainty)];
 }
 
-// Why predictions were left out, where the model did not fit.
 std::string doubt_text(const std::optional<CalibrationSection>& calibration) {
   if (!calibration || !is_doubtful(calibration->fit)) return "";
-  const Calibration& fit = calibration->fit;
-  const std::string why = fit.at_bound.empty() ? fmt::format("its residual is {}", display_percent(fit.residual.value_or(0)))
-                                               : fmt::format("{} ended at the limit of the search", fmt::join(fit.at_bound, " and "));
-  return fmt::format("The model does not fit these steps ({}), so measured steps alone chose, and predictions may be far off.", why);
+  return "Firkin's time estimates do not match these steps, so it chose from measured steps alone.";
 }
 
 // The raced caps that the measurement cannot tell apart from the chosen one; one whose median is far off with its interval.
 std::string others_text(const Results& results) {
   constexpr double kFar = 1.05;
+  const std::string chosen = exact_cap(results.decision->cap_mib);
   std::vector<std::string> others;
   for (const double cap : results.decision->tied_mib) {
     if (cap == results.decision->cap_mib) continue;
     const auto row = std::ranges::find(results.curve, cap, &CurveRow::cap_mib);
-    const bool is_far = row != results.curve.end() && row->ratio_to_chosen.value_or(1) >= kFar;
-    others.push_back(exact_cap(cap) +
-                     (is_far && row->ratio_to_chosen_ci ? fmt::format(" ({})", range_text(*row->ratio_to_chosen_ci)) : ""));
+    const bool is_far = row != results.curve.end() && row->ratio_to_chosen.value_or(1) >= kFar && row->ratio_to_chosen_ci;
+    others.push_back(exact_cap(cap) + (is_far ? fmt::format(" ({} than {})", range_text(*row->ratio_to_chosen_ci), chosen) : ""));
   }
   if (others.empty()) return "";
-  return fmt::format("Not told apart from {} MiB: {}.", exact_cap(results.decision->cap_mib), fmt::join(others, ", "));
+  return fmt::format("Not told apart from {} MiB: {} MiB.", chosen, fmt::join(others, ", "));
 }
 
 // How sure it is: one of four words, and the interval that it follows from.
 std::string tune_certainty(const Results& results) {
+  constexpr const char* kFrom = "in steps that did not choose";
   const Decision& decision = *results.decision;
-  const auto shows = [](const std::optional<PairedRatio>& gain) { return gain && std::isfinite(gain->interval.high); };
-  std::vector<std::string> sentences;
   const std::string_view word = word_of(certainty_of(decision));
-  constexpr const char* kFrom = "in blocks that had no part in the choice";
-  const std::string cap_alone = fmt::format("with {} MiB", exact_cap(decision.cap_mib));
-  if (decision.options && !keeps_default(decision.outcome) && shows(decision.over_default)) {
-    sentences.push_back(fmt::format("{}: the cap gives {}, {} on top of it {} (95 %), {}.", word,
-                                    range_text(decision.over_default->interval), *decision.options,
-                                    range_text(decision.options_over_none->interval), kFrom));
-  } else if (decision.options) {
-    sentences.push_back(fmt::format("{}: {} (95 %), {}.", word, range_text(decision.options_over_none->interval), kFrom));
-    sentences.push_back(fmt::format("Of the cap: {}.", why_default(decision.outcome, decision.cap_mib)));
+  const bool has_interval = decision.over_default && std::isfinite(decision.over_default->interval.high);
+  const std::string of_cap = has_interval ? range_text(decision.over_default->interval) : "";
+  std::vector<std::string> sentences;
+  if (decision.options) {
+    const std::string of_options = range_text(decision.options_over_none->interval);
+    sentences.push_back(keeps_default(decision.outcome) ? fmt::format("{}: {} (95 % interval, {}). Of bucket sizes, {}.", word, of_options,
+                                                                      kFrom, why_default(decision.outcome, decision.cap_mib))
+                                                        : fmt::format("{}: {} by the cap alone, and with it {} by {} (95 % intervals, {}).",
+                                                                      word, of_cap, of_options, *decision.options, kFrom));
   } else if (decision.outcome == Outcome::kSameBuckets || !decision.over_default) {
     sentences.push_back(fmt::format("{}.", word));
-  } else if (!shows(decision.over_default)) {
-    sentences.push_back(fmt::format("{}: fewer than {} blocks give no interval.", word, kFewestSamples));
-  } else if (decision.outcome == Outcome::kGain) {
-    sentences.push_back(fmt::format("{}: {} (95 %), {}.", word, range_text(decision.over_default->interval), kFrom));
-  } else {
+  } else if (!has_interval) {
     sentences.push_back(
-        fmt::format("{}: {} a step takes {} than with the default (95 %).", word, cap_alone, range_text(decision.over_default->interval)));
+        fmt::format("{}: {} blocks of steps were measured, and an interval takes {}.", word, decision.blocks, kFewestSamples));
+  } else if (decision.outcome == Outcome::kGain) {
+    sentences.push_back(fmt::format("{}: {} (95 % interval, {}).", word, of_cap, kFrom));
+  } else {
+    sentences.push_back(fmt::format("{}: with {} MiB a step takes {} (95 % interval).", word, exact_cap(decision.cap_mib), of_cap));
   }
-  sentences.push_back(doubt_text(results.calibration));
   if (!keeps_default(decision.outcome)) sentences.push_back(others_text(results));
+  sentences.push_back(doubt_text(results.calibration));
   std::erase(sentences, "");
   return fmt::format("{}", fmt::join(sentences, " "));
 }
 
-// Which flag or argument takes more blocks, in the words of the front end that measured.
-std::string more_blocks(const RunHead& run, NextStep step) {
+// Which flag or argument takes so many blocks, in the words of the front end that measured.
+std::string more_blocks(const RunHead& run, NextStep step, double blocks) {
   const bool is_time = step == NextStep::kMoreTime;
-  if (is_cpp_program(run)) return is_time ? "a larger ModuleTuningOptions::seconds" : "more ModuleTuningOptions::blocks";
-  if (run.command_line[0] == "firkin") return is_time ? "a longer --time" : "more --blocks";
+  if (is_cpp_program(run))
+    return is_time ? "a larger ModuleTuningOptions::seconds" : fmt::format("ModuleTuningOptions::blocks = {:.0f}", blocks);
+  if (run.command_line[0] == "firkin") return is_time ? "a longer --time" : fmt::format("--blocks {:.0f}", blocks);
   return "a larger time_budget_s";
 }
 
@@ -204,28 +202,29 @@ std::string more_blocks(const RunHead& run, NextStep step) {
 std::string next_step_text(const Results& results) {
   const Decision& decision = *results.decision;
   if (!decision.next_step) return "";
+  constexpr double kAtLeast = 1.5;  // what is needed is only known roughly
+  const double needed = std::ceil(std::max(decision.blocks_needed.value_or(0), kAtLeast * static_cast<double>(decision.blocks)));
   switch (*decision.next_step) {
     case NextStep::kMoreTime:
     case NextStep::kMoreBlocks:
-      return fmt::format("about {:.2g} times as many blocks would probably tell: {}.",
-                         std::max(1.5, decision.times_more_blocks.value_or(1)), more_blocks(results.run, *decision.next_step));
+      return fmt::format("to decide, measure about {:.0f} blocks of steps instead of {}: {}.", needed, decision.blocks,
+                         more_blocks(results.run, *decision.next_step, needed));
     case NextStep::kLessNoise:
       return fmt::format(
-          "steps vary too much from block to block to tell within {:.0f} times the time; measure on machines with nothing else "
-          "to do.",
+          "times vary so much that more than {:g} times as many blocks of steps would be needed to decide; measure where nothing else "
+          "runs.",
           kMostTimesMoreBlocks);
     case NextStep::kSendLess:
       break;
   }
   const auto row = std::ranges::find(results.strategies, decision.recommended.value_or(""), &StrategyRow::strategy);
-  const std::string share = row == results.strategies.end() || !row->exposed_s
-                                ? "most of a step"
-                                : fmt::format("{} of {} a step", display_seconds(*row->exposed_s), display_seconds(row->measured_s));
+  const std::string share =
+      row == results.strategies.end() || !row->exposed_s
+          ? "most of a step is"
+          : fmt::format("of a step of {}, {} are", display_seconds(row->measured_s), display_seconds(*row->exposed_s));
   const auto& ordered = results.ordered_over_best_cap;
-  const char* const overlap =
-      !ordered || ordered->interval.high < 1 ? ", or hide it behind the next forward pass too (strategy ordered)" : "";
-  return fmt::format("communication that no bucket size hides takes {}. Send less (bf16, gradient accumulation, a larger batch){}.", share,
-                     overlap);
+  const char* const overlap = !ordered || ordered->interval.high < 1 ? ", or overlap the next forward pass too (strategy ordered)" : "";
+  return fmt::format("{} communication that no bucket size hides. Send less (bf16, gradient accumulation){}.", share, overlap);
 }
 
 // Which of three worlds a workload lies in (docs/where_it_matters.md), from a(x) as latency and bandwidth.
@@ -287,9 +286,9 @@ std::vector<PasteSetting> tune_settings(const Results& results) {
   std::vector<PasteSetting> settings = paste_settings(cap_bytes, element_bytes, {});
   if (keeps_default(decision.outcome)) put_default_first(settings, "bucket_cap_mb");
   if (is_cpp_program(results.run)) {
-    settings.insert(settings.begin(),
-                    {"Firkin, C++", fmt::format("firkin::DataParallelOptions options{{.cap = {{.cap_bytes = {}}}}};", cap_bytes),
-                     "bytes; what ModuleTuning::options holds, with the ready order"});
+    const std::string cap = keeps_default(decision.outcome) ? "firkin::kTorchDefaultCaps" : fmt::format("{{.cap_bytes = {}}}", cap_bytes);
+    settings.insert(settings.begin(), {"Firkin, C++", fmt::format("firkin::DataParallelOptions options{{.cap = {}}};", cap),
+                                       "bytes; ModuleTuning::options holds the best cap found, with the ready order"});
   }
   for (auto& [tool, setting, note] : settings) {
     if (decision.options && setting.starts_with("DistributedDataParallel(model"))

@@ -77,7 +77,8 @@ std::string wrapped(const std::string& head, const std::string& text) {
   std::string lines = head;
   size_t column = indent;
   for (size_t start = 0; start < text.size();) {
-    const size_t end = std::min(text.find(' ', start), text.size());
+    size_t end = std::min(text.find(' ', start), text.size());
+    if (text.compare(end, 2, " %") == 0) end = std::min(text.find(' ', end + 1), text.size());  // a number keeps its sign
     const std::string word = text.substr(start, end - start);
     const bool first = column == indent;
     if (!first && column + 1 + columns_of(word) > width) {

@@ -97,8 +97,8 @@ constexpr auto kFields<Decision> = std::tuple(
     Field("expected_regret", &Decision::expected_regret), Field("tied_mib", &Decision::tied_mib, Unit::kMib),
     Field("level", &Decision::level, Unit::kRatio), Field("options", &Decision::options),
     Field("options_over_none", &Decision::options_over_none), Field("all_over_default", &Decision::all_over_default),
-    Field("recommended", &Decision::recommended), Field("next_step", &Decision::next_step),
-    Field("times_more_blocks", &Decision::times_more_blocks, Unit::kRatio));
+    Field("recommended", &Decision::recommended), Field("next_step", &Decision::next_step), Field("blocks", &Decision::blocks, kIfAny),
+    Field("blocks_needed", &Decision::blocks_needed));
 
 template <>
 constexpr auto kFields<CalibrationRun> = std::tuple(Field("name", &CalibrationRun::name), Field("buckets", &CalibrationRun::buckets),

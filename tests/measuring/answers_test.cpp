@@ -53,7 +53,7 @@ std::vector<Situation> situations() {
       {"options alone", steps_of(0.2, 0.3, 0.3), with_options},
       {"a cap and an option", steps_of(0.2, 0.3, 0.28), with_options},
       {"two dtypes, so that no list of caps is possible", steps_of(0.2, 0.4, 0.3), usual, {"train.py"}, false},
-      {"communication twice computation", steps_of(0.1, 0.36, 0.358), usual},
+      {"communication takes most of a step", steps_of(0.1, 0.36, 0.358), usual},
       {"a C++ program", steps_of(0.2, 0.4, 0.3), usual, {}},
       {"steps that the model cannot explain", steps_of(0.2, 0.3, 0.29), usual},
   };

@@ -106,7 +106,7 @@ class FrontEnds(InAFolder):
         for section in ("curve", "over_default", "best_predicted", "best_measured"):
             self.assertEqual(ours[section], said[section], section)
         headings = [
-            [line for line in results_in_words(json.dumps(results)).splitlines() if line.startswith(("Set ", "Keep "))] for results in (ours, said)
+            [line for line in results_in_words(json.dumps(results)).splitlines() if line.startswith(("Set ", "Try ", "Keep "))] for results in (ours, said)
         ]
         self.assertEqual(headings[0], headings[1])
         self.assertEqual(len(headings[0]), 1)

@@ -74,8 +74,8 @@ TEST(Report, TheAnswerOfTuneSaysWhatToSetHowSureThatIsAndWhatCannotBeTold) {
   decision.tied_mib = {0.5, 0.75};
   const Wording answer = summarize(results);
   EXPECT_EQ(answer.heading, "Set bucket_cap_mb=0.75: steps take 24.0 % less time than with PyTorch's default.");
-  EXPECT_THAT(answer.certainty, StartsWith("Shown: 22.0 % to 26.0 % less time (95 %)"));
-  EXPECT_THAT(answer.certainty, HasSubstr("Not told apart from 0.75 MiB: 0.5."));
+  EXPECT_THAT(answer.certainty, StartsWith("Shown: 22.0 % to 26.0 % less time (95 % interval, "));
+  EXPECT_THAT(answer.certainty, HasSubstr("Not told apart from 0.75 MiB: 0.5 MiB."));
   EXPECT_EQ(answer.settings.front().setting, "DistributedDataParallel(model, bucket_cap_mb=0.75)");
   decision.options = "gradient_as_bucket_view=True";
   EXPECT_EQ(summarize(results).settings.front().setting,
@@ -88,16 +88,17 @@ TEST(Report, TheAnswerOfTuneSaysWhatToSetHowSureThatIsAndWhatCannotBeTold) {
 
 TEST(Report, TheNextStepIsAnOptionOfTheFrontEndThatMeasured) {
   Results results = tune_results();
-  results.decision->times_more_blocks = 3.2;
+  results.decision->blocks = 12;
+  results.decision->blocks_needed = 37.2;
   const std::vector<std::tuple<std::vector<std::string>, NextStep, std::string>> front_ends = {
       {{"firkin", "tune"}, NextStep::kMoreTime, "a longer --time"},
-      {{"firkin", "tune"}, NextStep::kMoreBlocks, "more --blocks"},
+      {{"firkin", "tune"}, NextStep::kMoreBlocks, "--blocks 38"},
       {{"train.py"}, NextStep::kMoreTime, "a larger time_budget_s"},
       {{}, NextStep::kMoreTime, "a larger ModuleTuningOptions::seconds"}};
   for (const auto& [command_line, step, option] : front_ends) {
     results.run.command_line = command_line;
     results.decision->next_step = step;
-    EXPECT_EQ(summarize(results).next_step, "about 3.2 times as many blocks would probably tell: " + option + ".");
+    EXPECT_EQ(summarize(results).next_step, "to decide, measure about 38 blocks of steps instead of 12: " + option + ".");
   }
 }
 
@@ -106,7 +107,8 @@ TEST(Report, ThePageOfAWatchBeginsWithItsStepsAndItsVerdict) {
   results.run = begin_head("watch");
   results.notes = {"steps 5 to 16, 2 ranks: 90.2 ms a step", "communication not hidden  70.3 ms, 78.0 %",
                    "a better bucket size could gain at most 12 ms, 13.3 %: worth a firkin.tune", "note: ranks share cores"};
-  results.traces = {{.strategy = "watched", .name = "rank 0", .file = "", .timeline = {{"compute", 0, 0.02}, {"communication", 0.01, 0.09}}}};
+  results.traces = {
+      {.strategy = "watched", .name = "rank 0", .file = "", .timeline = {{"compute", 0, 0.02}, {"communication", 0.01, 0.09}}}};
   const Wording answer = summarize(results);
   EXPECT_EQ(answer.heading, "steps 5 to 16, 2 ranks: 90.2 ms a step");
   EXPECT_THAT(answer.certainty, StartsWith("a better bucket size could gain at most 12 ms"));

@@ -71,7 +71,7 @@ TEST(TuneModule, GivesOptionsToTrainWithAndPutsBackTheModuleAndWhatIsNamed) {
     EXPECT_EQ(tuning.profile.tensors.names.size(), own.net->parameters().size());
     EXPECT_GT(tuning.profile.bare_backward_s, 0);
     const bool keeps = keeps_default(tuning.decision.outcome);
-    EXPECT_THAT(tuning.text, HasSubstr(keeps ? "Keep PyTorch's default" : "Set bucket_cap_mb="));
+    EXPECT_THAT(tuning.text, HasSubstr(keeps ? "Keep PyTorch's default" : "a cap of "));
 
     DataParallel ddp(*own.net, group, tuning.options);
     own.step();

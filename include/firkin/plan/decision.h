@@ -194,8 +194,9 @@ struct Decision {
   std::optional<PairedRatio> all_over_default = {};  // what is recommended, with options, over PyTorch's default
   std::optional<std::string> recommended = {};       // the name of the measured setting that this recommends
   std::optional<NextStep> next_step = {};
-  // Times as many blocks as were measured that would probably decide; for kMoreTime and kMoreBlocks.
-  std::optional<double> times_more_blocks = {};
+  int64_t blocks = 0;  // that measured the gain
+  // In all, that would decide if the difference is what it seems; where no more are needed, none.
+  std::optional<double> blocks_needed = {};
 };
 
 // Of what is recommended: options are only recommended where they were shown to gain.
