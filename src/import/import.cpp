@@ -11,6 +11,8 @@
 #include "firkin/base/error.h"
 #include "firkin/base/file.h"
 #include "firkin/base/units.h"
+#include "nccl_inspector.h"
+#include "profiler_trace.h"
 
 namespace firkin {
 namespace {
@@ -22,8 +24,8 @@ constexpr const char* kExpectedFiles =
 struct Format {
   ImportFormat format;
   const char* name;
-  bool (*is_it)(std::string_view text);  // of a text without decoration
-  // The all-reduce times in it; null for CMSC 828G's files, of which two make a profile.
+  bool (*is_it)(std::string_view text);  // of a text without decoration; null for files that are read as streams
+  // The all-reduce times in it; null for files of which several are read together.
   Imported (*read)(std::string_view text, const std::string& file, const ImportOptions& options);
 };
 
@@ -35,6 +37,8 @@ constexpr std::array kFormats = {
            [](auto text) { return first_line(text).second.find("No. Params") != std::string_view::npos; }, nullptr},
     Format{ImportFormat::kCmsc828gTimes, "layer times of CMSC 828G", [](auto text) { return first_line(text).second.starts_with("Name,"); },
            nullptr},
+    Format{ImportFormat::kNcclInspector, "log of NCCL's Inspector", nullptr, nullptr},
+    Format{ImportFormat::kProfilerTrace, "trace of torch.profiler", nullptr, nullptr},
 };
 
 const Format& find_format(ImportFormat format) {
@@ -71,7 +75,7 @@ ImportFormat recognize_import(std::string_view text, const std::string& file) {
          fmt::format("holds bytes of 0; expected text in UTF-8, not compressed (iconv -f UTF-16 -t UTF-8 {} converts UTF-16)", file));
   }
   for (const Format& format : kFormats) {
-    if (format.is_it(clean)) return format.format;
+    if (format.is_it && format.is_it(clean)) return format.format;
   }
   const auto other = std::ranges::find_if(kOthers, [&](const auto& known) { return clean.find(known.first) != std::string::npos; });
   const char* found = other == kOthers.end() ? "unknown format" : other->second;
@@ -80,10 +84,21 @@ ImportFormat recognize_import(std::string_view text, const std::string& file) {
 
 Imported import_files(const std::vector<std::filesystem::path>& files, const ImportOptions& options) {
   if (files.empty()) throw InputError(fmt::format("no file to import; expected {}", kExpectedFiles));
+  Imported imported;
   std::vector<ImportText> texts;
+  std::vector<std::filesystem::path> traces, inspected;  // read as streams, those of all ranks together
   for (const std::filesystem::path& path : files) {
-    texts.push_back({path.string(), read_text_file(path, kLongestCsvLine, kExpectedFiles)});
-    texts.back().format = recognize_import(texts.back().text, texts.back().file);
+    if (is_trace_file(path)) {
+      traces.push_back(path);
+      imported.formats.push_back(ImportFormat::kProfilerTrace);
+    } else if (is_inspector_file(path)) {
+      inspected.push_back(path);
+      imported.formats.push_back(ImportFormat::kNcclInspector);
+    } else {
+      texts.push_back({path.string(), read_text_file(path, kLongestCsvLine, kExpectedFiles)});
+      texts.back().format = recognize_import(texts.back().text, texts.back().file);
+      imported.formats.push_back(texts.back().format);
+    }
   }
   std::map<ImportFormat, const ImportText*> course;
   for (const ImportText& text : texts) {
@@ -97,21 +112,37 @@ Imported import_files(const std::vector<std::filesystem::path>& files, const Imp
     const ImportFormat missing = there == ImportFormat::kCmsc828gSizes ? ImportFormat::kCmsc828gTimes : ImportFormat::kCmsc828gSizes;
     fail(at_line(text->file, 1), fmt::format("without {}; expected both", name_of(missing)));
   }
-  Imported imported;
+  const auto add = [&imported](const Imported& more) {
+    imported.table.insert(imported.table.end(), more.table.begin(), more.table.end());
+    imported.notes.insert(imported.notes.end(), more.notes.begin(), more.notes.end());
+  };
   if (!course.empty()) {
     const ImportText &sizes = *course.at(ImportFormat::kCmsc828gSizes), &times = *course.at(ImportFormat::kCmsc828gTimes);
-    imported = parse_cmsc828g_profile(sizes.text, sizes.file, times.text, times.file);
+    if (!traces.empty()) fail(at_line(sizes.file, 1), fmt::format("{} beside a trace; expected one profile", name_of(sizes.format)));
+    const Imported of_course = parse_cmsc828g_profile(sizes.text, sizes.file, times.text, times.file);
+    imported.profile = of_course.profile;
+    imported.model = of_course.model;
+    add(of_course);
+  }
+  ReadTrace traced;
+  if (!traces.empty()) {
+    traced = read_traces(traces, options.sizes);
+    imported.profile = traced.profile;
+    imported.traced = traced.run;
   }
   for (const ImportText& text : texts) {
-    imported.formats.push_back(text.format);
     const Format& format = find_format(text.format);
     if (!format.read) continue;
     if (!options.where.empty() && text.format != ImportFormat::kAllReduceCsv) {
       fail(at_line(text.file, 1), fmt::format("{}; --where takes rows of all-reduce times in CSV", format.name));
     }
-    const Imported of_file = format.read(text.text, text.file, options);
-    imported.table.insert(imported.table.end(), of_file.table.begin(), of_file.table.end());
-    imported.notes.insert(imported.notes.end(), of_file.notes.begin(), of_file.notes.end());
+    add(format.read(text.text, text.file, options));
+  }
+  if (!inspected.empty()) add(read_nccl_inspector(inspected));
+  // What was made to measure all-reduces says more than a run.
+  if (imported.traced && imported.table.empty()) {
+    imported.table = traced.table;
+    if (!traced.why_no_table.empty()) imported.traced->findings.push_back(traced.why_no_table);
   }
   return imported;
 }

@@ -13,6 +13,8 @@
 #include <vector>
 
 #include "firkin/plan/measurements.h"
+#include "trace_steps.h"
+#include "traced_run.h"
 
 namespace firkin {
 
@@ -21,6 +23,8 @@ enum class ImportFormat {
   kCmsc828gTimes,  // its gradient times
   kAllReduceCsv,   // all-reduce times in CSV: Firkin's, that course's, others'
   kBenchmarkLog,   // what all_reduce_perf, osu_allreduce or IMB-MPI1 print
+  kNcclInspector,  // what NCCL's Inspector writes, of all ranks (nccl_inspector.h)
+  kProfilerTrace,  // torch.profiler's, zipped or not: one rank's, or several of one run (profiler_trace.h)
 };
 
 std::string name_of(ImportFormat format);  // "layer sizes of CMSC 828G", ...
@@ -34,7 +38,8 @@ struct ImportOptions {
   bool in_place = false;        // takes in-place times rather than out-of-place ones if a file has both
   // Takes rows of this element type, as the file names it; empty: float32, or the only one.
   std::string dtype = {};
-  std::vector<std::string> where = {};  // COLUMN=VALUE, which the rows of a CSV file must have
+  std::vector<std::string> where = {};      // COLUMN=VALUE, which the rows of a CSV file must have
+  std::optional<GradientSizes> sizes = {};  // for traces without recorded shapes
 };
 
 struct Imported {
@@ -43,6 +48,7 @@ struct Imported {
   std::string model = {};                     // the model whose tensors these are
   std::vector<std::string> notes = {};        // what was assumed or left out, a sentence each
   std::vector<ImportFormat> formats = {};     // one per file
+  std::optional<TracedRun> traced = {};       // what traces say about their run
 };
 
 // The files in any order. Throws InputError as the functions below, when layer sizes come without layer times or vice

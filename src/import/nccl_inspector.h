@@ -1,0 +1,24 @@
+// What NCCL's Inspector writes (NCCL 2.28 and later, RCCL's too): a line of JSON per collective and rank.
+#pragma once
+
+#include <filesystem>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "import.h"
+
+namespace firkin {
+
+bool is_inspector_text(std::string_view beginning);
+bool is_inspector_file(const std::filesystem::path& path);  // zipped or not; false if it cannot be read
+
+// The all-reduces in the files of all ranks, in any order. A call counts with the least time of any rank: the last rank
+// to join waits for nobody. Leaves out other operations, calls that some rank's file lacks, and times of the host. The
+// notes say what was left out. Throws InputError, with file and line, for a malformed line, and if nothing is left.
+Imported read_nccl_inspector(const std::vector<std::filesystem::path>& files);
+
+// The same of one file's text. `file`: the name used in errors.
+Imported parse_nccl_inspector(std::string_view text, const std::string& file);
+
+}  // namespace firkin

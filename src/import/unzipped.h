@@ -1,0 +1,30 @@
+// A file piece by piece, unzipped if gzip made it.
+//
+//   UnzippedFile file("trace.json.gz");
+//   for (std::string_view piece = file.next(); !piece.empty(); piece = file.next()) ...
+#pragma once
+
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace firkin {
+
+class UnzippedFile {
+ public:
+  // Throws InputError if the file cannot be read.
+  explicit UnzippedFile(const std::filesystem::path& path);
+
+  // Empty at the end; valid until the next call. Throws InputError if the file cannot be read on, or its zip is cut off
+  // or damaged.
+  std::string_view next();
+
+ private:
+  std::filesystem::path path_;
+  std::shared_ptr<void> file_;
+  std::vector<char> piece_;
+};
+
+}  // namespace firkin

@@ -1,0 +1,333 @@
+#include "import/profiler_trace.h"
+
+#include <filesystem>
+
+#include "../plan/helpers.h"
+#include "firkin/base/file.h"
+#include "trace_text.h"
+
+namespace firkin {
+namespace {
+
+using testing::DoubleNear;
+using testing::Pointwise;
+
+TraceSteps steps_in(const std::string& text, const std::optional<GradientSizes>& sizes = {}, const std::string& file = "trace.json") {
+  return find_trace_steps(parse_trace_events(text, file), sizes);
+}
+
+ReadTrace read_text(const std::string& text, const std::optional<GradientSizes>& sizes = {}) {
+  return combine_traces({steps_in(text, sizes)});
+}
+
+MATCHER(IsNearly, "") {
+  return std::abs(std::get<0>(arg) - std::get<1>(arg)) < 1e-9;
+}
+
+// ---- Ready times.
+
+TEST(ProfilerTrace, OnACpuAGradientIsReadyWhereItsAccumulateGradBegins) {
+  const ReadTrace read = read_text(trace_of_steps(3).text());
+  EXPECT_THAT(read.profile.names, ElementsAre("gradient 0 (1000)", "gradient 1 (20x10)", "gradient 2 (50)"));
+  EXPECT_THAT(read.profile.bytes, ElementsAre(4000, 800, 200));
+  EXPECT_THAT(read.profile.ready_s, Pointwise(IsNearly(), {90e-6, 190e-6, 290e-6}));
+  EXPECT_EQ(read.run.steps, 3);
+  EXPECT_EQ(read.run.world_size, 2);
+  EXPECT_EQ(read.run.backend, "gloo");
+  ASSERT_EQ(read.run.buckets.size(), 2u);
+  EXPECT_EQ(read.run.buckets[0].bytes, 4800);
+  EXPECT_EQ(read.run.buckets[0].tensors, 2);
+  EXPECT_NEAR(*read.run.buckets[0].ready_s, 190e-6, 1e-9);
+  EXPECT_NEAR(read.run.buckets[0].start_s, 200e-6, 1e-9);
+  EXPECT_NEAR(read.run.buckets[0].end_s, 410e-6, 1e-9);
+  const TracedRank& rank = read.run.ranks.at(0);
+  EXPECT_NEAR(rank.step_s, 1e-3, 1e-9);
+  EXPECT_NEAR(rank.backward_s, 290e-6, 1e-9);
+  EXPECT_NEAR(rank.exposed_s, 120e-6, 1e-9) << "the first all-reduce ends last, at 720 us";
+  EXPECT_NEAR(rank.communication_s, 210e-6, 1e-9) << "the second runs within the first";
+  EXPECT_TRUE(read.table.empty());
+}
+
+TEST(ProfilerTrace, TakesTheMedianOfTheStepsAndTheSlowestRank) {
+  TraceText slow = trace_of_steps(2);
+  slow.head = R"("distributedInfo": {"backend": "gloo", "rank": 1, "world_size": 2})";
+  for (const double start : {2000.0, 3000.0, 4000.0}) {  // the outer three of five have this gradient 40 us later
+    slow.forward(start, 300).node(start + 310).gradient(start + 440, "1000").gradient(start + 500, "20, 10");
+    slow.gradient(start + 600, "50").gloo(start + 510, 210, 1200).gloo(start + 610, 90, 50);
+  }
+  const ReadTrace read = combine_traces({steps_in(slow.text()), steps_in(trace_of_steps(3).text())});
+  EXPECT_THAT(read.profile.ready_s, Pointwise(IsNearly(), {130e-6, 190e-6, 290e-6}));
+  EXPECT_EQ(read.run.ranks.at(0).rank, 0) << "in the order of ranks, whatever that of the files";
+}
+
+TEST(ProfilerTrace, EventsMayComeInAnyOrderAndTimesWithoutFractions) {
+  TraceText trace = trace_of_steps(3);
+  std::ranges::reverse(trace.events());
+  EXPECT_EQ(read_text(trace.text()).profile.ready_s, read_text(trace_of_steps(3).text()).profile.ready_s);
+  std::string seconds = trace.text();
+  seconds.replace(seconds.find("\"ms\""), 4, "\"ns\"");  // how a viewer shows times, not what they are
+  EXPECT_EQ(read_text(seconds).profile.ready_s, read_text(trace.text()).profile.ready_s);
+}
+
+TEST(ProfilerTrace, AnAnnotationOfTheGpuIsNotASecondForward) {
+  TraceText trace = trace_of_steps(3);
+  for (const double start : {450.0, 1450.0, 2450.0}) trace.add("gpu_user_annotation", "DistributedDataParallel.forward", start, 300);
+  EXPECT_NEAR(read_text(trace.text()).run.ranks.at(0).step_s, 1e-3, 1e-9);
+}
+
+TEST(ProfilerTrace, WithAccumulationThePassThatSynchronisesCounts) {
+  TraceText trace;
+  for (const double start : {0.0, 2000.0, 4000.0}) {
+    trace.forward(start, 300).node(start + 305);  // under no_sync()
+    trace.gradient(start + 350, "1000").gradient(start + 400, "20, 10").gradient(start + 450, "50");
+    add_step(trace, start + 1000);
+  }
+  const ReadTrace read = read_text(trace.text());
+  EXPECT_THAT(read.profile.ready_s, Pointwise(IsNearly(), {90e-6, 190e-6, 290e-6}));
+  EXPECT_EQ(read.run.steps, 3);
+  EXPECT_NEAR(read.run.ranks.at(0).step_s, 2e-3, 1e-9);
+}
+
+TEST(ProfilerTrace, OtherCollectivesAreNamedAndAreNoGradients) {
+  TraceText trace = trace_of_steps(3);
+  trace.gloo(1750, 20, 1).gloo(1800, 20, 53, "int", "broadcast").gloo(2800, 20, 53, "int", "broadcast");
+  const ReadTrace read = read_text(trace.text());
+  ASSERT_EQ(read.run.others.size(), 2u);
+  EXPECT_EQ(read.run.others[0].name, "all_reduce");
+  EXPECT_EQ(read.run.others[1].name, "broadcast");
+  EXPECT_EQ(read.run.others[1].calls, 2);
+  EXPECT_EQ(read.run.buckets.size(), 2u);
+}
+
+TEST(ProfilerTrace, LeavesOutAStepWithOtherBuckets) {
+  TraceText trace = trace_of_steps(3);
+  trace.forward(3000, 300).node(3310).gradient(3400, "1000").gradient(3500, "20, 10").gradient(3600, "50").gloo(3610, 90, 1250);
+  const ReadTrace read = read_text(trace.text());
+  EXPECT_EQ(read.run.steps, 3);
+  EXPECT_THAT(read.run.findings, testing::Contains(HasSubstr("1 step with other gradients or buckets is left out")));
+}
+
+// A step on a GPU: the host is done with backward at 60 us, when the GPU begins with it. Kernels run on stream 7 and end
+// at 200, 300 and 400 us; all-reduces on another stream.
+TraceText gpu_trace(int steps, const std::string& kernel_name, bool shapes, int stream = 20) {
+  TraceText trace;
+  trace.head = R"("distributedInfo": {"backend": "nccl", "rank": 0, "world_size": 2})";
+  for (int i = 0; i < steps; ++i) {
+    const double start = 1000.0 * i;
+    const int id = 100 * (i + 1);
+    trace.forward(start, 20).node(start + 25);
+    const auto launch = [&](double at, int correlation) {
+      trace.add("cuda_runtime", "cudaLaunchKernel", start + at, 1, fmt::format("\"correlation\": {}", id + correlation), 2);
+    };
+    const auto kernel = [&](double from, double to, int correlation) {
+      trace.add("kernel", "gemm", start + from, to - from, fmt::format("\"correlation\": {}, \"stream\": 7", id + correlation), 7);
+    };
+    const auto reduce = [&](double from, double to, int correlation, int elements) {
+      const std::string args = fmt::format(R"("correlation": {}, "stream": {}, "Collective name": "allreduce", "In msg nelems": {}, )"
+                                           R"("dtype": "Float", "Group size": 2, "Process Group Name": "0")",
+                                           id + correlation, stream, elements);
+      trace.add("kernel", kernel_name, start + from, to - from, args, stream);
+    };
+    const auto gradient = [&](double at, const char* dimensions) {
+      trace.add("cpu_op", "torch::autograd::AccumulateGrad", start + at, 1,
+                shapes ? TraceText::shape(fmt::format("[{}]", dimensions), "float") : "", 2);
+    };
+    launch(30, 1), kernel(100, 200, 1);
+    gradient(32, "1000");
+    launch(34, 2), kernel(200, 300, 2);
+    gradient(36, "200");
+    launch(37, 3), reduce(305, 500, 3, 1200);
+    launch(40, 4), kernel(300, 400, 4);
+    gradient(42, "50");
+    launch(43, 5), reduce(510, 600, 5, 50);
+  }
+  return trace;
+}
+
+constexpr const char* kNcclKernel = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)";
+
+TEST(ProfilerTrace, OnAGpuAGradientIsReadyWhenTheLastKernelLaunchedBeforeItEnds) {
+  for (const char* name : {kNcclKernel, "ncclKernel_AllReduce_RING_LL_Sum_float(ncclDevComm*, unsigned long, ncclWork*)",
+                           "ncclDevKernel_Generic_4(ncclDevKernelArgsStorage<4096ul>)", "rcclKernel_AllReduce(int)"}) {
+    const ReadTrace read = read_text(gpu_trace(3, name, /*shapes=*/true).text());
+    EXPECT_THAT(read.profile.ready_s, Pointwise(IsNearly(), {100e-6, 200e-6, 300e-6})) << name;
+    EXPECT_NEAR(read.run.ranks.at(0).exposed_s, 200e-6, 1e-9);
+    EXPECT_NEAR(read.run.buckets.at(1).start_s, 410e-6, 1e-9);
+    EXPECT_EQ(read.run.backend, "nccl");
+    EXPECT_THAT(read.run.findings, testing::Not(testing::Contains(HasSubstr("beside the all-reduces"))));
+  }
+}
+
+TEST(ProfilerTrace, SaysWhyNothingOverlapsOnAGpu) {
+  const ReadTrace same = read_text(gpu_trace(3, kNcclKernel, true, /*stream=*/7).text());
+  EXPECT_THAT(same.run.findings, testing::Contains("The all-reduces run on the stream that computes, so nothing overlaps."));
+}
+
+TEST(ProfilerTrace, TakesSizesThatTheTraceDoesNotSayIfItsAllReducesConfirmThem) {
+  const std::string text = gpu_trace(3, kNcclKernel, /*shapes=*/false).text();
+  const GradientSizes sizes{"--model m", {"head", "body", "foot"}, {1000, 200, 50}};
+  const ReadTrace read = read_text(text, sizes);
+  EXPECT_EQ(read.profile.names, sizes.names);
+  EXPECT_THAT(read.profile.bytes, ElementsAre(4000, 800, 200));
+  EXPECT_THAT(read_text(text, GradientSizes{"--tensors t", sizes.names, {4000, 800, 200}, /*are_bytes=*/true}).profile.bytes,
+              ElementsAre(4000, 800, 200));
+  EXPECT_THAT(error_of([&] { read_text(text); }),
+              "trace.json: the sizes of gradients were not recorded; expected torch.profiler.profile(record_shapes=True), or --model or "
+              "--tensors, which say them");
+  EXPECT_THAT(error_of([&] {
+                read_text(text, GradientSizes{"--model m", {"a", "b"}, {1000, 250}});
+              }),
+              "trace.json: 3 gradients a pass; expected the 2 of --model m");
+  EXPECT_THAT(error_of([&] {
+                read_text(text, GradientSizes{"--model m", sizes.names, {1000, 50, 200}});
+              }),
+              HasSubstr("all-reduces of 1200, 50 elements, which do not end where gradients of --model m do"));
+  EXPECT_THAT(error_of([&] {
+                read_text(text, GradientSizes{"--model m", sizes.names, {1000, 200, 51}});
+              }),
+              HasSubstr("the gradients of a step have 1251 elements, its all-reduces 1200, 50"));
+}
+
+// ---- What the run did.
+
+TEST(ProfilerTrace, SaysWhichCapMakesTheBuckets) {
+  const ReadTrace read = read_text(trace_of_steps(3).text());  // 4800 bytes, then 200
+  ASSERT_TRUE(read.run.cap_mib);
+  EXPECT_FALSE(read.run.is_default_cap);
+  EXPECT_NEAR(*read.run.lowest_cap_mib, 4001.0 / kMiB, 1e-9);
+  EXPECT_NEAR(*read.run.highest_cap_mib, 4800.0 / kMiB, 1e-9);
+}
+
+TEST(ProfilerTrace, SaysHowGradientsTravelOtherThanInBuckets) {
+  TraceText each, one;
+  for (const double start : {0.0, 1000.0, 2000.0}) {
+    for (TraceText* trace : {&each, &one}) {
+      trace->add("user_annotation", "Optimizer.step#SGD.step", start, 20).node(start + 310);
+      trace->gradient(start + 400, "1000").gradient(start + 500, "20, 10").gradient(start + 600, "50");
+    }
+    each.gloo(start + 610, 20, 1000).gloo(start + 640, 20, 200).gloo(start + 670, 20, 50);
+    one.gloo(start + 610, 20, 1250);
+  }
+  EXPECT_THAT(read_text(each.text()).run.findings,
+              testing::IsSupersetOf({HasSubstr("an all-reduce of its own"), HasSubstr("launched after backward")}));
+  EXPECT_THAT(read_text(one.text()).run.findings, testing::Contains(HasSubstr("All gradients travel in one all-reduce")));
+}
+
+TEST(ProfilerTrace, SaysThatBucketsWereNeverRebuilt) {
+  TraceText trace;  // ready order: 2, 3 and 1 Mi elements; registered the other way round, the first bucket is the last sent
+  for (const double start : {0.0, 1000.0, 2000.0}) {
+    trace.forward(start, 300).node(start + 310);
+    trace.gradient(start + 400, "2097152").gradient(start + 500, "3145728").gradient(start + 600, "1048576");
+    trace.gloo(start + 510, 210, 5242880).gloo(start + 610, 90, 1048576);
+  }
+  const ReadTrace read = read_text(trace.text());
+  EXPECT_THAT(read.run.findings, testing::Contains(HasSubstr("never rebuilt")));
+  EXPECT_TRUE(read.run.is_default_cap);
+}
+
+// ---- All-reduce times.
+
+// Rank 0 joins the first of three all-reduces late, rank 1 the others; none overlaps another.
+TraceText apart(int rank) {
+  TraceText trace;
+  trace.head = fmt::format(R"("distributedInfo": {{"backend": "gloo", "rank": {}, "world_size": 2}})", rank);
+  for (const double start : {0.0, 2000.0, 4000.0}) {
+    trace.forward(start, 300).node(start + 310);
+    trace.gradient(start + 400, "10000").gradient(start + 800, "2000").gradient(start + 1100, "500");
+    trace.gloo(start + (rank == 0 ? 450 : 410), rank == 0 ? 300 : 340, 10000);
+    trace.gloo(start + (rank == 0 ? 810 : 860), rank == 0 ? 150 : 100, 2000);
+    trace.gloo(start + (rank == 0 ? 1110 : 1120), rank == 0 ? 60 : 50, 500);
+  }
+  return trace;
+}
+
+TEST(ProfilerTrace, AnAllReduceTakesAsLongAsForTheLastRankToJoin) {
+  const ReadTrace read = combine_traces({steps_in(apart(0).text()), steps_in(apart(1).text())});
+  ASSERT_EQ(read.table.size(), 3u);
+  EXPECT_EQ(read.table[0].bytes, 2000);
+  EXPECT_EQ(read.table[0].world_size, 2);
+  EXPECT_NEAR(read.table[0].median_s, 50e-6, 1e-9);
+  EXPECT_NEAR(read.table[1].median_s, 100e-6, 1e-9);
+  EXPECT_NEAR(read.table[2].median_s, 300e-6, 1e-9);
+  EXPECT_NEAR(*read.run.ranks.at(0).waiting_s, 60e-6, 1e-9);
+  EXPECT_NEAR(*read.run.ranks.at(1).waiting_s, 40e-6, 1e-9);
+}
+
+TEST(ProfilerTrace, HasNoTableIfOneRankIsMissingOrTwoAllReducesOverlap) {
+  EXPECT_THAT(read_text(apart(0).text()).why_no_table, HasSubstr("all 2 ranks' traces together can show it"));
+  TraceText first = trace_of_steps(3), second = trace_of_steps(3);
+  second.head = R"("distributedInfo": {"backend": "gloo", "rank": 1, "world_size": 2})";
+  const ReadTrace read = combine_traces({steps_in(first.text()), steps_in(second.text())});
+  EXPECT_TRUE(read.table.empty());
+  EXPECT_THAT(read.why_no_table, HasSubstr("none of them runs alone"));
+}
+
+TEST(ProfilerTrace, DoubtsATableThatIsTwiceAsFastAsTheRun) {
+  const TracedRun run = read_text(trace_of_steps(3).text()).run;  // 210 us for 4800 and 200 bytes
+  const auto table = [](double seconds) { return comm_costs({{.bytes = 4800, .world_size = 2, .median_s = seconds}}, 2); };
+  EXPECT_THAT(doubt_of_rate(run, table(40e-6)), HasSubstr("times as fast as what the run saw: its all-reduces took 210 us"));
+  EXPECT_EQ(doubt_of_rate(run, table(110e-6)), "");
+}
+
+// ---- Bad input: one line each.
+
+struct Bad {
+  const char* name;
+  std::string text, problem;
+};
+
+TraceText with_type(const std::string& gradient, const std::string& reduce) {
+  TraceText trace;
+  for (const double start : {0.0, 1000.0}) {
+    trace.forward(start, 300).node(start + 310).gradient(start + 400, "1000", gradient).gloo(start + 410, 90, 1000, reduce);
+  }
+  return trace;
+}
+
+class BadTrace : public testing::TestWithParam<Bad> {};
+
+TEST_P(BadTrace, IsRefusedInOneLine) {
+  const std::string error = error_of([&] { read_text(GetParam().text); });
+  EXPECT_THAT(error, testing::StartsWith("trace.json:"));
+  EXPECT_THAT(error, HasSubstr(GetParam().problem));
+  EXPECT_THAT(error, HasSubstr("; expected "));
+  EXPECT_THAT(error, testing::Not(HasSubstr("\n")));
+}
+
+const std::string kWhole = trace_of_steps(3).text();
+
+INSTANTIATE_TEST_SUITE_P(
+    All, BadTrace,
+    testing::Values(Bad{"Empty", "", "trace.json:1: the file is empty"},
+                    Bad{"CutOff", kWhole.substr(0, kWhole.size() / 2), "the trace is cut off"},
+                    Bad{"CutOffAtTheEnd", kWhole.substr(0, kWhole.size() - 3), "the trace is cut off"},
+                    Bad{"NoJson", "{\"traceEvents\": [nothing]}", "trace.json:1: not JSON"},
+                    Bad{"HugeNumber", "{\"traceEvents\": [\n{\"ts\": 1e999}]}", "trace.json:2: a number is too large"},
+                    Bad{"NoEvents", "{\"traceEvents\": []}", "no events"}, Bad{"OtherJson", "{\"a\": {\"b\": 1}}", "no events"},
+                    Bad{"OtherProgram", R"({"traceEvents": [{"ph": "X", "cat": "toplevel", "name": "Run", "ts": 1, "dur": 2}]})",
+                        "no backward pass"},
+                    Bad{"NoReduces", TraceText().forward(0, 300).node(310).gradient(400, "10").text(), "no all-reduce"},
+                    Bad{"OneStep", trace_of_steps(1).text(), "one step"},
+                    Bad{"TwoTypes", TraceText().forward(0, 9).gradient(40, "10").gradient(50, "5", "double").gloo(60, 9, 15).text(),
+                        "gradients of two types"},
+                    Bad{"CompressionHook", with_type("float", "c10::Half").text(), "gradients of type float travel as c10::Half"},
+                    Bad{"WholeNumbers", with_type("long int", "long int").text(), "gradients of type long int"}),
+    [](const auto& test) { return test.param.name; });
+
+TEST(ProfilerTrace, RefusesTracesOfDifferentRuns) {
+  const auto error = [](const std::string& other) {
+    return error_of([&] { combine_traces({steps_in(trace_of_steps(3).text()), steps_in(other, {}, "other.json")}); });
+  };
+  TraceText trace = trace_of_steps(3);
+  EXPECT_THAT(error(trace.text()), "other.json: rank 0, as in another trace; expected traces of different ranks of one run");
+  trace.head = R"("distributedInfo": {"rank": 1, "world_size": 4})";
+  EXPECT_THAT(error(trace.text()), HasSubstr("other.json: 4 ranks, in trace.json 2"));
+  trace.head = R"("distributedInfo": {"rank": 1, "world_size": 2}, "baseTimeNanoseconds": 1780000000000000000)";
+  EXPECT_THAT(error(trace.text()), HasSubstr("recorded at another time"));
+  TraceText other = with_type("float", "float");
+  other.head = R"("distributedInfo": {"rank": 1, "world_size": 2})";
+  EXPECT_THAT(error(other.text()), HasSubstr("other gradients than in trace.json"));
+}
+
+}  // namespace
+}  // namespace firkin
