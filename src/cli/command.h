@@ -98,6 +98,14 @@ double cap_in_mib(int64_t bytes);
 // How others' all-reduce times are read: --collective, --in-place, --dtype, --where.
 void add_import_flags(CLI::App& app, ImportOptions& options, const std::string& group = kMainGroup);
 
+// Where the sizes of gradients come from if a trace does not say them: --tensors or --model, or neither.
+struct SizesFlags {
+  std::string tensors, model;
+};
+
+// Throws InputError for a file or a model that cannot be read.
+std::optional<GradientSizes> gradient_sizes(const SizesFlags& flags);
+
 struct CommonFlags {
   bool json = false;
   bool quiet = false;

@@ -1,4 +1,4 @@
-// firkin import: other people's measurements as tensors.csv and allreduce.csv.
+// firkin import: other people's measurements and traces as tensors.csv and allreduce.csv.
 #include <fmt/ranges.h>
 
 #include "command.h"
@@ -12,6 +12,7 @@ constexpr const char* kAllReduceFile = "allreduce.csv";
 struct ImportFlags {
   std::vector<std::string> files;
   ImportOptions options;
+  SizesFlags sizes;  // for traces without recorded shapes
   CommonFlags common;
 };
 
@@ -50,10 +51,28 @@ void keep_world(Imported& imported, int64_t world_size) {
   if (others > 0) imported.notes.push_back(fmt::format("skipped {} rows of other numbers of ranks than {}", others, world_size));
 }
 
+// A traced run gets a results.json and a page as well.
+int finish_traced(const ImportFlags& flags, const Imported& imported) {
+  Results results;
+  results.run = start_run("import", flags.common);
+  results.profile = MeasuredProfile{.tensors = *imported.profile};
+  results.allreduce = imported.table;
+  results.notes = imported.notes;
+  results.traced = imported.traced;
+  std::vector<OutputFile> files = {{kTensorsFile, tensors_csv(*imported.profile)}};
+  if (!imported.table.empty()) files.push_back({kAllReduceFile, allreduce_csv(imported.table)});
+  finish_run(flags.common, results, files);
+  return 0;
+}
+
 int run(ImportFlags& flags) {
+  flags.options.sizes = gradient_sizes(flags.sizes);
   claim_output_folder(flags.common);
   Imported imported = import_files({flags.files.begin(), flags.files.end()}, flags.options);
   keep_world(imported, flags.options.world_size);
+  if (imported.traced) return finish_traced(flags, imported);
+  if (flags.options.sizes)
+    throw InputError(fmt::format("{}: says sizes for a trace; expected a trace among the files", flags.options.sizes->source));
   const nlohmann::json result = write_imported(flags, imported);
   for (const std::string& note : imported.notes) fmt::print(stderr, "firkin: {}\n", note);
   if (flags.common.json) {
@@ -81,14 +100,34 @@ void add_import_flags(CLI::App& app, ImportOptions& options, const std::string& 
   app.add_option("--where", options.where, "rows of a CSV file to take: COLUMN=VALUE")->group(group);
 }
 
+std::optional<GradientSizes> gradient_sizes(const SizesFlags& flags) {
+  GradientSizes sizes;
+  if (!flags.model.empty()) {
+    sizes.source = "--model " + flags.model;
+    for (const TensorSpec& tensor : tensor_specs(resolve_model(flags.model))) {
+      sizes.names.push_back(tensor.name);
+      sizes.sizes.push_back(tensor.numel);
+    }
+    // Gradients become ready in the reverse order of forward.
+    std::ranges::reverse(sizes.names);
+    std::ranges::reverse(sizes.sizes);
+    return sizes;
+  }
+  if (flags.tensors.empty()) return std::nullopt;
+  TensorProfile profile = read_tensors_csv(flags.tensors);
+  return GradientSizes{"--tensors " + flags.tensors, std::move(profile.names), std::move(profile.bytes), /*are_bytes=*/true};
+}
+
 Run declare_import(CLI::App& app) {
   auto flags = std::make_shared<ImportFlags>();
   app.footer(
-      "Recognises files by their content: logs of all_reduce_perf (nccl-tests,\n"
+      "Recognises files by their content: traces of torch.profiler, zipped or not (one\n"
+      "rank's, or several of one run); logs of all_reduce_perf (nccl-tests,\n"
       "rccl-tests), osu_allreduce and IMB-MPI1, all-reduce times in CSV, layer sizes\n"
       "and times of CMSC 828G's assignment 2. Where a file does not say which\n"
       "collective was timed, or on how many ranks, --collective all_reduce and --world\n"
       "do. What is left out is said.\n\n"
+      "  firkin import trace_0.json.gz trace_1.json.gz --out imported\n"
       "  firkin import all_reduce.log --out imported\n"
       "  firkin import osu_allreduce.txt --world 16 --out imported\n"
       "  firkin import times.csv --collective all_reduce --out imported\n"
@@ -98,6 +137,8 @@ Run declare_import(CLI::App& app) {
   app.add_option("FILE", flags->files, "files to convert");
   app.add_option("--world", flags->options.world_size, "number of ranks, for files that do not say it;\nof others, the rows of as many");
   add_import_flags(app, flags->options);
+  CLI::Option* tensors = app.add_option("--tensors", flags->sizes.tensors, "sizes for a trace without shapes: a tensors.csv");
+  app.add_option("--model", flags->sizes.model, "the same, of a named model or .json file")->type_name("MODEL")->excludes(tensors);
   add_output_flags(app, flags->common, "import");
   return [flags, &app] {
     if (app.count("--world") > 0 && flags->options.world_size < 2) {

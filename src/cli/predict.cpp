@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "command.h"
+#include "import/profiler_trace.h"
 
 namespace firkin::cli {
 namespace {
@@ -12,6 +13,7 @@ namespace {
 struct PredictFlags {
   PredictionInputs given;  // what needs no file; a world_size of 0 means the only one in the table
   std::string tensors, allreduce;
+  std::vector<std::string> traces;  // in place of tensors, which may say their sizes
   // Model takes the place of tensors, cluster that of allreduce. An empty gpu is the cluster's.
   std::string model, gpu, cluster;
   LocalBatch local = {.batch = 8};  // for the model; sequence 0: its longest
@@ -24,6 +26,7 @@ struct PredictFlags {
 
 // The sources of the prediction's inputs, as errors name them.
 const std::string& tensors_of(const PredictFlags& flags) {
+  if (!flags.traces.empty()) return flags.traces.front();
   return flags.model.empty() ? flags.tensors : flags.model;
 }
 const std::string& allreduce_of(const PredictFlags& flags) {
@@ -72,6 +75,38 @@ TensorProfile assume_profile(const PredictFlags& flags, const std::string& clust
   return profile;
 }
 
+// The profile of traces, whose run `traced` becomes.
+TensorProfile read_traced_profile(const PredictFlags& flags, std::optional<ReadTrace>& traced, std::vector<std::string>& notes) {
+  traced = read_traces({flags.traces.begin(), flags.traces.end()}, gradient_sizes({flags.tensors, flags.model}));
+  notes.insert(notes.end(), traced->run.findings.begin(), traced->run.findings.end());
+  return traced->profile;
+}
+
+// The all-reduce times of --allreduce, of --cluster, or of traces that tell them.
+void read_allreduce(const PredictFlags& flags, PublishedTimes published, const std::optional<ReadTrace>& traced, PredictionInputs& inputs,
+                    std::vector<std::string>& notes) {
+  if (!flags.cluster.empty()) {
+    notes.push_back(fmt::format("all-reduce times of {}, as others published them (data/README.md)", published.title));
+    inputs.table = std::move(published.table);
+    if (published.world_size != 0 && flags.given.world_size != 0) {
+      throw InputError(fmt::format("--cluster {}: names {} ranks; leave them out beside --world", flags.cluster, published.world_size));
+    }
+    if (published.world_size != 0) inputs.world_size = published.world_size;
+  } else if (!flags.allreduce.empty()) {
+    ImportOptions options = flags.reading;
+    options.world_size = flags.given.world_size;  // for times that do not state their ranks
+    if (traced && options.world_size == 0) options.world_size = traced->run.world_size.value_or(0);
+    Imported imported = import_files({flags.allreduce}, options);
+    notes.insert(notes.end(), imported.notes.begin(), imported.notes.end());
+    inputs.table = std::move(imported.table);
+  } else {
+    if (traced->table.empty()) throw InputError(fmt::format("predict: {} expected --allreduce or --cluster", traced->why_no_table));
+    inputs.table = traced->table;
+  }
+  if (traced && inputs.world_size == 0) inputs.world_size = traced->run.world_size.value_or(0);
+  if (inputs.world_size == 0) inputs.world_size = world_size(flags, inputs.table);
+}
+
 // `notes` says what was assumed, and what was left out.
 PredictionInputs read_inputs(const PredictFlags& flags, std::vector<std::string>& notes) {
   PredictionInputs inputs = flags.given;
@@ -79,22 +114,18 @@ PredictionInputs read_inputs(const PredictFlags& flags, std::vector<std::string>
   if (flags.largest_bucket_bytes) inputs.search.largest_bucket_bytes = *flags.largest_bucket_bytes;
   PublishedTimes published;
   if (!flags.cluster.empty()) published = read_cluster(flags.cluster, data_folder());
-  inputs.profile = flags.model.empty() ? read_tensors_csv(flags.tensors) : assume_profile(flags, published.gpu, notes);
-  set_forward(flags, inputs.profile);
-  if (flags.cluster.empty()) {
-    ImportOptions options = flags.reading;
-    options.world_size = flags.given.world_size;  // for times that do not state their ranks
-    Imported imported = import_files({flags.allreduce}, options);
-    notes.insert(notes.end(), imported.notes.begin(), imported.notes.end());
-    inputs.table = std::move(imported.table);
-    inputs.world_size = world_size(flags, inputs.table);
+  std::optional<ReadTrace> traced;
+  if (!flags.traces.empty()) {
+    inputs.profile = read_traced_profile(flags, traced, notes);
   } else {
-    notes.push_back(fmt::format("all-reduce times of {}, as others published them (data/README.md)", published.title));
-    inputs.table = std::move(published.table);
-    if (published.world_size != 0 && flags.given.world_size != 0) {
-      throw InputError(fmt::format("--cluster {}: names {} ranks; leave them out beside --world", flags.cluster, published.world_size));
-    }
-    inputs.world_size = published.world_size != 0 ? published.world_size : world_size(flags, inputs.table);
+    inputs.profile = flags.model.empty() ? read_tensors_csv(flags.tensors) : assume_profile(flags, published.gpu, notes);
+  }
+  set_forward(flags, inputs.profile);
+  read_allreduce(flags, std::move(published), traced, inputs, notes);
+  // Other numbers of ranks have other rates.
+  if (traced && traced->run.world_size == inputs.world_size) {
+    const std::string doubt = doubt_of_rate(traced->run, comm_costs(inputs.table, inputs.world_size));
+    if (!doubt.empty()) notes.insert(notes.begin(), doubt);
   }
   return inputs;
 }
@@ -120,8 +151,8 @@ void add_assumption_flags(CLI::App& app, PredictFlags& flags) {
 }
 
 int run(PredictFlags& flags) {
-  if (tensors_of(flags).empty()) throw InputError("predict: expected --tensors or --model");
-  if (allreduce_of(flags).empty()) throw InputError("predict: expected --allreduce or --cluster");
+  if (tensors_of(flags).empty() && flags.traces.empty()) throw InputError("predict: expected --tensors, --trace or --model");
+  if (allreduce_of(flags).empty() && flags.traces.empty()) throw InputError("predict: expected --allreduce or --cluster");
   // CLI::Range lets these pass.
   if (flags.utilization && std::isnan(*flags.utilization)) throw InputError("--utilization nan: expected 0.001 to 1");
   if (flags.given.residual && std::isnan(*flags.given.residual)) throw InputError("--residual nan: expected 0 to 1");
@@ -149,6 +180,7 @@ Run declare_predict(CLI::App& app) {
   app.footer(
       "  firkin predict --tensors firkin-out/tune/tensors.csv \\\n"
       "    --allreduce firkin-out/tune/allreduce.csv\n"
+      "  firkin predict --trace trace_0.json.gz --allreduce all_reduce.log\n"
       "  firkin predict --model gpt2-xl --batch 8 --cluster aws-p4de-16\n"
       "  firkin predict --model gpt2-xl --gpu a100 --allreduce all_reduce.log\n"
       "  firkin predict --tensors t.csv --allreduce a.csv --world 1024 --json\n"
@@ -156,6 +188,9 @@ Run declare_predict(CLI::App& app) {
       "  firkin predict --tensors t.csv --allreduce a.csv --sensitivity --out DIR\n");
   app.add_option("--tensors", flags->tensors, "name,bytes,ready_s,... in gradient-ready order");
   app.add_option("--allreduce", flags->allreduce, "bytes,world_size,median_s,..., or others' times");
+  app.add_option(
+      "--trace", flags->traces,
+      "in place of --tensors: torch.profiler's, of one rank or\nseveral; --tensors or --model then says sizes if it\nlacks them");
   add_assumption_flags(app, *flags);
   PredictionInputs& inputs = flags->given;
   app.add_option("--world", inputs.world_size, "number of ranks; extrapolates if not measured")

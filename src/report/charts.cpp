@@ -193,18 +193,22 @@ std::optional<Chart> step_matrix_chart(const Results& results) {
   return chart;
 }
 
+json period_row(const std::string& setting, const std::string& kind, double start_s, double end_s) {
+  return {{"setting", setting},
+          {"kind", kind},
+          {"from_s", start_s},
+          {"to_s", end_s},
+          {"start", display_seconds(start_s)},
+          {"length", display_seconds(end_s - start_s)}};
+}
+
 std::optional<Chart> timeline_chart(const Results& results) {
   const std::vector<TraceRow>& rows = results.traces;
   if (rows.empty()) return std::nullopt;
   json periods = json::array();
   for (const TraceRow& row : rows) {
     for (const BusyPeriod& period : row.timeline) {
-      periods.push_back({{"setting", row.name},
-                         {"kind", period.activity == "compute" ? "computation" : period.activity},
-                         {"from_s", period.start_s},
-                         {"to_s", period.end_s},
-                         {"start", display_seconds(period.start_s)},
-                         {"length", display_seconds(period.end_s - period.start_s)}});
+      periods.push_back(period_row(row.name, period.activity == "compute" ? "computation" : period.activity, period.start_s, period.end_s));
     }
   }
   Chart chart = chart_of("timeline", {{"periods", periods}},
@@ -219,11 +223,29 @@ std::optional<Chart> timeline_chart(const Results& results) {
   return chart;
 }
 
+std::optional<Chart> traced_chart(const Results& results) {
+  if (!results.traced) return std::nullopt;
+  json periods = json::array();
+  for (const TracedRank& rank : results.traced->ranks) {
+    for (const TracedPeriod& period : rank.timeline) {
+      periods.push_back(period_row(fmt::format("rank {}", rank.rank), period.communicates ? "communication" : "computation", period.start_s,
+                                   period.end_s));
+    }
+  }
+  Chart chart = chart_of("timeline", {{"periods", periods}},
+                         fmt::format("Periods of computation and of all-reduces in one step, on {} ranks.", results.traced->ranks.size()));
+  chart.title = "One step of the run: when each rank computed, and when its gradients travelled";
+  chart.caption =
+      "Computation: at least one operator ran, on a GPU one kernel. Communication: at least one all-reduce of gradients was under way; "
+      "time that it spends waiting for other ranks is part of it. Gaps shorter than 1/400 of the step are closed.";
+  return chart;
+}
+
 }  // namespace
 
 std::vector<Chart> charts_for(const Results& results) {
   std::vector<Chart> charts;
-  for (const auto& build : {predicted_chart, curve_chart, step_matrix_chart, allreduce_chart, chunks_chart, timeline_chart}) {
+  for (const auto& build : {predicted_chart, curve_chart, step_matrix_chart, allreduce_chart, chunks_chart, timeline_chart, traced_chart}) {
     if (auto chart = build(results)) charts.push_back(std::move(*chart));
   }
   return charts;

@@ -90,7 +90,23 @@ std::string allreduce_heading(const std::vector<AllReduceRow>& sizes) {
                      display_seconds(last.median_s), format_bytes(last.bytes));
 }
 
+std::string traced_heading(const TracedRun& run) {
+  const TracedRank& rank = *std::ranges::max_element(run.ranks, {}, &TracedRank::backward_s);
+  return fmt::format("A step takes {}: backward {}, and then {} ({}) of communication that nothing hides.", display_seconds(rank.step_s),
+                     display_seconds(rank.backward_s), display_seconds(rank.exposed_s), display_percent(rank.exposed_s / rank.step_s));
+}
+
+// The cap that the run had, as far as its buckets say it.
+std::string traced_cap(const TracedRun& run) {
+  if (!run.cap_mib) return "";
+  const std::string others = run.highest_cap_mib ? fmt::format("{:.4g} to {:.4g}", run.lowest_cap_mib.value_or(0), *run.highest_cap_mib)
+                                                 : fmt::format("from {:.4g}", run.lowest_cap_mib.value_or(0));
+  return fmt::format("bucket_cap_mb={:.4g}{} makes exactly its {} buckets, as does any {}.", *run.cap_mib,
+                     run.is_default_cap ? ", PyTorch's default," : "", run.buckets.size(), others);
+}
+
 std::string heading_of(const Results& results) {
+  if (results.traced) return traced_heading(*results.traced);
   const auto predicts = [](const CurveRow& row) { return row.predicted_s.has_value(); };
   const auto& rows = results.dense_curve.empty() ? results.curve : results.dense_curve;
   if (std::ranges::any_of(rows, predicts)) {
@@ -112,6 +128,7 @@ std::string kicker(const Results& results) {
   std::vector<std::string> parts = {fmt::format("firkin {}", run.command)};
   const Environment& environment = run.environment;
   if (run.model) parts.push_back(fmt::format("model {}", run.model->name));
+  if (results.traced) parts.push_back(fmt::format("{} steps", results.traced->steps));
   if (environment.world_size) parts.push_back(*environment.world_size == 1 ? "1 rank" : fmt::format("{} ranks", *environment.world_size));
   if (results.prediction) parts.push_back(fmt::format("{} ranks", results.prediction->workload.world_size));
   if (environment.backend) parts.push_back(*environment.backend);
@@ -155,6 +172,10 @@ Wording summarize(const Results& results) {
     add_watched(results, answer);
   } else {
     answer.heading = heading_of(results);
+  }
+  if (results.traced) {
+    answer.lead.push_back(traced_cap(*results.traced));
+    answer.lead.insert(answer.lead.end(), results.traced->findings.begin(), results.traced->findings.end());
   }
   std::erase(answer.lead, "");
   return answer;

@@ -299,7 +299,7 @@ constexpr auto kFields<Results> = std::tuple(
     Field("ordered_over_best_cap", &Results::ordered_over_best_cap), Field("sharded", &Results::sharded),
     Field("sharded_over_best_cap", &Results::sharded_over_best_cap), Field("chunks", &Results::chunks, kIfAny),
     Field("collectives", &Results::collectives, kIfAny), Field("configurations", &Results::configurations, kIfAny),
-    Field("traces", &Results::traces, kIfAny), Field("samples", &Results::samples));
+    Field("traces", &Results::traces, kIfAny), Field("traced", &Results::traced), Field("samples", &Results::samples));
 
 namespace {
 
@@ -395,6 +395,7 @@ Table allreduce_table(const AllReduceTable& table, unsigned shown) {
 
 std::vector<Table> section_tables(const Results& results, unsigned shown) {
   std::vector<Table> tables;
+  if (results.traced) tables = traced_tables(*results.traced, shown);
   const auto add = [&](const auto& rows, const char* caption) {
     if (!rows.empty()) tables.push_back(table_of(rows, shown, caption));
   };

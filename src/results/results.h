@@ -20,6 +20,7 @@
 #include "firkin/plan/decision.h"
 #include "firkin/plan/measurements.h"
 #include "firkin/plan/prediction.h"
+#include "import/traced_run.h"
 #include "measuring/tuning.h"
 #include "results/run.h"
 
@@ -182,6 +183,8 @@ struct Results {
   std::vector<TraceRow> traces = {};
   // predict
   std::optional<Prediction> prediction = {};
+  // import, of traces
+  std::optional<TracedRun> traced = {};
 };
 
 nlohmann::json results_json(const Results& results);
@@ -234,7 +237,7 @@ Table strategy_table(const std::vector<StrategyRow>& rows, unsigned shown);
 Table profile_table(const TensorProfile& profile);  // one row per tensor, with the bytes that are ready so far
 Table allreduce_table(const AllReduceTable& table, unsigned shown);
 
-// The sections that look the same in every output, if present: traces (rank 0's medians), layers (then the whole
+// The sections that look the same in every output, if present: a traced run, traces (rank 0's medians), layers (then the whole
 // model), chunks, collectives.
 std::vector<Table> section_tables(const Results& results, unsigned shown);
 
@@ -242,7 +245,12 @@ std::vector<Table> section_tables(const Results& results, unsigned shown);
 // the terminal the first and the last of many), the ordered plan's, baselines, sensitivity.
 std::vector<Table> prediction_tables(const Prediction& prediction, unsigned shown);
 
+// Tables of a traced run: its ranks, its all-reduces, other collectives.
+std::vector<Table> traced_tables(const TracedRun& run, unsigned shown);
+
 // For field.h: structs that several sections hold.
+void write_object(const TracedRun& run, nlohmann::json& object);
+void read_object(const JsonFields& fields, TracedRun& run);
 void write_object(const Prediction& prediction, nlohmann::json& document);
 void read_object(const JsonFields& document, Prediction& prediction);
 template <>

@@ -1,0 +1,73 @@
+"""`firkin import` and `firkin predict` of traces: what they write and print; how a trace is read is for tests/import to say."""
+
+import gzip
+import json
+
+from program import InFolder
+
+SIZES = [1 << 20, 1 << 18, 1 << 16]  # elements, in gradient-ready order
+
+
+def trace(rank, steps=4, shapes=True):
+    """Backward begins at 10 ms of each step of 100 ms; gradients are ready every 10 ms after it, and travel at 0.25 ns a byte after 1 ms."""
+    events = []
+
+    def add(category, name, start_ms, length_ms, elements=None):
+        shape = {"Input Dims": [[elements]], "Input type": ["float"]} if elements and shapes else {}
+        events.append({"ph": "X", "cat": category, "name": name, "pid": 1, "tid": 1, "ts": 1e3 * start_ms, "dur": 1e3 * length_ms, "args": shape})
+
+    for i in range(steps):
+        at = 100.0 * i
+        add("user_annotation", "DistributedDataParallel.forward", at, 9)
+        add("cpu_op", "aten::mm", at, 9)
+        add("cpu_op", "autograd::engine::evaluate_function: MmBackward0", at + 10, 1)
+        for k, elements in enumerate(SIZES):
+            add("cpu_op", "MmBackward0", at + 10 + 10 * k, 9)
+            add("cpu_op", "torch::autograd::AccumulateGrad", at + 20 + 10 * k, 0.1, elements)
+            add("user_annotation", "gloo:all_reduce", at + 21 + 10 * k - rank, 1 + 1e-6 * elements + rank, elements)
+    about = {"backend": "gloo", "rank": rank, "world_size": 2}
+    return json.dumps({"schemaVersion": 1, "distributedInfo": about, "baseTimeNanoseconds": 1_790_000_000_000_000_000, "traceEvents": events})
+
+
+class Traces(InFolder):
+    def setUp(self):
+        super().setUp()
+        self.files = []
+        for rank in range(2):
+            self.files.append(self.folder / f"trace_{rank}.json.gz")
+            self.files[-1].write_bytes(gzip.compress(trace(rank).encode()))
+
+    def test_import_writes_the_profile_the_table_and_a_page(self):
+        said = self.assert_succeeds("import", *self.files, "--out", self.out).stdout
+        self.assertIn("A step takes 100 ms: backward 30 ms", said)
+        self.assertIn("Every gradient travels in an all-reduce of its own", said)
+        self.assertEqual((self.out / "tensors.csv").read_text().splitlines()[0], "name,bytes,ready_s")
+        rows = [line.split(",") for line in (self.out / "tensors.csv").read_text().splitlines()[1:]]
+        self.assertEqual([(int(size), round(float(ready), 6)) for _, size, ready in rows], [(4 * n, 0.01 * (k + 1)) for k, n in enumerate(SIZES)])
+        rows = [line.split(",") for line in (self.out / "allreduce.csv").read_text().splitlines()[1:]]
+        self.assertEqual([int(row[0]) for row in rows], [4 * n for n in sorted(SIZES)])
+        self.assertAlmostEqual(float(rows[-1][2]), 1e-3 + 1e-9 * SIZES[0], places=6)  # of the rank that joined last
+        traced = self.results()["traced"]
+        self.assertEqual((traced["steps"], traced["world_size"], len(traced["ranks"])), (4, 2, 2))
+        self.assertAlmostEqual(traced["ranks"][1]["waiting_s"], 3e-3, places=6)
+        self.assert_read_whole("allreduce", "timeline")
+
+    def test_predict_takes_the_trace_and_its_own_times_or_a_table(self):
+        traces = [word for file in self.files for word in ("--trace", file)]
+        self.assertIn("bucket_cap_mb=", self.assert_succeeds("predict", *traces).stdout)
+        (self.folder / "fast.csv").write_text("bytes,world_size,median_s\n1024,2,0.00001\n4194304,2,0.0001\n")
+        said = self.assert_succeeds("predict", "--trace", self.files[0], "--allreduce", self.folder / "fast.csv").stdout
+        self.assertRegex(" ".join(said.split()), "The all-reduce table is .* times as fast as what the run saw")
+        self.assert_refused("predict", "--trace", self.files[0], mentions="expected --allreduce or --cluster")
+
+    def test_sizes_from_elsewhere_and_what_is_refused(self):
+        bare, sizes = self.folder / "bare.json", self.folder / "sizes.csv"
+        bare.write_text(trace(0, shapes=False))
+        sizes.write_text("name,bytes,ready_s\n" + "".join(f"p{k},{4 * n},0\n" for k, n in enumerate(SIZES)))
+        self.assert_refused("import", bare, "--out", self.out, mentions="record_shapes=True")
+        self.assert_refused("import", bare, "--tensors", sizes, "--out", self.out, mentions="record_shapes=True")  # nothing confirms them
+        cut = self.folder / "cut.json.gz"
+        cut.write_bytes(self.files[0].read_bytes()[:-20])
+        self.assert_refused("import", cut, "--out", self.out, mentions="cut.json.gz")
+        self.assert_refused("import", self.files[0], self.files[0], "--out", self.out, mentions="rank 0, as in another trace")
+        self.assertFalse(self.out.exists())
