@@ -25,6 +25,8 @@ NCCL = ("# Collective test starting: all_reduce_perf\n"
         "# size count type redop root time algbw busbw #wrong time algbw busbw #wrong\n"
         "1024 256 float sum -1 20.0 0.05 0.09 0 25.0 0.04 0.07 0\n")
 OSU = "# OSU MPI Allreduce Latency Test v7.3\n# Size       Avg Latency(us)\n1024    20.0\n"
+TRACE = (ROOT / "tests" / "fuzz" / "corpus" / "trace" / "cpu").read_text()
+INSPECTOR = (ROOT / "tests" / "fuzz" / "corpus" / "inspector" / "plain").read_text()
 OTHERS_CSV = "bytes,time_us\n1024,20.0\n4096,25.0\n"
 RESULTS = (ROOT / "tests" / "report" / "data" / "tune.json").read_text()
 
@@ -40,6 +42,8 @@ READERS = {
     "nccl.txt": (NCCL, [*IMPORT, "--world", "8"], ("20.0", "fast"), 3),
     "osu.txt": (OSU, [*IMPORT, "--world", "8"], ("20.0", "nan"), 3),
     "times.csv": (OTHERS_CSV, [*IMPORT, "--world", "8", "--collective", "all_reduce"], ("time_us", "time"), 1),
+    "trace.json": (TRACE, IMPORT, ('"dur": 300', '"dur": long'), 17),
+    "inspector.log": (INSPECTOR, IMPORT, ('"coll_exec_time_us": 25', '"coll_exec_time_us": -25'), 2),
     "results.json": (RESULTS, ["report", "FILE", "--out", "out"], ("0.014878", "-0.014878"), None),
 }
 GOOD_BESIDE = {"tensors.csv": TENSORS, "allreduce.csv": ALLREDUCE, "sizes": SIZES, "times": TIMES, "course": COURSE_ALLREDUCE}
@@ -97,7 +101,7 @@ class Malformed(InAFolder):
                 with open(self.folder / "bad", "wb") as file:
                     file.write(READERS[reader][0].encode())
                     file.truncate(GIB)  # sparse: it takes no disk
-                self.assertRegex(self.assert_rejected(reader), "the line is longer than")
+                self.assertRegex(self.assert_rejected(reader), "not JSON" if reader == "trace.json" else "the line is longer than")
 
     def test_an_empty_file_and_bytes_that_are_no_text(self):
         for reader in READERS:

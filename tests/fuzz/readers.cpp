@@ -15,6 +15,8 @@
 #include "firkin/plan/measurements.h"
 #include "firkin/plan/timeline.h"
 #include "import/import.h"
+#include "import/nccl_inspector.h"
+#include "import/profiler_trace.h"
 #include "model/transformer_config.h"
 #include "report/report.h"
 #include "results/results.h"
@@ -74,6 +76,19 @@ void read_log(std::string_view text) {
   }
 }
 
+void read_trace(std::string_view text) {
+  const TraceSteps steps = find_trace_steps(parse_trace_events(text, kFile), {});
+  const ReadTrace read = combine_traces({steps});
+  check_profile(read.profile);
+  tensors_csv(read.profile);
+  if (!read.table.empty()) check_table(read.table);
+  Results results;
+  results.run = begin_head("import");
+  results.traced = read.run;
+  require(results_text(parse_results(results_text(results), kFile)) == results_text(results), "what is written is read back");
+  render_report(results);
+}
+
 void read_results(std::string_view text) {
   const Results results = parse_results(text, kFile);
   render_report(results);
@@ -104,6 +119,8 @@ std::span<const Reader> readers() {
              [](auto text) { check_profile(*parse_cmsc828g_profile(published("sizes"), "sizes.csv", text, kFile).profile); }},
       Reader{"allreduce_times", read_allreduce_times},
       Reader{"log", read_log},
+      Reader{"trace", read_trace},
+      Reader{"inspector", [](auto text) { check_table(parse_nccl_inspector(text, kFile).table); }},
       Reader{"results", read_results},
       Reader{"model", [](auto text) { check_config(parse_model_json(text, kFile), "config"); }},
   };
