@@ -7,7 +7,8 @@
     result.save("tune")                  # later: firkin.load("tune").wrap(model)
 
 Each part also works alone: profile() records when each gradient becomes ready, measure_all_reduce() times all-reduces,
-and predict() combines the two. predict() and assign_buckets() need no PyTorch. firkin.DistributedDataParallel replaces
+read_trace() reads a profile from torch.profiler's traces, and predict() combines the two. predict(), read_trace() and
+assign_buckets() need no PyTorch. firkin.DistributedDataParallel replaces
 PyTorch's engine with Firkin's. Wrong input raises InputError, a ValueError with a one-line message, on every rank.
 """
 
@@ -20,6 +21,7 @@ from firkin._core import (
     AllReduceRow, AllReduceTable, InputError, PredictedCap, PredictedPlan, Prediction, Profile, assign_buckets, predict,
 )  # fmt: skip
 from firkin._core import version as __version__
+from firkin._trace import read_trace
 
 if TYPE_CHECKING:
     from firkin._allreduce import measure_all_reduce
@@ -37,7 +39,7 @@ if TYPE_CHECKING:
 __all__ = [
     "AllReduceRow", "AllReduceTable", "AuditError", "DataParallel", "DistributedDataParallel", "GroupError", "InputError",
     "OverlappedOptimizer", "Plan", "PredictedCap", "PredictedPlan", "Prediction", "Profile", "ShardedOptimizer", "StepError", "TuneResult",
-    "__version__", "assign_buckets", "init_modelled_link", "load", "measure_all_reduce", "predict", "profile", "tune", "watch",
+    "__version__", "assign_buckets", "init_modelled_link", "load", "measure_all_reduce", "predict", "profile", "read_trace", "tune", "watch",
 ]  # fmt: skip
 
 # These modules need PyTorch, so they are imported at their first use: planning works without PyTorch.

@@ -38,6 +38,7 @@ _READ_AT_ONCE = 8  # ranks' steps read per look
 _MISSED = 3  # windows without some rank's steps after which a line says so
 _STAMPS = ("forward_compute_time_start", "backward_compute_time_start", "backward_comm_time_start",
            "backward_compute_time_end", "backward_comm_time_end")  # fmt: skip
+_TYPES = {torch.float64: "double", torch.float32: "float", torch.float16: "c10::Half", torch.bfloat16: "c10::BFloat16"}  # as c10 names them
 _WRITTEN = ("step_s", "exposed_s", "waiting_s", "gain_at_most_s", "last_rank", "last_share")
 
 _summing = ThreadPoolExecutor(1)  # beside training, without the GIL: with many ranks it takes milliseconds
@@ -83,6 +84,7 @@ class _Stock:
         self.group, self.parameters = ddp.process_group, _ddp.reduced_parameters(ddp.module)
         self.counts: list[int] = []  # of the buckets, in tensors
         self.ready: list[list[int]] = []  # of each parameter, in each step of the last window
+        self.rows: list[dict[str, Any]] = []  # of these steps
 
     def take_times(self, ddp: DDP, begins: bool) -> None:
         ddp._set_ddp_runtime_logging_sample_rate(self.rate if begins else _USUAL_RATE)  # type: ignore[no-untyped-call]
@@ -94,7 +96,8 @@ class _Stock:
     def window(self, ddp: DDP, reads: list[Any]) -> dict[str, Any]:
         """What was read, as RankSteps of watched_steps.h."""
         buckets = self._buckets(ddp)
-        self.counts, self.ready, rows = [len(part) for _, part in buckets], [], []
+        self.counts, self.ready, self.rows = [len(part) for _, part in buckets], [], []
+        self.bucket_bytes, rows = [size for size, _ in buckets], self.rows
         for (before, ready), (logged, _) in itertools.pairwise(reads):
             began, number = before.get(_STAMPS[-1], 0), logged.get("iteration", 0)
             forward, backward, launch, last, end = (logged.get(name, 0) for name in _STAMPS)
@@ -330,16 +333,44 @@ class Watch(contextlib.AbstractContextManager["Watch"]):
                 found.append((rank, "communication", "not hidden", end - row["exposed_s"], end))
         return found
 
+    def _events(self) -> list[dict[str, Any]]:
+        """This rank's last window as torch.profiler would have recorded it, for read_trace(); on CPUs under stock DDP."""
+        source, events, at = self._source, [], 0.0
+
+        def add(category: str, name: str, start: float, length: float, elements: int | None = None, dtype: Any = None) -> None:
+            shape = {} if elements is None else {"Input Dims": [[elements]], "Input type": [_TYPES.get(dtype, str(dtype))]}
+            events.append({"ph": "X", "cat": category, "name": name, "pid": self._ranks.rank, "tid": "profile",
+                           "ts": 1e6 * start, "dur": 1e6 * length, "args": shape})  # fmt: skip
+
+        for row, ready in zip(source.rows, source.ready):
+            before, forward, backward = row["phases_s"]
+            begun, end = at + before + forward, at + before + forward + backward + row["exposed_s"]
+            add("user_annotation", "DistributedDataParallel.forward", at + before, forward)
+            add("cpu_op", "autograd::engine::evaluate_function: first", begun, 0.0)
+            for (_, parameter), ready_ns in zip(source.parameters, ready):
+                add("cpu_op", "torch::autograd::AccumulateGrad", begun + 1e-9 * ready_ns, 0.0, parameter.numel(), parameter.dtype)
+            until, dtype = end, source.parameters[0][1].dtype
+            for size, sent in reversed(list(zip(source.bucket_bytes, row["sent_s"]))):
+                start = end - sent
+                add("user_annotation", "gloo:all_reduce", start, max(0.0, until - start), size // dtype.itemsize, dtype)
+                until -= size / (self._summary.get("bytes_per_s") or math.inf)
+            at = end
+        return events
+
     def trace(self, path: str | os.PathLike[str]) -> None:
         """Writes the last step that all ranks have seen as a Chrome trace, for https://ui.perfetto.dev.
 
-        Shows phases, and buckets from launch to end (estimated from the link's rate except for the last). Writes nothing
-        before summary() has something.
+        Shows phases, and buckets from launch to end (estimated from the link's rate except for the last). Under stock
+        DistributedDataParallel on CPUs it also holds the steps of this rank's last window, gradient by gradient, which
+        read_trace() and `firkin import` read back. Writes nothing before summary() has something.
         """
         if spans := self._spans():
             events = [{"name": name, "ph": "X", "pid": rank, "tid": kind, "ts": 1e6 * start, "dur": 1e6 * (end - start)}
                       for rank, kind, name, start, end in spans]  # fmt: skip
-            pathlib.Path(path).write_text(json.dumps({"traceEvents": events}))
+            if self._source.ready:
+                events += self._events()
+            about = {"backend": "gloo", "rank": self._ranks.rank, "world_size": self._ranks.size}
+            pathlib.Path(path).write_text(json.dumps({"distributedInfo": about, "traceEvents": events}))
 
     def report(self, path: str | os.PathLike[str]) -> None:
         """Writes an HTML page with the lines and the step of trace(); viewing it needs no network.

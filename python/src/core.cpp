@@ -23,6 +23,7 @@
 #include "firkin/plan/measurements.h"
 #include "firkin/plan/prediction.h"
 #include "firkin/plan/watched_steps.h"
+#include "import/profiler_trace.h"
 #include "measuring/steps.h"
 #include "report/report.h"
 #include "results/results.h"
@@ -44,6 +45,21 @@ void init_profile(MeasuredProfile* self, std::vector<std::string> names, std::ve
   check_profile(profile.tensors);
   profile.bare_backward_s = bare_backward_s;
   new (self) MeasuredProfile(std::move(profile));
+}
+
+// The profile in torch.profiler's traces, and sentences about the run; parameters in order of registration, in bytes.
+std::pair<MeasuredProfile, std::vector<std::string>> profile_of_traces(
+    const std::vector<std::filesystem::path>& files, const std::optional<std::vector<std::pair<std::string, int64_t>>>& parameters) {
+  std::optional<GradientSizes> sizes;
+  if (parameters) {
+    sizes = GradientSizes{.source = "parameters", .names = {}, .sizes = {}, .are_bytes = true};
+    for (auto last = parameters->rbegin(); last != parameters->rend(); ++last) {
+      sizes->names.push_back(last->first);
+      sizes->sizes.push_back(last->second);
+    }
+  }
+  ReadTrace read = read_traces(files, sizes);
+  return {MeasuredProfile{.tensors = std::move(read.profile)}, std::move(read.run.findings)};
 }
 
 template <auto kMember>
@@ -77,6 +93,8 @@ void bind_profile(nb::module_& module) {
         return fmt::format("Profile({} tensors, {}, backward {})", self.tensors.names.size(), format_bytes(self.tensors.total_bytes()),
                            format_seconds(self.tensors.backward_s));
       });
+  module.def("read_traces", &profile_of_traces, "files"_a, "parameters"_a.none(), nb::call_guard<nb::gil_scoped_release>(),
+             "For firkin/_trace.py.");
   module.def(
       "profile_of_steps", &profile_of_steps, "names"_a, "bytes"_a, "order"_a, "hooked_s"_a, "bare_s"_a,
       "The profile of steps that were watched. order: indices of names and bytes, in gradient-ready order. hooked_s: for each step\n"

@@ -42,6 +42,27 @@ class ProfileAndTable(InAFolder):
         self.assertEqual([(row.bytes, row.median_s, row.gap_s) for row in table.rows], [(MIB, 0.002, None), (4 * MIB, 0.005, None)])
 
 
+class Traces(unittest.TestCase):
+    CORPUS = pathlib.Path(__file__).resolve().parents[1] / "fuzz/corpus/trace"  # gradients of 1000 and 50 elements at 90 and 190 us
+
+    def test_the_profile_of_a_trace_is_what_predict_takes(self):
+        for paths in (self.CORPUS / "cpu", [str(self.CORPUS / "cpu")]):
+            with self.assertLogs("firkin", "INFO") as said:
+                profile = firkin.read_trace(paths)
+            self.assertEqual(profile.bytes, [4000, 200])
+            self.assertAlmostEqual(profile.ready_s[1], 190e-6, places=9)
+            self.assertIn("All gradients travel in one all-reduce", said.output[0])
+            self.assertGreater(firkin.predict(profile, small_curve()).backward_s, 0)
+
+    def test_parameters_say_names_and_must_be_those_of_the_run(self):
+        with self.assertRaisesRegex(firkin.InputError, r"record_shapes=True"):
+            firkin.read_trace(self.CORPUS / "gpu_no_shapes")
+        parameters = [("first", 200), ("head", 4000)]
+        self.assertEqual(firkin.read_trace(self.CORPUS / "gpu_no_shapes", parameters=parameters).names, ["head", "first"])
+        with self.assertRaisesRegex(firkin.InputError, r"expected the 1 of parameters$"):
+            firkin.read_trace(self.CORPUS / "gpu_no_shapes", parameters=parameters[:1])
+
+
 class BadInput(unittest.TestCase):
     def test_is_one_line(self):
         for says, call in {

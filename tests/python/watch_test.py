@@ -204,6 +204,7 @@ class WrittenTest(unittest.TestCase):
             watch.trace(f"{folder}/trace.json")
             watch.report(f"{folder}/page.html")
             texts = {path.name: path.read_text() for path in Path(folder).iterdir()}
+            read = firkin.read_trace(f"{folder}/trace.json") if texts else None
         for _ in range(3):
             step(ddp)
             copied(models.inputs(copied)).sum().backward()
@@ -218,6 +219,8 @@ class WrittenTest(unittest.TestCase):
         self.assertEqual({event["pid"] for event in events}, {0, 1})
         self.assertLessEqual({*PHASES, "bucket 0"}, {event["name"] for event in events})
         self.assertTrue(all(event["dur"] >= 0 for event in events))
+        self.assertEqual(sorted(read.bytes), sorted(watch.profile().bytes))
+        self.assertAlmostEqual(read.backward_s, watch.profile().backward_s, delta=0.2 * read.backward_s)
         self.assertIn("communication not hidden", texts["page.html"])
         self.assertGreater(summary["best_cap"]["high_s"], summary["best_cap"]["low_s"])
         self.assertIn("predicted best: bucket_cap_mb=", lines[0][1])
