@@ -12,6 +12,7 @@
 #include "benchmark_rows.h"
 #include "firkin/base/error.h"
 #include "firkin/base/json_text.h"
+#include "firkin/base/units.h"
 #include "unzipped.h"
 
 namespace firkin {
@@ -100,10 +101,9 @@ class InspectorReader {
     fail(where_, fmt::format("{} is {}; expected a whole number, at least {}", key, dump_json(value), least));
   }
   double positive(const nlohmann::json& object, const char* key) const {
-    constexpr double kLongest_us = 1e12;
     const nlohmann::json& value = part(object, key);
-    if (value.is_number() && value > 0 && value < kLongest_us) return value.get<double>();
-    fail(where_, fmt::format("{} is {}; expected a positive number of microseconds", key, dump_json(value)));
+    if (value.is_number() && !expected_of_measured(1e-6 * value.get<double>())) return value.get<double>();
+    fail(where_, fmt::format("{} is {}; expected microseconds, more than 0", key, dump_json(value)));
   }
 
   std::map<std::tuple<std::string, int64_t, int64_t>, InspectedCall> calls_;  // by communicator, number and ranks
