@@ -151,7 +151,7 @@ void add_assumption_flags(CLI::App& app, PredictFlags& flags) {
 }
 
 int run(PredictFlags& flags) {
-  if (tensors_of(flags).empty() && flags.traces.empty()) throw InputError("predict: expected --tensors, --trace or --model");
+  if (tensors_of(flags).empty() && flags.traces.empty()) throw InputError("predict: expected --tensors or --model, or --trace");
   if (allreduce_of(flags).empty() && flags.traces.empty()) throw InputError("predict: expected --allreduce or --cluster");
   // CLI::Range lets these pass.
   if (flags.utilization && std::isnan(*flags.utilization)) throw InputError("--utilization nan: expected 0.001 to 1");
