@@ -24,9 +24,9 @@ OF_PROGRAM, _, OF_PAGES = REST.partition(f"\n{NOTICES_OF_PAGES}\n")
 LIBRARIES = {"CLI": "CLI11", "fmt": "fmt", "gloo": "Gloo", "nlohmann": "nlohmann-json", "nanobind": "nanobind", "pybind11": "pybind11", "torch": "PyTorch",
              "ATen": "PyTorch", "c10": "PyTorch", "caffe2": "PyTorch", "sys": None, "netinet": None, "arpa": None, "net": None, "linux": None}  # fmt: skip
 SYSTEM_HEADERS = {"dirent.h", "dlfcn.h", "errno.h", "fcntl.h", "netdb.h", "poll.h", "pthread.h", "sched.h", "signal.h", "spawn.h", "stdio.h",
-                  "stdlib.h", "unistd.h"}  # fmt: skip; those of C++ have no dot
+                  "stdlib.h", "unistd.h", "zlib.h"}  # fmt: skip; those of C++ have no dot
 MODULES = {path.name for path in (ROOT / "src").iterdir()} | {"firkin"}
-LINKED = re.compile(r"lib(torch\w*|c10\w*|cudart|stdc\+\+|m|gcc_s|c|rt|dl|pthread|gomp|asan|ubsan)\.so|ld-linux")  # LibTorch (cudart with its CUDA build), and the system
+LINKED = re.compile(r"lib(torch\w*|c10\w*|cudart|stdc\+\+|m|gcc_s|c|rt|dl|pthread|gomp|z|asan|ubsan)\.so|ld-linux")  # LibTorch (cudart with its CUDA build), and the system
 
 
 def includes() -> dict[str, str]:
