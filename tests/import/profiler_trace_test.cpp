@@ -16,7 +16,7 @@ TraceSteps steps_in(const std::string& text, const std::optional<GradientSizes>&
   return find_trace_steps(parse_trace_events(text, file), sizes);
 }
 
-ReadTrace read_text(const std::string& text, const std::optional<GradientSizes>& sizes = {}) {
+ReadTrace read_trace_text(const std::string& text, const std::optional<GradientSizes>& sizes = {}) {
   return combine_traces({steps_in(text, sizes)});
 }
 
@@ -27,7 +27,7 @@ MATCHER(IsNearly, "") {
 // ---- Ready times.
 
 TEST(ProfilerTrace, OnACpuAGradientIsReadyWhereItsAccumulateGradBegins) {
-  const ReadTrace read = read_text(trace_of_steps(3).text());
+  const ReadTrace read = read_trace_text(trace_of_steps(3).text());
   EXPECT_THAT(read.profile.names, ElementsAre("gradient 0 (1000)", "gradient 1 (20x10)", "gradient 2 (50)"));
   EXPECT_THAT(read.profile.bytes, ElementsAre(4000, 800, 200));
   EXPECT_THAT(read.profile.ready_s, Pointwise(IsNearly(), {90e-6, 190e-6, 290e-6}));
@@ -63,16 +63,16 @@ TEST(ProfilerTrace, TakesTheMedianOfTheStepsAndTheSlowestRank) {
 TEST(ProfilerTrace, EventsMayComeInAnyOrderAndTimesWithoutFractions) {
   TraceText trace = trace_of_steps(3);
   std::ranges::reverse(trace.events());
-  EXPECT_EQ(read_text(trace.text()).profile.ready_s, read_text(trace_of_steps(3).text()).profile.ready_s);
+  EXPECT_EQ(read_trace_text(trace.text()).profile.ready_s, read_trace_text(trace_of_steps(3).text()).profile.ready_s);
   std::string seconds = trace.text();
   seconds.replace(seconds.find("\"ms\""), 4, "\"ns\"");  // how a viewer shows times, not what they are
-  EXPECT_EQ(read_text(seconds).profile.ready_s, read_text(trace.text()).profile.ready_s);
+  EXPECT_EQ(read_trace_text(seconds).profile.ready_s, read_trace_text(trace.text()).profile.ready_s);
 }
 
 TEST(ProfilerTrace, AnAnnotationOfTheGpuIsNotASecondForward) {
   TraceText trace = trace_of_steps(3);
   for (const double start : {450.0, 1450.0, 2450.0}) trace.add("gpu_user_annotation", "DistributedDataParallel.forward", start, 300);
-  EXPECT_NEAR(read_text(trace.text()).run.ranks.at(0).step_s, 1e-3, 1e-9);
+  EXPECT_NEAR(read_trace_text(trace.text()).run.ranks.at(0).step_s, 1e-3, 1e-9);
 }
 
 TEST(ProfilerTrace, WithAccumulationThePassThatSynchronisesCounts) {
@@ -82,7 +82,7 @@ TEST(ProfilerTrace, WithAccumulationThePassThatSynchronisesCounts) {
     trace.gradient(start + 350, "1000").gradient(start + 400, "20, 10").gradient(start + 450, "50");
     add_step(trace, start + 1000);
   }
-  const ReadTrace read = read_text(trace.text());
+  const ReadTrace read = read_trace_text(trace.text());
   EXPECT_THAT(read.profile.ready_s, Pointwise(IsNearly(), {90e-6, 190e-6, 290e-6}));
   EXPECT_EQ(read.run.steps, 3);
   EXPECT_NEAR(read.run.ranks.at(0).step_s, 2e-3, 1e-9);
@@ -91,7 +91,7 @@ TEST(ProfilerTrace, WithAccumulationThePassThatSynchronisesCounts) {
 TEST(ProfilerTrace, OtherCollectivesAreNamedAndAreNoGradients) {
   TraceText trace = trace_of_steps(3);
   trace.gloo(1750, 20, 1).gloo(1800, 20, 53, "int", "broadcast").gloo(2800, 20, 53, "int", "broadcast");
-  const ReadTrace read = read_text(trace.text());
+  const ReadTrace read = read_trace_text(trace.text());
   ASSERT_EQ(read.run.others.size(), 2u);
   EXPECT_EQ(read.run.others[0].name, "all_reduce");
   EXPECT_EQ(read.run.others[1].name, "broadcast");
@@ -102,7 +102,7 @@ TEST(ProfilerTrace, OtherCollectivesAreNamedAndAreNoGradients) {
 TEST(ProfilerTrace, LeavesOutAStepWithOtherBuckets) {
   TraceText trace = trace_of_steps(3);
   trace.forward(3000, 300).node(3310).gradient(3400, "1000").gradient(3500, "20, 10").gradient(3600, "50").gloo(3610, 90, 1250);
-  const ReadTrace read = read_text(trace.text());
+  const ReadTrace read = read_trace_text(trace.text());
   EXPECT_EQ(read.run.steps, 3);
   EXPECT_THAT(read.run.findings, testing::Contains(HasSubstr("1 step with other gradients or buckets is left out")));
 }
@@ -149,7 +149,7 @@ constexpr const char* kNcclKernel = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncc
 TEST(ProfilerTrace, OnAGpuAGradientIsReadyWhenTheLastKernelLaunchedBeforeItEnds) {
   for (const char* name : {kNcclKernel, "ncclKernel_AllReduce_RING_LL_Sum_float(ncclDevComm*, unsigned long, ncclWork*)",
                            "ncclDevKernel_Generic_4(ncclDevKernelArgsStorage<4096ul>)", "rcclKernel_AllReduce(int)"}) {
-    const ReadTrace read = read_text(gpu_trace(3, name, /*shapes=*/true).text());
+    const ReadTrace read = read_trace_text(gpu_trace(3, name, /*shapes=*/true).text());
     EXPECT_THAT(read.profile.ready_s, Pointwise(IsNearly(), {100e-6, 200e-6, 300e-6})) << name;
     EXPECT_NEAR(read.run.ranks.at(0).exposed_s, 200e-6, 1e-9);
     EXPECT_NEAR(read.run.buckets.at(1).start_s, 410e-6, 1e-9);
@@ -159,31 +159,31 @@ TEST(ProfilerTrace, OnAGpuAGradientIsReadyWhenTheLastKernelLaunchedBeforeItEnds)
 }
 
 TEST(ProfilerTrace, SaysWhyNothingOverlapsOnAGpu) {
-  const ReadTrace same = read_text(gpu_trace(3, kNcclKernel, true, /*stream=*/7).text());
+  const ReadTrace same = read_trace_text(gpu_trace(3, kNcclKernel, true, /*stream=*/7).text());
   EXPECT_THAT(same.run.findings, testing::Contains("The all-reduces run on the stream that computes, so nothing overlaps."));
 }
 
 TEST(ProfilerTrace, TakesSizesThatTheTraceDoesNotSayIfItsAllReducesConfirmThem) {
   const std::string text = gpu_trace(3, kNcclKernel, /*shapes=*/false).text();
   const GradientSizes sizes{"--model m", {"head", "body", "foot"}, {1000, 200, 50}};
-  const ReadTrace read = read_text(text, sizes);
+  const ReadTrace read = read_trace_text(text, sizes);
   EXPECT_EQ(read.profile.names, sizes.names);
   EXPECT_THAT(read.profile.bytes, ElementsAre(4000, 800, 200));
-  EXPECT_THAT(read_text(text, GradientSizes{"--tensors t", sizes.names, {4000, 800, 200}, /*are_bytes=*/true}).profile.bytes,
+  EXPECT_THAT(read_trace_text(text, GradientSizes{"--tensors t", sizes.names, {4000, 800, 200}, /*are_bytes=*/true}).profile.bytes,
               ElementsAre(4000, 800, 200));
-  EXPECT_THAT(error_of([&] { read_text(text); }),
+  EXPECT_THAT(error_of([&] { read_trace_text(text); }),
               "trace.json: the sizes of gradients were not recorded; expected torch.profiler.profile(record_shapes=True), or --model or "
               "--tensors, which say them");
   EXPECT_THAT(error_of([&] {
-                read_text(text, GradientSizes{"--model m", {"a", "b"}, {1000, 250}});
+                read_trace_text(text, GradientSizes{"--model m", {"a", "b"}, {1000, 250}});
               }),
               "trace.json: 3 gradients a pass; expected the 2 of --model m");
   EXPECT_THAT(error_of([&] {
-                read_text(text, GradientSizes{"--model m", sizes.names, {1000, 50, 200}});
+                read_trace_text(text, GradientSizes{"--model m", sizes.names, {1000, 50, 200}});
               }),
               HasSubstr("all-reduces of 1200, 50 elements, which do not end where gradients of --model m do"));
   EXPECT_THAT(error_of([&] {
-                read_text(text, GradientSizes{"--model m", sizes.names, {1000, 200, 51}});
+                read_trace_text(text, GradientSizes{"--model m", sizes.names, {1000, 200, 51}});
               }),
               HasSubstr("the gradients of a step have 1251 elements, its all-reduces 1200, 50"));
 }
@@ -191,7 +191,7 @@ TEST(ProfilerTrace, TakesSizesThatTheTraceDoesNotSayIfItsAllReducesConfirmThem) 
 // ---- What the run did.
 
 TEST(ProfilerTrace, SaysWhichCapMakesTheBuckets) {
-  const ReadTrace read = read_text(trace_of_steps(3).text());  // 4800 bytes, then 200
+  const ReadTrace read = read_trace_text(trace_of_steps(3).text());  // 4800 bytes, then 200
   ASSERT_TRUE(read.run.cap_mib);
   EXPECT_FALSE(read.run.is_default_cap);
   EXPECT_NEAR(*read.run.lowest_cap_mib, 4001.0 / kMiB, 1e-9);
@@ -208,9 +208,9 @@ TEST(ProfilerTrace, SaysHowGradientsTravelOtherThanInBuckets) {
     each.gloo(start + 610, 20, 1000).gloo(start + 640, 20, 200).gloo(start + 670, 20, 50);
     one.gloo(start + 610, 20, 1250);
   }
-  EXPECT_THAT(read_text(each.text()).run.findings,
+  EXPECT_THAT(read_trace_text(each.text()).run.findings,
               testing::IsSupersetOf({HasSubstr("an all-reduce of its own"), HasSubstr("launched after backward")}));
-  EXPECT_THAT(read_text(one.text()).run.findings, testing::Contains(HasSubstr("All gradients travel in one all-reduce")));
+  EXPECT_THAT(read_trace_text(one.text()).run.findings, testing::Contains(HasSubstr("All gradients travel in one all-reduce")));
 }
 
 TEST(ProfilerTrace, SaysThatBucketsWereNeverRebuilt) {
@@ -220,7 +220,7 @@ TEST(ProfilerTrace, SaysThatBucketsWereNeverRebuilt) {
     trace.gradient(start + 400, "2097152").gradient(start + 500, "3145728").gradient(start + 600, "1048576");
     trace.gloo(start + 510, 210, 5242880).gloo(start + 610, 90, 1048576);
   }
-  const ReadTrace read = read_text(trace.text());
+  const ReadTrace read = read_trace_text(trace.text());
   EXPECT_THAT(read.run.findings, testing::Contains(HasSubstr("never rebuilt")));
   EXPECT_TRUE(read.run.is_default_cap);
 }
@@ -254,7 +254,7 @@ TEST(ProfilerTrace, AnAllReduceTakesAsLongAsForTheLastRankToJoin) {
 }
 
 TEST(ProfilerTrace, HasNoTableIfOneRankIsMissingOrTwoAllReducesOverlap) {
-  EXPECT_THAT(read_text(apart(0).text()).why_no_table, HasSubstr("all 2 ranks' traces together can show it"));
+  EXPECT_THAT(read_trace_text(apart(0).text()).why_no_table, HasSubstr("all 2 ranks' traces together can show it"));
   TraceText first = trace_of_steps(3), second = trace_of_steps(3);
   second.head = R"("distributedInfo": {"backend": "gloo", "rank": 1, "world_size": 2})";
   const ReadTrace read = combine_traces({steps_in(first.text()), steps_in(second.text())});
@@ -263,7 +263,7 @@ TEST(ProfilerTrace, HasNoTableIfOneRankIsMissingOrTwoAllReducesOverlap) {
 }
 
 TEST(ProfilerTrace, DoubtsATableThatIsTwiceAsFastAsTheRun) {
-  const TracedRun run = read_text(trace_of_steps(3).text()).run;  // 210 us for 4800 and 200 bytes
+  const TracedRun run = read_trace_text(trace_of_steps(3).text()).run;  // 210 us for 4800 and 200 bytes
   const auto table = [](double seconds) { return comm_costs({{.bytes = 4800, .world_size = 2, .median_s = seconds}}, 2); };
   EXPECT_THAT(doubt_of_rate(run, table(40e-6)), HasSubstr("times as fast as what the run saw: its all-reduces took 210 us"));
   EXPECT_EQ(doubt_of_rate(run, table(110e-6)), "");
@@ -287,7 +287,7 @@ TraceText with_type(const std::string& gradient, const std::string& reduce) {
 class BadTrace : public testing::TestWithParam<Bad> {};
 
 TEST_P(BadTrace, IsRefusedInOneLine) {
-  const std::string error = error_of([&] { read_text(GetParam().text); });
+  const std::string error = error_of([&] { read_trace_text(GetParam().text); });
   EXPECT_THAT(error, testing::StartsWith("trace.json:"));
   EXPECT_THAT(error, HasSubstr(GetParam().problem));
   EXPECT_THAT(error, HasSubstr("; expected "));
