@@ -190,7 +190,7 @@ Run declare_predict(CLI::App& app) {
   app.add_option("--allreduce", flags->allreduce, "bytes,world_size,median_s,..., or others' times");
   app.add_option(
       "--trace", flags->traces,
-      "in place of --tensors: torch.profiler's, of one rank or\nseveral; --tensors or --model then says sizes if it\nlacks them");
+      "in place of --tensors: torch.profiler's, of one rank\nor several; --tensors or --model then says sizes if\nit lacks them");
   add_assumption_flags(app, *flags);
   PredictionInputs& inputs = flags->given;
   app.add_option("--world", inputs.world_size, "number of ranks; extrapolates if not measured")

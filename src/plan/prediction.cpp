@@ -161,6 +161,7 @@ PredictedAnswer answer_of(const Prediction& prediction) {
 }
 
 Prediction predict(PredictionInputs inputs) {
+  check_options(inputs.search.simulation);  // before anything is made of them
   const int64_t world = inputs.world_size;
   const bool measured = std::ranges::binary_search(world_sizes(inputs.table), world);
   std::optional<GrownCosts> grown;

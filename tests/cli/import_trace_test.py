@@ -54,7 +54,7 @@ class Traces(InFolder):
 
     def test_predict_takes_the_trace_and_its_own_times_or_a_table(self):
         traces = [word for file in self.files for word in ("--trace", file)]
-        self.assertIn("bucket_cap_mb=", self.assert_succeeds("predict", *traces).stdout)
+        self.assertIn("Backward with its communication, by bucket cap", self.assert_succeeds("predict", *traces).stdout)
         (self.folder / "fast.csv").write_text("bytes,world_size,median_s\n1024,2,0.00001\n4194304,2,0.0001\n")
         said = self.assert_succeeds("predict", "--trace", self.files[0], "--allreduce", self.folder / "fast.csv").stdout
         self.assertRegex(" ".join(said.split()), "The all-reduce table is .* times as fast as what the run saw")
