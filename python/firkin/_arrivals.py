@@ -7,7 +7,7 @@ import functools
 import os
 import threading
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, NoReturn, TypeVar
 
 from firkin import _ddp
@@ -19,10 +19,10 @@ running: weakref.WeakSet[Arrivals] = weakref.WeakSet()  # one for each engine
 
 
 class _Awaited(dict[str, Any]):
-    """The dictionary of one module's parameters, which waits for those in flight before it returns any.
+    """The dictionary of one module's parameters, which waits for those in flight before PyTorch reads any.
 
-    A look-up waits for this module's parameters; outside of forward, an iteration waits for those of all modules. During
-    the module's own forward, which has already waited, a plain dictionary replaces it for torch.compile.
+    A look-up waits for this module's parameters; outside of forward, items() waits for those of all modules. During the
+    module's own forward, which has already waited, a plain dictionary replaces it for torch.compile.
     """
 
     __slots__ = ("_arrivals", "_calls", "_index")
@@ -58,20 +58,9 @@ class _Awaited(dict[str, Any]):
         self._wait_for_these()
         return super().__getitem__(name)
 
-    def get(self, name: str, default: Any = None) -> Any:
-        self._wait_for_these()
-        return super().get(name, default)
-
     def items(self) -> Any:
         self._wait_for_all()
         return super().items()
-
-    def values(self) -> Any:
-        self._wait_for_all()
-        return super().values()
-
-    def __iter__(self) -> Iterator[str]:  # with an __iter__ of the class's own, dict(self) goes through __getitem__()
-        return super().__iter__()
 
     def __reduce_ex__(self, _protocol: Any) -> NoReturn:
         raise InputError(
