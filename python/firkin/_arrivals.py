@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import functools
 import os
 import threading
 import weakref
@@ -48,7 +46,7 @@ class _Awaited(dict[str, Any]):
             part.__dict__["_parameters"] = self
 
     def _wait_for_these(self) -> None:
-        self._arrivals.check_thread()
+        self._arrivals.check_place()
         self._arrivals.engine.receive_module(self._index)
 
     def _wait_for_all(self) -> None:
@@ -108,10 +106,12 @@ class Arrivals:
         self.in_forward = False
         self.is_installed = False
         self.optimizers: weakref.WeakSet[Any] = weakref.WeakSet()  # OverlappedOptimizers, or a ShardedOptimizer
-        self._has_ended_a_step = False
+        self.backwards = 0  # that synchronised
+        self.is_second = False  # the last of them came before anybody had used the gradients of the one before
+        self._is_unused = False  # nobody has used the gradients of the last one
         self._parameters = parameters
-        self._forward_thread: int | None = None  # of the last forward with gradients
-        self._thread: int | None = None  # the same, while anything may be in flight
+        self._forward_place: tuple[int, int] | None = None  # of the last forward with gradients
+        self._place: tuple[int, int] | None = None  # the same, while anything may be in flight
         running.add(self)
 
     def install(self, module: torch.nn.Module) -> Callable[[], None]:
@@ -128,8 +128,7 @@ class Arrivals:
             begin, end = (torch.compiler.disable(each, reason=reason) for each in (awaited.begin_forward, awaited.end_forward))  # type: ignore[no-untyped-call]
             handles += [part.register_forward_pre_hook(begin), part.register_forward_hook(end, always_call=True)]
             part.__dict__["__prepare_scriptable__"] = _refuse_scripting  # which torch.jit.script calls
-        self.engine.observe_steps(weakly(self.end_step))
-        _drain_before_forks()
+        self.engine.observe_steps(weakly(self.end_backward))
         self.is_installed = True
 
         def remove() -> None:
@@ -144,38 +143,42 @@ class Arrivals:
         return remove
 
     def note_forward(self) -> None:
-        self.check_thread()
+        self.check_place()
         if torch.is_grad_enabled():
-            self._forward_thread = threading.get_ident()
+            self._forward_place = _here()
 
-    def check_thread(self) -> None:
-        """Raises InputError in another thread than the one that trains, until that has called drain(): it would step parameters here."""
+    def check_place(self) -> None:
+        """Raises InputError in another thread than the one that trains, until that has called drain(): it would step parameters here.
+
+        In a forked process, too, which has no thread that could complete what is in flight.
+        """
         # Checkpoints run forwards in autograd's threads.
-        if self._thread not in (None, threading.get_ident()) and torch._C._current_graph_task_id() == -1:
+        if self._place not in (None, _here()) and torch._C._current_graph_task_id() == -1:
             raise InputError(
-                "DataParallel: a thread runs the module, or reads its parameters, while a step of another thread may be in flight; expected"
-                " model.drain() in that one before, or strategy bucketed"
+                "DataParallel: a thread, or a forked process, runs the module or reads its parameters, while a step of another thread may be in"
+                " flight; expected model.drain() in that one before, or strategy bucketed"
             )
 
     def drain(self) -> None:
-        self.check_thread()
+        self.check_place()
         self.engine.drain()
-        self._thread = None
+        self._place, self._is_unused = None, False
 
-    def end_step(self) -> None:
-        """Called when gradients are there, or in flight."""
-        self._has_ended_a_step = True
-        self._thread = self._forward_thread
+    def end_backward(self) -> None:
+        """Called when the gradients of a backward that synchronises are there, or in flight."""
+        self.backwards += 1
+        self._place = self._forward_place
         for each in self.optimizers:
-            each.end_step()
+            each.end_backward()
         late = self._held()
-        if any(p.requires_grad and id(p) not in late for p in self._parameters):
+        is_all_held = all(not p.requires_grad or id(p) in late for p in self._parameters)
+        self.is_second, self._is_unused = self._is_unused, is_all_held
+        if not is_all_held:
             self.engine.drain()
 
-    def note_step(self) -> bool:
-        """After step() of an engine's optimiser. Returns whether that needs another backward before the next one."""
-        self._thread = threading.get_ident() if self.is_installed else None
-        return self.is_installed and self._has_ended_a_step  # before, schedules step to where they go on
+    def note_step(self) -> None:
+        """After step() of an engine's optimiser."""
+        self._place, self._is_unused = _here() if self.is_installed else None, False
 
     def before_step(self, optimizer: torch.optim.Optimizer) -> None:
         """Before the step of an optimiser that is not an engine's: it would miss what is in flight."""
@@ -189,13 +192,5 @@ class Arrivals:
         return {id(p) for each in self.optimizers for p in each.stepped()}
 
 
-@functools.cache
-def _drain_before_forks() -> None:
-    def drain() -> None:
-        """A forked child has no thread to complete what is in flight."""
-        for arrivals in list(running):
-            with contextlib.suppress(RuntimeError, InputError):  # whoever uses the engine next gets it as well
-                if not arrivals.in_forward:
-                    arrivals.drain()
-
-    os.register_at_fork(before=drain)
+def _here() -> tuple[int, int]:
+    return os.getpid(), threading.get_ident()

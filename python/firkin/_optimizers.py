@@ -35,7 +35,7 @@ class EngineOptimizer(torch.optim.Optimizer):
     optimizer: torch.optim.Optimizer
     _arrivals: Arrivals
     _step: EngineStep
-    _is_stepped = False  # since the engine's last step
+    _stepped_after = 0  # how many backwards
 
     def _begin(self, arrivals: Arrivals) -> None:
         self._arrivals = arrivals
@@ -47,12 +47,11 @@ class EngineOptimizer(torch.optim.Optimizer):
         """The model's parameters that this steps."""
         return (p for group in self.optimizer.param_groups for p in group["params"])
 
-    def end_step(self) -> None:
+    def end_backward(self) -> None:
         """Called when the engine has new gradients."""
-        self._is_stepped = False
 
     def _before_step(self, closure: Callable[[], Any] | None) -> Any:
-        """Runs the closure, and raises InputError for hooks on step(), and if no gradients are new."""
+        """Runs the closure. Raises InputError for hooks on step(), and unless one backward came since the last step."""
         loss = None
         if closure is not None:
             with torch.enable_grad():
@@ -60,15 +59,17 @@ class EngineOptimizer(torch.optim.Optimizer):
         name = type(self).__name__
         if self._arrivals.is_installed:
             _refuse_step_hooks(name, self, self.optimizer)
-        if self._is_stepped:
+        # Before the first backward, schedules step to where they go on.
+        if self._arrivals.is_second or 0 < self._arrivals.backwards == self._stepped_after:
             raise InputError(
-                f"{name}: step() twice without a synchronising backward() between; expected one step() after each (accumulate under no_sync())"
+                f"{name}: step() without exactly one synchronising backward() before it; expected one for each step() (accumulate under no_sync())"
             )
         self._step.begin()
         return loss
 
     def _after_step(self) -> None:
-        self._is_stepped = self._arrivals.note_step()
+        self._arrivals.note_step()
+        self._stepped_after = self._arrivals.backwards
 
     def drain(self) -> None:
         """Waits for all that is in flight. Under "ordered", after step(), steps the parameters whose gradients arrive."""

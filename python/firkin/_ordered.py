@@ -94,5 +94,5 @@ class OverlappedOptimizer(EngineOptimizer):
         return self.optimizer.state
 
     def _before_gradients_are_seen(self) -> None:
-        if not self._is_stepped:
+        if self._stepped_after != self._arrivals.backwards:
             self.drain()

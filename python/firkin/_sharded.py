@@ -198,8 +198,7 @@ class ShardedOptimizer(EngineOptimizer):
             if part.run.numel() > 0 and state:
                 self.optimizer.state[part.run] = state
 
-    def end_step(self) -> None:
-        super().end_step()
+    def end_backward(self) -> None:
         # For an empty part this rank does not know whether there is a gradient.
         empty_too = not self._model.find_unused_parameters
         for part in self._parts:

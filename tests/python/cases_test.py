@@ -415,7 +415,7 @@ class Programs(ByHand):
             kind, said = raised(lambda: trainee.train(backward))  # noqa: B023
             if strategy in ("ordered", "sharded"):  # whose optimiser refuses that step at once
                 trainee.model.abandon_step(said)
-                self.assertIn("step() twice without a synchronising backward() between", said)
+                self.assertIn("step() without exactly one synchronising backward() before it", said)
             else:
                 self.assert_refused({"the optimiser's steps are 1 on rank 0 and 2 on rank 1": (kind, said)}, "AuditError")
             trainee.train(steps=2)

@@ -1,11 +1,10 @@
 """The strategy "ordered" with torch.compile, copies, PyTorch's hooks and arguments; and what it refuses. Its programs: overlap_test.py."""
 
+import ast
 import concurrent.futures
 import copy
 import io
 import os
-import select
-import signal
 
 import firkin
 import torch
@@ -152,7 +151,7 @@ class Ordered(TestCase):
             train(model, optimizer, range(STEPS))
 
     @on_ranks(2)
-    def test_one_thread_runs_the_model_until_it_has_drained(self):
+    def test_one_thread_of_one_process_runs_the_model_until_it_has_drained(self):
         """Whether or not anything is in flight when another one comes."""
         for strategy in ("bucketed", "ordered", "sharded"):
             model = over_a_slow_link(strategy)
@@ -162,35 +161,27 @@ class Ordered(TestCase):
                 with concurrent.futures.ThreadPoolExecutor(1) as pool:
                     return raised(lambda: pool.submit(torch.inference_mode(call)).result(60))
 
+            def of_a_forked_process(call):
+                receiver, sender = os.pipe()
+                if (child := os.fork()) == 0:
+                    os.write(sender, str(raised(call)).encode())
+                    os._exit(0)
+                os.close(sender)
+                os.waitpid(child, 0)
+                with open(receiver) as said:
+                    return ast.literal_eval(said.read())
+
             reads = (lambda: model(batch(0)), model.module.state_dict, lambda: list(model.parameters()), model.drain)  # noqa: B023
             for step in range(STEPS):
                 train(model, optimizer, [step])
                 if strategy != "bucketed":
                     self.assert_refused({"model.drain() in that one": of_another_thread(call) for call in reads})
+                    self.assert_refused({"model.drain() in that one": of_a_forked_process(model.module.state_dict)})
                 model.drain()
                 for call in reads:
                     self.assertEqual(of_another_thread(call), (None, ""))
+                self.assertEqual(of_a_forked_process(model.module.state_dict), (None, ""))
             self.assertEqual(unlike(parameters_of(model)), 0)
-
-    @on_ranks(2)
-    def test_a_forked_child_has_the_parameters_of_the_last_step(self):
-        for strategy in ("ordered", "sharded"):
-            model = over_a_slow_link(strategy)
-            optimizer = optimizer_of(model)
-            train(model, optimizer, range(2 * STEPS))
-            receiver, sender = os.pipe()
-            child = os.fork()
-            if child == 0:
-                try:
-                    os.write(sender, str(sum(float(p.sum()) for p in model.module.parameters())).encode())
-                finally:
-                    os._exit(0)
-            os.close(sender)
-            said = os.read(receiver, 100) if select.select([receiver], [], [], 30)[0] else b"nothing"
-            os.close(receiver)
-            os.kill(child, signal.SIGKILL)
-            os.waitpid(child, 0)
-            self.assertEqual(said.decode(), str(sum(float(p.sum()) for p in model.module.parameters())), strategy)
 
     @on_ranks(2)
     def test_audits_leave_out_what_ranks_keep_to_themselves(self):
@@ -280,7 +271,7 @@ class Ordered(TestCase):
 
         model, of_a_group = over_a_slow_link("ordered"), over_a_slow_link("ordered", process_group=dist.new_group([0, 1]))
         bucketed_of_a_group = over_a_slow_link("bucketed", process_group=dist.new_group([0, 1]))
-        optimizer = optimizer_of(model)
+        optimizer, fresh = optimizer_of(model), over_a_slow_link("ordered")
         train(model, optimizer, range(STEPS))
         self.assert_refused(refusals({
             "expected OverlappedOptimizer.step() alone": lambda: train(model, optimizer.optimizer, range(1)),
@@ -290,7 +281,8 @@ class Ordered(TestCase):
             "SGD.step() steps parameters": lambda: train(model, optimizer, range(1), after_step=sgd(model.parameters()).step),
             "OverlappedOptimizer: Lamb is not known to step each element by itself": lambda: optimizer_of(model, Lamb, lr=0.1),
             "train() and eval()": lambda: optimizer_of(model, ScheduleFree, lr=0.1, promises=["elementwise"]),
-            "step() twice without a synchronising backward() between": lambda: train(model, optimizer, range(1), after_step=optimizer.step),
+            "step() without exactly one synchronising backward() before it": lambda: train(model, optimizer, range(1), after_step=optimizer.step),
+            "one for each step() (accumulate under no_sync())": lambda: train(fresh, optimizer_of(fresh), range(1), loss_of(fresh, 1).backward),
             "the optimiser's option told is a list": lambda: optimizer_of(model, parameters=[{"params": [*model.parameters()], "told": [1]}]),
             "expected load_state_dict()": lambda: optimizer.__setstate__({}),
             "layers.1.weight share memory": lambda: shares_memory("ordered"),

@@ -376,11 +376,12 @@ COMPILED = {"a compiled module with checkpoints": trains(compiled)}  # pytorch/p
 
 FOLLOWS_NOT = "expected a new DistributedDataParallel and ShardedOptimizer after such a change"
 IS_NOT_USED = "did not use the gradients of the last step"
+WITHOUT_ONE = r"step\(\) without exactly one synchronising backward\(\) before it"
 REFUSED = {  # by strategy, and what each rank then says
     ("complex parameters and buffers", "sharded"): "which the strategy sharded cannot send",
     ("two backwards of one graph", "sharded"): IS_NOT_USED,
     ("no_sync around forward alone", "sharded"): IS_NOT_USED,
-    ("no_sync around forward alone", "ordered"): "a second backward came first",
+    ("no_sync around forward alone", "ordered"): WITHOUT_ONE,
     ("generator and critic", "sharded"): IS_NOT_USED,
     ("parts frozen by turns", "sharded"): FOLLOWS_NOT,
     ("adapters by turns", "sharded"): FOLLOWS_NOT,
@@ -392,7 +393,7 @@ REFUSED = {  # by strategy, and what each rank then says
     ("an average of copies", "sharded"): "expected a copy made before wrapping",
     ("leaves out a layer", "sharded"): "has another gradient than backward left, or none",
     ("becomes channels-last", "sharded"): "the memory layout of 2.weight changed after wrapping",
-    ("averages by itself", "ordered"): r"step\(\) twice without a synchronising backward\(\) between",
+    ("averages by itself", "ordered"): WITHOUT_ONE,
     ("averages by itself", "sharded"): "has a gradient that no synchronising backward has summed over the ranks",
     **{("steps in backward", strategy): "a hook removed the gradient of 4.bias before it was averaged" for strategy in STRATEGIES},
     ("hooks on what thaws", "planned"): "the module now trains 4 parameters, but its plan or ready order covers 2",

@@ -210,7 +210,7 @@ class Sharded(TestCase):
             "layers.0.weight is not to be synchronised": ignores,
             "the scaler judged by each rank's own gradients": scales_alone,
             "is divided among the ranks": lambda: after_a_backward(lambda model, _: nn.utils.clip_grad_norm_(model.parameters(), 1.0)),
-            "ShardedOptimizer: step() twice without a synchronising backward() between": lambda: after_a_backward(steps_twice),
+            "ShardedOptimizer: step() without exactly one synchronising backward() before it": lambda: after_a_backward(steps_twice),
             "the state last is a list": saves_a_list,
             "is a hook on step()": hooks_the_inner_one,
             "its state cannot be set; expected load_state_dict()": lambda: optimizer.__setstate__({}),
