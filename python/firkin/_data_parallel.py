@@ -7,7 +7,7 @@ import contextlib
 import logging
 import sys
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from firkin import _ddp
@@ -49,8 +49,7 @@ class DistributedDataParallel(torch.nn.Module):
     "none", "bf16" or "fp16". process_group: None is the default group; if it has only NCCL, the engine connects Gloo for
     its own messages (not run on a GPU). finish_with_backward: False leaves the end of a step to
     finish_gradient_synchronization(). audit_every: the number of steps between audits, which compare the parameters of
-    all ranks and raise an AuditError; 0 turns them off. link: models that link, such as "200mbit,1ms". experiment: the
-    last and strategy in a dictionary, as programs may have them.
+    all ranks and raise an AuditError; 0 turns them off. link: models that link, such as "200mbit,1ms".
 
     Raises InputError, on every rank, for unsupported arguments, modules or groups, and if these differ between ranks.
     """
@@ -70,20 +69,15 @@ class DistributedDataParallel(torch.nn.Module):
         compression: str = "none",
         find_unused_parameters: bool = False,
         broadcast_buffers: bool = True,
-        gradient_as_bucket_view: bool = True,
         finish_with_backward: bool = True,
         audit_every: int = 100,
         process_group: dist.ProcessGroup | None = None,
         link: str | None = None,
-        experiment: Mapping[str, str] | None = None,
         **of_pytorch: Any,
     ) -> None:
         super().__init__()
-        self._assigned: dict[str, object] = {}  # what stands for each module that was assigned to `module`
         self.module = module
-        tried = {"strategy": strategy, "link": link} | dict(experiment or {})
-        self.strategy: str = tried.pop("strategy") or ("bucketed" if plan is None else "planned")
-        modelled_link = tried.pop("link")
+        self.strategy = strategy or ("bucketed" if plan is None else "planned")
         self._group = process_group
         self.find_unused_parameters, self.broadcast_buffers = find_unused_parameters, broadcast_buffers
         self._running: Arrivals | None = None
@@ -94,10 +88,6 @@ class DistributedDataParallel(torch.nn.Module):
             _ddp.refuse_arguments(of_pytorch)
             _ddp.refuse_parameters(module)
             self._device = _ddp.input_device(module, device_ids, output_device)
-            if tried:
-                raise InputError(f"DataParallel: experiment '{min(tried)}'; expected 'strategy' or 'link'")
-            if not gradient_as_bucket_view:
-                raise InputError("DataParallel: gradient_as_bucket_view=False; gradients are views into the buckets: expected True")
             if cap_mib is not None and bucket_cap_mb is not None:
                 raise InputError("DataParallel: both cap_mib and bucket_cap_mb; expected one, since they mean the same")
             if buckets not in (None, "automatic"):
@@ -122,7 +112,7 @@ class DistributedDataParallel(torch.nn.Module):
                 "broadcast_buffers": broadcast_buffers,
                 "finish_with_backward": finish_with_backward,
                 "audit_every": audit_every,
-                "link": modelled_link,
+                "link": link,
             }
 
         self._settings = Ranks(process_group).attempt(settings)
@@ -164,7 +154,7 @@ class DistributedDataParallel(torch.nn.Module):
     def _watch(self, engine: Any) -> None:
         """Has the engine check the module before it ends a step, and call _look() after a change."""
         parts = list(self.module.modules())
-        structure = [self._assigned, *(held for part in parts for held in (part._parameters, part._modules) if isinstance(held, dict))]
+        structure = [self._modules, *(held for part in parts for held in (part._parameters, part._modules) if isinstance(held, dict))]
         buffers = [part._buffers for part in parts if isinstance(part._buffers, dict)]
         engine.watch(weakly(self._look), structure, buffers, any(isinstance(part, torch.jit.ScriptModule) for part in parts))
 
@@ -188,11 +178,6 @@ class DistributedDataParallel(torch.nn.Module):
     @property
     def _engine(self) -> Any:
         return self._arrivals.engine
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        super().__setattr__(name, value)
-        if name == "module":
-            self._assigned[name] = object()  # the engine sees it, without holding the module
 
     def __getstate__(self) -> dict[str, Any]:
         if self._group not in (None, dist.group.WORLD):
@@ -292,8 +277,7 @@ class DistributedDataParallel(torch.nn.Module):
         try:
             self._start()
         except InputError:
-            self._settings = before
-            self._start()
+            self._settings = before  # with which the next step starts an engine
             raise
 
     def finish_gradient_synchronization(self) -> None:
@@ -307,9 +291,6 @@ class DistributedDataParallel(torch.nn.Module):
     def process_group(self) -> dist.ProcessGroup:
         group: dist.ProcessGroup = dist.group.WORLD if self._group is None else self._group
         return group
-
-    def _set_static_graph(self) -> None:
-        """Does nothing: graphs may change, and a parameter without a gradient raises an error."""
 
     @contextlib.contextmanager
     def no_sync(self) -> Iterator[None]:
@@ -348,9 +329,6 @@ class DistributedDataParallel(torch.nn.Module):
         if step is None:
             longest = int(self._ranks.max([float(mine)])[0]) % self._ranks.size
             _sync_module_states(self.module, self.process_group, 250 * _ddp.MIB, longest, _ddp.ignored(self.module))
-
-    def join_hook(self, **_: Any) -> Any:
-        raise InputError("DataParallel: torch.distributed.algorithms.Join does not know this class; expected model.join(optimizer.step)")
 
     def drain(self) -> None:
         """Waits for everything in flight, as state_dict(), parameters() and copies do ("ordered" and "sharded")."""

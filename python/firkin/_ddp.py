@@ -24,12 +24,12 @@ _INSTEAD = {  # what to write instead of an argument of PyTorch's class
 
 
 def refuse_arguments(arguments: Mapping[str, Any]) -> None:
-    """Raises an error unless these arguments, which only PyTorch's class has, have their default values."""
+    """Raises an error unless these arguments, which only PyTorch's class has, change nothing."""
     theirs = inspect.signature(DDP.__init__).parameters
     for name, value in arguments.items():
         if name not in theirs:
             raise TypeError(f"DistributedDataParallel.__init__() got an unexpected keyword argument '{name}'")
-        if value != theirs[name].default:
+        if value != theirs[name].default and name != "gradient_as_bucket_view":  # where ours always are
             raise InputError(f"DataParallel: {name} exists only in PyTorch's class; expected {_INSTEAD.get(name, 'it left out')}")
 
 

@@ -206,9 +206,7 @@ class Engine(TestCase):
             "rank 0 has cap 1048576 bytes; rank 1 has cap 2097152 bytes": lambda: firkin.DataParallel(good, cap_mib=1 + rank),
             "rank 1: strategy telepathy": lambda: firkin.DataParallel(good, strategy="telepathy" if rank == 1 else "bucketed"),
             "expected none, bf16 or fp16": lambda: firkin.DataParallel(good, compression="zip"),
-            "fast": lambda: firkin.DataParallel(good, link="fast"),
-            "--link slow": lambda: firkin.DataParallel(good, experiment={"link": "slow"}),
-            "experiment 'weather'; expected 'strategy' or 'link'": lambda: firkin.DataParallel(good, experiment={"weather": "rain"}),
+            "--link slow": lambda: firkin.DataParallel(good, link="slow"),
             "made for another model": lambda: firkin.DataParallel(good, plan=firkin.Plan((("nobody",),), {"nobody": 8})),
             "expected None or 'automatic'": lambda: firkin.DataParallel(good, buckets="best"),
             "expected bucketed or ordered": lambda: firkin.DataParallel(good, buckets="automatic", strategy="flat"),
@@ -310,7 +308,6 @@ class Engine(TestCase):
         ours, theirs = (wrap(seeded(two_linear_layers), find_unused_parameters=True) for wrap in (firkin.DataParallel, DDP))
         for name in ("broadcast_buffers", "device", "device_ids", "dim", "find_unused_parameters", "output_device", "process_group", "static_graph"):
             self.assertEqual(getattr(ours, name), getattr(theirs, name), name)
-        ours._set_static_graph()
 
     def test_an_engine_for_another_pytorch_is_refused_and_for_another_build_of_it_taken(self):
         check_built_for(torch.__version__.split("+")[0] + "+cu999")
