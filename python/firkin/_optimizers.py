@@ -71,6 +71,10 @@ class EngineOptimizer(torch.optim.Optimizer):
         self._arrivals.note_step()
         self._stepped_after = self._arrivals.backwards
 
+    def _before_gradients_are_seen(self) -> None:
+        if self._stepped_after != self._arrivals.backwards:
+            self.drain()
+
     def drain(self) -> None:
         """Waits for all that is in flight. Under "ordered", after step(), steps the parameters whose gradients arrive."""
         self._arrivals.drain()

@@ -92,7 +92,3 @@ class OverlappedOptimizer(EngineOptimizer):
         """The optimiser's state, once the last step is complete."""
         self.drain()
         return self.optimizer.state
-
-    def _before_gradients_are_seen(self) -> None:
-        if self._stepped_after != self._arrivals.backwards:
-            self.drain()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple, NoReturn
 
@@ -18,24 +17,18 @@ class _Divided(torch.Tensor):
     Otherwise PyTorch's clipping would find no gradient, and clip nothing without a word.
     """
 
-    _parameter: weakref.ref[torch.Tensor]
     __torch_function__ = torch._C._disabled_torch_function_impl
 
     @staticmethod
     def __new__(cls, p: torch.Tensor) -> _Divided:
-        made: _Divided = torch.Tensor._make_wrapper_subclass(cls, p.shape, strides=p.stride(), dtype=p.dtype, device=p.device)  # type: ignore[attr-defined]
-        made._parameter = weakref.ref(p)
-        return made
+        return torch.Tensor._make_wrapper_subclass(cls, p.shape, strides=p.stride(), dtype=p.dtype, device=p.device)  # type: ignore[attr-defined, no-any-return]
 
     @classmethod
-    def __torch_dispatch__(cls, function: Any, _types: Any, args: Any = (), _kwargs: Any = None) -> Any:
-        p = args[0]._parameter() if function is torch.ops.aten.add_.Tensor and isinstance(args[0], cls) else None
-        if p is not None and torch._C._current_graph_task_id() != -1:  # another backward: the engine says what is wrong with it
-            p.grad = args[1].clone()
-            return args[0]
+    def __torch_dispatch__(cls, *_: Any) -> Any:
         raise InputError(
-            "DataParallel: a parameter's gradient is used, and under the strategy sharded it is divided among the ranks; expected"
-            " clip_grad_norm_() of the ShardedOptimizer, or the gradients of the parts in its param_groups, whose norm is this rank's alone"
+            "DataParallel: a parameter's gradient is used, and under the strategy sharded it is divided among the ranks; expected step() before"
+            " another backward() (accumulate under no_sync()), clip_grad_norm_() of the ShardedOptimizer, or the gradients of the parts in its"
+            " param_groups, whose norm is this rank's alone"
         )
 
 
@@ -156,6 +149,7 @@ class ShardedOptimizer(EngineOptimizer):
         return float(self._native.clip_gradients(max_norm))
 
     def zero_grad(self, set_to_none: bool = True) -> None:
+        self._before_gradients_are_seen()
         self._drop_stand_ins()
         self.optimizer.zero_grad(set_to_none)
         for p in self.stepped():

@@ -375,12 +375,13 @@ PROGRAMS = {
 COMPILED = {"a compiled module with checkpoints": trains(compiled)}  # pytorch/pytorch#111279, #108269, huggingface/nanoVLM#61
 
 FOLLOWS_NOT = "expected a new DistributedDataParallel and ShardedOptimizer after such a change"
+IS_USED = r"expected step\(\) before another backward\(\) \(accumulate under no_sync\(\)\)"
 IS_NOT_USED = "did not use the gradients of the last step"
 WITHOUT_ONE = r"step\(\) without exactly one synchronising backward\(\) before it"
 REFUSED = {  # by strategy, and what each rank then says
     ("complex parameters and buffers", "sharded"): "which the strategy sharded cannot send",
-    ("two backwards of one graph", "sharded"): IS_NOT_USED,
-    ("no_sync around forward alone", "sharded"): IS_NOT_USED,
+    ("two backwards of one graph", "sharded"): IS_USED,
+    ("no_sync around forward alone", "sharded"): IS_USED,
     ("no_sync around forward alone", "ordered"): WITHOUT_ONE,
     ("generator and critic", "sharded"): IS_NOT_USED,
     ("parts frozen by turns", "sharded"): FOLLOWS_NOT,
