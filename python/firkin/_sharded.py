@@ -58,16 +58,12 @@ class ShardedOptimizer(EngineOptimizer):
     Between them a parameter's grad can only be left alone: to clip, call clip_grad_norm_() of this class.
 
     model: a firkin.DistributedDataParallel before its first backward, which takes one ShardedOptimizer. optimizer_class:
-    constructed with **options over views of this rank's parts (see param_groups): SGD, Adam, AdamW, NAdam, RAdam, Adamax,
-    Adagrad, Adadelta, RMSprop, ASGD or Rprop of torch.optim. params: what to step, as it takes them; None: all that is
-    trained.
+    constructed with **options over views of this rank's parts (see param_groups); one of those that OverlappedOptimizer
+    takes. params: what to step, as it takes them; None: all that is trained.
 
-    elementwise: True takes any class, and promises that its step() takes each element by itself: no norm or estimate over
-    several, no random numbers, no counter outside of groups and parameters' states. It also promises that the optimiser
-    skips parameters without a gradient and changes parameters in step() alone.
-
-    whole_parameters: True takes any class and gives every parameter to one rank, in its shape: for Muon, LAMB, Adafactor.
-    It promises of parameters what elementwise does of elements. Ranks' shares are then as even as whole parameters allow.
+    elementwise: True takes any class, and promises of it what OverlappedOptimizer's promises. whole_parameters: True takes
+    any class and gives every parameter to one rank, in its shape: for Muon, LAMB, Adafactor. It promises of parameters
+    what elementwise does of elements. Ranks' shares are then as even as whole parameters allow.
 
     Loss scaling needs PyTorch's torch.distributed.fsdp.sharded_grad_scaler.ShardedGradScaler, since each rank sees only
     its own gradients, and scaler.unscale_(optimizer) before scaler.step(optimizer).
