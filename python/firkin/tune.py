@@ -77,13 +77,6 @@ def built(builder: Callable[[], Any]) -> tuple[Any, Any, dict[str, Any]]:
     return made[0], made[1], dict(made[2]) if len(made) == 3 else {}
 
 
-def cannot_be_written(error: Exception) -> int:
-    """Says so where stderr can still be written, and returns the exit code."""
-    with contextlib.suppress(OSError, ValueError):
-        print(f"firkin: standard output cannot be written: {error}", file=sys.stderr, flush=True)
-    return 1
-
-
 def run(arguments: argparse.Namespace) -> int:
     if arguments.link is not None or arguments.world is not None:
         firkin.init_modelled_link(arguments.link or "", arguments.world)
@@ -121,7 +114,8 @@ def run(arguments: argparse.Namespace) -> int:
             try:
                 print(result.results_json if arguments.json else f"{result}wrote {arguments.out}", flush=True)
             except (OSError, ValueError) as error:  # a full disk, a reader that has gone; a stream that the script has closed
-                return cannot_be_written(error)
+                print(f"firkin: standard output cannot be written: {error}", file=sys.stderr, flush=True)
+                return 1
     finally:
         dist.destroy_process_group()
     return 0
@@ -129,8 +123,6 @@ def run(arguments: argparse.Namespace) -> int:
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="firkin.tune", description="Finds the fastest gradient buckets for a script's model, under torchrun.")
-    # argparse's own keeps quiet where it cannot write.
-    parser.print_help = lambda file=None: print(parser.format_help(), end="", file=file, flush=True)  # type: ignore[method-assign]
     returns = "FUNCTION() returns model, step[, arguments of DistributedDataParallel]"
     parser.add_argument("target", metavar="TARGET", help=f"FILE.py:FUNCTION or, as for torchrun -m, MODULE:FUNCTION. {returns}")
     parser.add_argument("--cap-mib", type=float, nargs="*", default=[], help="bucket caps to measure besides the best predicted ones")
@@ -145,10 +137,7 @@ def main() -> int:
         words, of_script = words[: words.index("--")], words[words.index("--") + 1 :]
     # Taken out first: --cap-mib would take a target that follows its numbers for another number.
     targets = [word for word in words if re.search(r"(\.py|^[A-Za-z_][\w.]*):[A-Za-z_]\w*$", word)][:1]
-    try:
-        arguments = parser.parse_args(targets + [word for word in words if word not in targets])
-    except (OSError, ValueError) as error:  # from --help
-        return cannot_be_written(error)
+    arguments = parser.parse_args(targets + [word for word in words if word not in targets])
     sys.argv = [arguments.target.rpartition(":")[0], *of_script]
     try:
         return run(arguments)
@@ -166,12 +155,9 @@ def leave(code: int) -> NoReturn:
     DistributedDataParallel keeps such threads even after destroy_process_group() (PyTorch 2.13; pytorch issue 190489).
     """
     atexit._run_exitfuncs()
-    for stream in filter(None, (sys.stdout, sys.stderr)):  # None: the program was started without it
-        with contextlib.suppress(ValueError):  # the program has closed it
-            try:
-                stream.flush()
-            except OSError as error:
-                code = code or cannot_be_written(error)
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(AttributeError, OSError, ValueError):  # there is none, its reader has gone, or the program has closed it
+            stream.flush()
     os._exit(code)
 
 
