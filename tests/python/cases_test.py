@@ -327,9 +327,7 @@ class Contrast(nn.Module):
 
 READS = {
     "parameters()": lambda part: part.parameters(),
-    "named_parameters()": lambda part: (p for _, p in part.named_parameters()),
     "state_dict()": lambda part: part.state_dict().values(),
-    "get_parameter()": lambda part: [part.get_parameter(f"{i}.{name}") for i in (0, 2, 4) for name in ("weight", "bias")],
     "attributes": lambda part: [getattr(layer, name) for layer in (part[0], part[2], part[4]) for name in ("weight", "bias")],
 }
 

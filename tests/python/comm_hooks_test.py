@@ -6,7 +6,7 @@ import functools
 import firkin
 import torch
 import torch.distributed as dist
-from models import WIDTH, Layers, TestCase, layers, loss_of, parameters_of, raised, refusals, same, seeded
+from models import WIDTH, Layers, TestCase, layers, loss_of, parameters_of, raised, refusals, same, seeded, sgd
 from ranks import on_ranks
 from torch.distributed.algorithms.ddp_comm_hooks import debugging_hooks, default_hooks, post_localSGD_hook, powerSGD_hook, quantization_hooks
 from torch.distributed.distributed_c10d import _set_pg_timeout
@@ -154,8 +154,10 @@ class CommHooks(TestCase):
 
     @on_ranks(2)
     def test_is_refused_with_a_reason_where_it_cannot_be(self):
-        late = firkin.DistributedDataParallel(layers())
+        late, stepped, audited = (firkin.DistributedDataParallel(layers()) for _ in range(3))
         loss_of(late, 0).backward()
+        _optimizer = firkin.OverlappedOptimizer(stepped, sgd(stepped.parameters()))
+        audited.audit_optimizer(sgd(audited.parameters()))
 
         def register(hook=bf16, **options):
             model = firkin.DistributedDataParallel(seeded(Layers, [WIDTH] * 3).float(), **options)
@@ -171,6 +173,8 @@ class CommHooks(TestCase):
             "comparison only": lambda: register(strategy="flat"),
             "automatic buckets": lambda: register(buckets="automatic"),
             "the hook is a str": lambda: register("bf16"),
-            "too late": lambda: late.register_comm_hook(None, bf16),
+            "too late; expected before the first step": lambda: late.register_comm_hook(None, bf16),
+            "audit_optimizer() and an OverlappedOptimizer": lambda: stepped.register_comm_hook(None, bf16),
+            "before the first step, audit_optimizer()": lambda: audited.register_comm_hook(None, bf16),
             "gradient hook": lambda: firkin.DistributedDataParallel(layers()).register_comm_hook(None, low_rank if dist.get_rank() == 0 else bf16),
         }))  # fmt: skip

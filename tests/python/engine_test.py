@@ -297,15 +297,11 @@ class Engine(TestCase):
         come_and_go(20)
 
     @on_ranks(2)
-    def test_names_are_those_of_pytorch(self):
-        ours, theirs = firkin.DataParallel(seeded(Shuffled)), DDP(seeded(Shuffled))
+    def test_names_and_attributes_that_programs_read_are_those_of_pytorch(self):
+        ours, theirs = (wrap(seeded(Shuffled), find_unused_parameters=True) for wrap in (firkin.DataParallel, DDP))
         self.assertEqual(list(ours.state_dict()), list(theirs.state_dict()))
         self.assertEqual([n for n, _ in ours.named_parameters()], [n for n, _ in theirs.named_parameters()])
         self.assertEqual(str(ours.load_state_dict(theirs.state_dict())), "<All keys matched successfully>")
-
-    @on_ranks(2)
-    def test_has_the_attributes_that_programs_read(self):
-        ours, theirs = (wrap(seeded(two_linear_layers), find_unused_parameters=True) for wrap in (firkin.DataParallel, DDP))
         for name in ("broadcast_buffers", "device", "device_ids", "dim", "find_unused_parameters", "output_device", "process_group", "static_graph"):
             self.assertEqual(getattr(ours, name), getattr(theirs, name), name)
 

@@ -210,18 +210,6 @@ class Ordered(TestCase):
                 step = torch.finfo({"fp16": torch.float16, "bf16": torch.bfloat16}[name]).eps
                 self.assertTrue(all(torch.allclose(a, b, rtol=step, atol=1e-7) for a, b in zip(*reached)), (name, strategy))
                 self.assertLess(bucket.bytes_on_wire, 0.6 * bucket.bytes)
-        late, other = model, over_a_slow_link("ordered")
-        with_one, audited = over_a_slow_link("ordered"), firkin.DistributedDataParallel(layers())
-        optimizer = optimizer_of(with_one)
-        audited.audit_optimizer(sgd(audited.parameters()))
-        wrapped = default_hooks.fp16_compress_wrapper(default_hooks.allreduce_hook)
-        self.assert_refused(refusals({
-            "expected before the first step": lambda: late.register_comm_hook(None, hook),
-            "expected bucketed or planned": lambda: other.register_comm_hook(None, wrapped),
-            "audit_optimizer() and an OverlappedOptimizer": lambda: with_one.register_comm_hook(None, hook),
-            "expected before the first step, audit_optimizer()": lambda: audited.register_comm_hook(None, hook),
-        }))  # fmt: skip
-        train(with_one, optimizer, range(1))  # nothing is left of what was refused
 
     @on_ranks(2)
     def test_arguments_are_pytorchs_or_refused_in_one_line(self):
