@@ -21,8 +21,6 @@ from torch.optim.optimizer import (
 _ELEMENTWISE = ("SGD", "Adam", "AdamW", "NAdam", "RAdam", "Adamax", "Adagrad", "Adadelta", "RMSprop", "ASGD", "Rprop")
 STATE_HOOKS = ("state_dict_pre", "state_dict_post", "load_state_dict_pre", "load_state_dict_post")  # an optimiser's
 
-_NO_OPTIONS = {"params", "param_names"}  # in a group
-
 _engine_steps = threading.local()  # `now`: whether an engine is running an optimiser's step on this thread
 # Optimisers that have stepped, by objects rather than addresses, which a later optimiser may reuse.
 _numbers: weakref.WeakKeyDictionary[torch.optim.Optimizer, int] = weakref.WeakKeyDictionary()
@@ -86,6 +84,10 @@ class EngineOptimizer(torch.optim.Optimizer):
         raise InputError(f"{type(self).__name__}: its state cannot be set; expected load_state_dict()")
 
 
+def options_of(group: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in group.items() if key not in ("params", "param_names")}
+
+
 def check_elementwise(wrapper: str, optimizer: torch.optim.Optimizer, **promises: bool) -> None:
     """Raises InputError for an optimiser that may not step parts of the parameters alone. promises: by the names of arguments."""
     name = type(optimizer).__name__
@@ -140,7 +142,7 @@ class EngineStep:
         """Of each group, with copies of tensors, which programs change in place."""
         if self._sizes_now() != self._sizes:
             raise InputError("DataParallel: parameters were added to the optimiser's groups, or removed; expected the groups of construction")
-        options = [{key: value for key, value in group.items() if key not in _NO_OPTIONS} for group in self._optimizer.param_groups]
+        options = [options_of(group) for group in self._optimizer.param_groups]
         for of_group in options:
             for key, value in of_group.items():
                 if isinstance(value, torch.Tensor):
@@ -152,7 +154,7 @@ class EngineStep:
     @torch.no_grad()
     def _set(self, options: list[dict[str, Any]]) -> None:
         for group, wanted in zip(self._optimizer.param_groups, options):
-            for key in group.keys() - wanted.keys() - _NO_OPTIONS:
+            for key in options_of(group).keys() - wanted.keys():
                 del group[key]
             for key, value in wanted.items():
                 if isinstance(value, torch.Tensor) and isinstance(group.get(key), torch.Tensor):

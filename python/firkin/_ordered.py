@@ -27,8 +27,8 @@ class OverlappedOptimizer(EngineOptimizer):
 
     Parameters and gradients are complete when you get them from parameters() or state_dict() of the model, and until
     step() also from param_groups. Call drain() before you read, clip or change any that you got in another way. One
-    thread runs the model and its optimiser; another may after that one's drain(). Under other strategies step() is
-    optimizer.step().
+    thread runs the model and its optimiser; another, or a forked process, may after that one's drain(). Under other
+    strategies step() is optimizer.step().
 
     optimizer: SGD, Adam, AdamW, NAdam, RAdam, Adamax, Adagrad, Adadelta, RMSprop, ASGD or Rprop of torch.optim; its
     groups must be complete.

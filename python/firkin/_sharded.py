@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, NoReturn
 
 from firkin._core import InputError
 from firkin._native import load_engine
-from firkin._optimizers import STATE_HOOKS, EngineOptimizer, EngineStep, check_elementwise
+from firkin._optimizers import STATE_HOOKS, EngineOptimizer, EngineStep, check_elementwise, options_of
 from firkin._torch import dist, torch
 
 
@@ -181,7 +181,7 @@ class ShardedOptimizer(EngineOptimizer):
             if isinstance(p, torch.Tensor) and p not in parts:
                 raise InputError(f"ShardedOptimizer: the state of a frozen parameter of shape {list(p.shape)}; expected it thawed before wrapping")
         for group, loaded in zip(self.optimizer.param_groups, whole.param_groups):
-            group.update(_options(loaded))
+            group.update(options_of(loaded))
         self.optimizer.state.clear()
         for p, part in parts.items():
             state = {key: _cut(key, value, part) for key, value in whole.state.get(p, {}).items()}
@@ -223,17 +223,13 @@ class ShardedOptimizer(EngineOptimizer):
         for kind in STATE_HOOKS:
             setattr(whole, f"_optimizer_{kind}_hooks", getattr(self, f"_optimizer_{kind}_hooks"))
         for mine, its in zip(self.optimizer.param_groups, whole.param_groups):
-            its.update(_options(mine))
+            its.update(options_of(mine))
         return whole
-
-
-def _options(group: dict[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in group.items() if key != "params"}
 
 
 def _audited(groups: list[dict[str, Any]]) -> list[tuple[str, torch.Tensor]]:
     """The options of groups, as tensors for the audit: parameters do not show a difference, as ranks step other parts."""
-    options = [(f"{key} of group {i}", value) for i, group in enumerate(groups) for key, value in _options(group).items()]
+    options = [(f"{key} of group {i}", value) for i, group in enumerate(groups) for key, value in options_of(group).items()]
     known = (torch.Tensor, bool, int, float, str, tuple, type(None))  # equal values of these have the same repr() on every rank
     taken = [(name, value) for name, value in options if isinstance(value, known)]
     return [(name, value if torch.is_tensor(value) else torch.tensor(list(repr(value).encode()))) for name, value in taken]
