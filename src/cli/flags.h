@@ -101,7 +101,7 @@ struct TuneFlags : RunFlags {
   JobFlags job;
   CapOptions rule;
   StepCounts steps;
-  std::optional<int> blocks;  // that measure the gain; default: as many as settle it
+  std::optional<int> blocks;      // that measure the gain; default: as many as settle it
   std::optional<double> seconds;  // in all
   std::vector<int64_t> caps;
   bool sharded = false;

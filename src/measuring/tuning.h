@@ -110,7 +110,7 @@ struct PhaseOptions {
   size_t raced = RaceOptions().count;  // caps, at most
   std::vector<int64_t> caps = {};      // raced whatever their prediction; with `compare` the caps of the comparison
   int64_t smallest_cap_bytes = 1;
-  std::vector<std::string> options = {};  // of DistributedDataParallel, to be raced with the chosen cap if there is time
+  std::vector<std::string> options = {};      // of DistributedDataParallel, to be raced with the chosen cap if there is time
   bool compare = false;                       // measure naive, flat, overlap and caps of all sizes too
   bool ordered = false;                       // measure the strategy ordered too
   std::optional<TrainedMemory> sharded = {};  // consider the strategy sharded too, with this memory

@@ -34,8 +34,8 @@ struct CurveRow {
   std::optional<int64_t> buckets = {};
   std::optional<double> predicted_s = {};
   std::optional<double> measured_s = {};
-  std::optional<Interval> measured_ci_s = {};      // 95 %
-  std::optional<double> error = {};                // predicted / measured - 1
+  std::optional<Interval> measured_ci_s = {};                         // 95 %
+  std::optional<double> error = {};                                   // predicted / measured - 1
   std::optional<double> ratio_to_default = {}, ratio_to_chosen = {};  // paired, where both ran in the same blocks
   std::optional<Interval> ratio_to_default_ci = {}, ratio_to_chosen_ci = {};
   std::optional<Interval> predicted_range_s = {};  // the prediction's interval (PredictedCap)

@@ -39,8 +39,8 @@ struct ModuleProfile {
 };
 
 struct ModuleTuningOptions {
-  double seconds = 120;           // budget for everything, roughly: slow steps run fewer times, but at least some 200
-  std::vector<int64_t> caps;      // bytes; raced along with the best predicted caps
+  double seconds = 120;       // budget for everything, roughly: slow steps run fewer times, but at least some 200
+  std::vector<int64_t> caps;  // bytes; raced along with the best predicted caps
   // That measure the gain; 95 % intervals need 6. None: until the gain is settled, within `seconds`.
   std::optional<int> blocks = {};
   int warmup_steps = 1;           // after each change of setting
