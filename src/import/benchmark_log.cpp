@@ -268,6 +268,7 @@ BenchmarkRows rows_of_log(std::string_view text, const std::string& file, const 
     const std::string line = single_spaced(raw), where = at_line(file, number);
     const Words words = words_of(line);
     const std::optional<std::string_view> title = title_in(line), collective = title ? title : command_in(words);
+    const bool is_left_out = table && !table->header;  // rows of another collective's table
     if (collective) {
       forget();
       said.collective = *collective;
@@ -275,18 +276,16 @@ BenchmarkRows rows_of_log(std::string_view text, const std::string& file, const 
     } else if (const auto header = header_in(line)) {
       table = begin_table(rows, said, line, *header, where, options);
       forget();
-    } else if (table && !table->header) {
-      read_statement(said, line, words);
-    } else if (table && words.size() > table->words_before && is_whole(words[table->words_before])) {
+    } else if (table && !is_left_out && words.size() > table->words_before && is_whole(words[table->words_before])) {
       const auto values = std::span(words).subspan(table->words_before);
       if (values.size() != table->columns.size()) {
         fail(where, fmt::format("a row of {} values; expected {}, as its header has", values.size(), table->columns.size()));
       }
       if (table->said.world_size() == 1) return rows.skip("rows of one rank alone (was nccl-tests built with MPI=1?)", where);
       rows.rows.push_back(row_of(*table, {table->columns, values, options.in_place, where}, options));
-    } else if (holds_nccl_row(words)) {
+    } else if (!is_left_out && holds_nccl_row(words)) {
       fail(where, "a row behind other words, or without a header; expected the log as nccl-tests prints it");
-    } else if (line.find(" in-place") < line.find(" out-of-place") && line.find(" out-of-place") != std::string::npos) {
+    } else if (!is_left_out && line.find(" in-place") < line.find(" out-of-place") && line.find(" out-of-place") != std::string::npos) {
       fail(where, "in-place before out-of-place; expected the log as nccl-tests prints it");
     } else {
       read_statement(said, line, words);
