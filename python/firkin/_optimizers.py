@@ -32,6 +32,7 @@ class EngineOptimizer(torch.optim.Optimizer):
 
     optimizer: torch.optim.Optimizer
     _arrivals: Arrivals
+    _check: Callable[[torch.optim.Optimizer], None]  # raises InputError for one that cannot be stepped in parts
     _step: EngineStep
     _stepped_after = 0  # how many backwards
 
@@ -56,6 +57,7 @@ class EngineOptimizer(torch.optim.Optimizer):
                 loss = closure()
         name = type(self).__name__
         if self._arrivals.is_installed:
+            self._check(self.optimizer)
             _refuse_step_hooks(name, self, self.optimizer)
         # Before the first backward, schedules step to where they go on.
         if self._arrivals.is_second or 0 < self._arrivals.backwards == self._stepped_after:
@@ -96,12 +98,21 @@ def check_elementwise(wrapper: str, optimizer: torch.optim.Optimizer, **promises
             f"{wrapper}: {name} moves parameters in train() and eval(), where elementwise=True would promise that only step() does; expected"
             " strategy bucketed"
         )
-    if not any(promises.values()) and type(optimizer) not in [getattr(torch.optim, each) for each in _ELEMENTWISE]:
+    if not any(promises.values()) and not _is_listed(optimizer):
         arguments = " or ".join(f"{each}=True" for each in promises)
+        if "step" in vars(optimizer):
+            name += " with a step() of its own"
         raise InputError(
             f"{wrapper}: {name} is not known to step each element by itself; expected {', '.join(_ELEMENTWISE)} of torch.optim, {arguments} where"
             " what that promises holds, or strategy bucketed"
         )
+
+
+def _is_listed(optimizer: torch.optim.Optimizer) -> bool:
+    """Whether it is of a class in the list, with that class's own step(), which a schedule may have wrapped."""
+    kind, step = type(optimizer), vars(optimizer).get("step")
+    is_own = kind.step.__module__.startswith("torch.optim.") and (step is None or getattr(step, "_wrapped_by_lr_sched", False))
+    return is_own and kind in [getattr(torch.optim, each) for each in _ELEMENTWISE]
 
 
 class EngineStep:
@@ -117,7 +128,8 @@ class EngineStep:
         self.begin()
 
     def begin(self) -> None:
-        self._before, self._has_changed = self._options(), False
+        self._before = self._options()
+        self._unchanged = set(range(len(self._before)))  # groups in which the optimiser itself has changed no option yet
 
     def run(self) -> None:
         now = self._options()
@@ -128,11 +140,11 @@ class EngineStep:
         finally:
             _engine_steps.now = False
         after = self._options()
-        if not self._has_changed:
-            for before, made, kept in zip(self._before, after, now):
-                changes = {key: value for key, value in made.items() if key not in before or before[key] is not value and before[key] != value}
-                kept.update(changes)
-                self._has_changed |= bool(changes)
+        for i in list(self._unchanged):
+            before, made = self._before[i], after[i]
+            if changes := {key: value for key, value in made.items() if key not in before or before[key] is not value and before[key] != value}:
+                now[i].update(changes)
+                self._unchanged.discard(i)
         self._set(now)
 
     def _sizes_now(self) -> list[int]:
@@ -187,7 +199,8 @@ def _refuse_step_hooks(wrapper: str, *optimizers: torch.optim.Optimizer) -> None
         if hook not in (_before_step, _after_step):
             name = getattr(hook, "__qualname__", type(hook).__qualname__)
             raise InputError(
-                f"{wrapper}: {name} is a hook on step(), which each part would call; expected it called after step(), or strategy bucketed"
+                f"{wrapper}: {name} is a hook on step(), which is made in parts, as gradients arrive; expected it called after step(), or strategy"
+                " bucketed"
             )
 
 

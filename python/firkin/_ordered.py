@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -41,8 +42,9 @@ class OverlappedOptimizer(EngineOptimizer):
     """
 
     def __init__(self, model: Any, optimizer: torch.optim.Optimizer, *, elementwise: bool = False) -> None:
+        self._check = functools.partial(check_elementwise, "OverlappedOptimizer", elementwise=elementwise)
         if model.strategy == "ordered":
-            check_elementwise("OverlappedOptimizer", optimizer, elementwise=elementwise)
+            self._check(optimizer)
         self.optimizer, self._step = optimizer, EngineStep(optimizer)
         run = torch.compiler.disable(self._step.run)  # type: ignore[no-untyped-call]
         self._native = load_engine().EngineOptimizer(model._arrivals.engine, optimizer, run)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple, NoReturn
 
@@ -87,6 +88,8 @@ class ShardedOptimizer(EngineOptimizer):
         self._model = model
         self._make: Callable[[Any], torch.optim.Optimizer] = lambda groups: optimizer_class(groups, **options)
         self._stand_ins: list[_Part] = []  # parts whose parameters have one
+        promises = {"elementwise": elementwise, "whole_parameters": whole_parameters}
+        self._check = functools.partial(check_elementwise, "ShardedOptimizer", **promises)
 
         def make(runs: list[tuple[str, torch.Tensor]]) -> Any:
             named, ranks = dict(model._parameters_then), model._ranks
@@ -96,7 +99,7 @@ class ShardedOptimizer(EngineOptimizer):
             ]
             mine = {part.parameter: part.run for part in self._parts}  # frozen parameters have none
             whole = self._make(list(mine) if params is None else params)
-            check_elementwise("ShardedOptimizer", whole, elementwise=elementwise, whole_parameters=whole_parameters)
+            self._check(whole)
             self._groups, known = whole.param_groups, set(named.values())
             for p in (p for p in self.stepped() if p not in known):
                 raise InputError(f"ShardedOptimizer: a parameter of shape {list(p.shape)} that the model does not train; expected the model's")

@@ -3,6 +3,7 @@
 import ast
 import concurrent.futures
 import copy
+import functools
 import io
 import os
 
@@ -258,6 +259,8 @@ class Ordered(TestCase):
         model, of_a_group = over_a_slow_link("ordered"), over_a_slow_link("ordered", process_group=dist.new_group([0, 1]))
         bucketed_of_a_group = over_a_slow_link("bucketed", process_group=dist.new_group([0, 1]))
         optimizer, fresh = optimizer_of(model), over_a_slow_link("ordered")
+        patched = sgd(fresh.parameters())
+        patched.step = functools.partial(type(patched).step, patched)
         train(model, optimizer, range(STEPS))
         self.assert_refused(refusals({
             "expected OverlappedOptimizer.step() alone": lambda: train(model, optimizer.optimizer, range(1)),
@@ -265,6 +268,7 @@ class Ordered(TestCase):
             "expected the default one": lambda: copy.deepcopy(bucketed_of_a_group),
             "SGD.step() steps parameters": lambda: train(model, optimizer, range(1), after_step=sgd(model.parameters()).step),
             "OverlappedOptimizer: Lamb is not known to step each element by itself": lambda: optimizer_of(model, Lamb, lr=0.1),
+            "SGD with a step() of its own is not known": lambda: firkin.OverlappedOptimizer(fresh, patched),
             "train() and eval()": lambda: optimizer_of(model, ScheduleFree, lr=0.1, promises=["elementwise"]),
             "step() without exactly one synchronising backward() before it": lambda: train(model, optimizer, range(1), after_step=optimizer.step),
             "one for each step() (accumulate under no_sync())": lambda: train(fresh, optimizer_of(fresh), range(1), loss_of(fresh, 1).backward),

@@ -234,10 +234,26 @@ class CountsInGroups(torch.optim.Optimizer):
                     p.sub_(moment * (group["lr"] / (1 - 0.9 ** group["steps"])))
 
 
-def counts_steps_in_groups(model):
+class CountsWithGradients(CountsInGroups):
+    """Leaves out a group that has no gradient in this call, its counter as well."""
+
+    def step(self, closure=None):
+        groups = self.param_groups
+        self.param_groups = [group for group in groups if any(p.grad is not None for p in group["params"])]
+        try:
+            super().step()
+        finally:
+            self.param_groups = groups
+
+
+def counts_steps_of_groups_with_gradients(model):
+    return counts_steps_in_groups(model, CountsWithGradients)
+
+
+def counts_steps_in_groups(model, optimizer_class=CountsInGroups):
     parameters = list(model.module.parameters())
     groups = [{"params": parameters[:3]}, {"params": parameters[3:], "steps": torch.zeros((), dtype=torch.double)}]
-    optimizer = optimizer_of(model, CountsInGroups, groups, promises=["elementwise"], defaults={"lr": 0.1})
+    optimizer = optimizer_of(model, optimizer_class, groups, promises=["elementwise"], defaults={"lr": 0.1})
     train(model, optimizer, range(2 * STEPS), after_step=torch.optim.lr_scheduler.LambdaLR(optimizer, lambda epoch: 0.8**epoch).step)
     return [torch.tensor(float(group["steps"])) for group in optimizer.state_dict()["param_groups"]]
 
@@ -264,7 +280,7 @@ def takes_named_parameters(model):
 
 IN_BOTH = (
     takes_groups, takes_named_parameters, steps(accumulating), steps(closing), steps(zeroing), fast_forwards, scales, joins,
-    counts_steps_in_groups, has_hooks_on_states, takes_a_checkpoint_within_a_step,
+    counts_steps_in_groups, counts_steps_of_groups_with_gradients, has_hooks_on_states, takes_a_checkpoint_within_a_step,
 )  # fmt: skip
 ORDERED = (
     resumes_with_a_schedule, schedules_and_checkpoints_the_overlapped_one, loads_right_after_a_step, loads_the_optimizer_right_after_a_step,
