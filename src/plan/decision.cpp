@@ -318,7 +318,6 @@ namespace {
 Outcome outcome_of(const Confirmation& steps, const PairedRatio& over_default, double predicted_to_default) {
   // The default's communication is hidden if its step is within this of none's.
   constexpr double kHiddenPart = 1.02;
-  constexpr double kWorthAnotherLook = 0.03;  // the predicted gain, as a share of a step, for which to measure more
   const Interval& interval = over_default.interval;
   if (interval.high < 1) return over_default.ratio <= 1 - kLeastGain ? Outcome::kGain : Outcome::kNothingToGain;
   if (interval.low > 1) return Outcome::kDefaultFaster;
@@ -326,7 +325,7 @@ Outcome outcome_of(const Confirmation& steps, const PairedRatio& over_default, d
     return Outcome::kHidden;
   if (interval.low > 1 - kLeastGain) return Outcome::kNothingToGain;
   const bool is_refuted = interval.low > predicted_to_default + kPredictionError;
-  if (predicted_to_default < 1 - kWorthAnotherLook && interval.low < 1 - kWorthAnotherLook && !is_refuted) return Outcome::kNotShown;
+  if (predicted_to_default < 1 - kWorthMeasuring && interval.low < 1 - kWorthMeasuring && !is_refuted) return Outcome::kNotShown;
   return Outcome::kNotToldApart;
 }
 

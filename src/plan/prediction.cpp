@@ -156,8 +156,14 @@ PredictedSharded predicted_sharded(const PredictionModel& model, const Predictio
 PredictedAnswer answer_of(const Prediction& prediction) {
   if (!prediction.over_default) return PredictedAnswer::kLikely;
   const PredictedGain& gain = *prediction.over_default;
-  if (gain.expected < kLeastPredictedGain) return PredictedAnswer::kNothingToGain;
+  if (gain.expected < kWorthMeasuring) return PredictedAnswer::kNothingToGain;
   return gain.low > 0 ? PredictedAnswer::kLikely : PredictedAnswer::kNotToldApart;
+}
+
+NearBest near_best_of(double share) {
+  constexpr double kUnlikely = 0.2, kLikely = 0.7;
+  if (share < kUnlikely) return NearBest::kUnlikely;
+  return share < kLikely ? NearBest::kPossible : NearBest::kLikely;
 }
 
 Prediction predict(PredictionInputs inputs) {
@@ -186,12 +192,9 @@ Prediction predict(PredictionInputs inputs) {
   const double unstated = kPartOfMisfit * fit_alpha_beta(model.costs.isolated.points()).median_relative_error;
   std::vector<CommCosts> drawn_costs = with_latency(grown ? grown->laws : redraw_costs(inputs.table, world, unstated));
   if (drawn_costs.empty()) drawn_costs = {model.costs};
-  const auto draws_with = [&](Contention unknown) {
-    return possible_inputs(drawn_costs, model.search.simulation, model.residual.has_value(), unknown);
-  };
-  model.choice = CapOdds(model.profile, draws_with(Contention::kLikely), model.rule, model.search).least_regret();
-  model.all_draws = draws_with(Contention::kPossible);
+  model.all_draws = possible_inputs(drawn_costs, model.search.simulation, model.residual.has_value());
   model.odds.emplace(model.profile, model.all_draws, model.rule, model.search);
+  model.choice = model.odds->least_regret(grown ? kSameShareOfGrown : 0);
   const auto has_gap = [&](const AllReduceRow& row) { return row.gap_s && (!measured || row.world_size == world); };
   result.workload = {.world_size = world,
                      .extrapolated_from = grown ? std::optional(grown->from_world) : std::nullopt,

@@ -85,6 +85,16 @@ SensitivityPoint best_point(const ScaledInputs& inputs, const std::vector<Unifor
           .near_high_bytes = std::min(plans[high].caps.highest_cap_bytes, total)};
 }
 
+// What the draw has wrong of plans with buckets of this size. Between two sizes the weights are those that keep the
+// variance.
+double own_factor(const InputDraw& draw, const TensorProfile& profile, const BucketPlan& plan) {
+  const double mean_bytes = static_cast<double>(profile.total_bytes()) / static_cast<double>(plan.buckets.size());
+  const double size = std::log2(std::max(1.0, mean_bytes)), below = std::floor(size);
+  const double angle = (size - below) * std::numbers::pi / 2;
+  const auto first = static_cast<size_t>(below);  // at most 62
+  return std::exp(std::cos(angle) * draw.by_bucket_bytes.at(first) + std::sin(angle) * draw.by_bucket_bytes.at(first + 1));
+}
+
 }  // namespace
 
 std::vector<CommCosts> redraw_costs(const AllReduceTable& table, int64_t world_size, double unstated_error) {
@@ -157,14 +167,13 @@ std::vector<InputDraw> with_model_errors(std::vector<InputDraw> draws, const Inp
   return draws;
 }
 
-std::vector<InputDraw> possible_inputs(const std::vector<CommCosts>& costs, const SimulationOptions& simulation, bool calibrated,
-                                       Contention unknown) {
+std::vector<InputDraw> possible_inputs(const std::vector<CommCosts>& costs, const SimulationOptions& simulation, bool contention_known) {
   if (costs.empty()) throw InputError("no all-reduce times to draw from; expected at least one curve");
   // Standard deviations of logarithms; of the slowdown, that of its excess over 1.
-  const double part = calibrated ? 0.5 : 1;
-  const double of_latency = 0.5 * part, of_bytes = 0.25 * part, of_compute = 0.2 * part, of_known_slowdown = 0.75;
-  const double middle_slowdown = unknown == Contention::kLikely ? 0.1 : 0.3, of_unknown_slowdown = unknown == Contention::kLikely ? 1 : 2;
-  const bool knows_slowdown = calibrated || simulation.compute_slowdown != 1, knows_overhead = calibrated || simulation.overhead_s > 0;
+  constexpr double kOfLatency = 0.35, kOfBytes = 0.2, kOfCompute = 0.15, kOfBucketBytes = 0.02, kOfKnownSlowdown = 0.75, kOfSlowdown = 2;
+  constexpr double kMiddleSlowdown = 0.3, kMostOverhead = 0.5;
+  const bool knows_slowdown = contention_known || simulation.compute_slowdown != 1;
+  const bool knows_overhead = contention_known || simulation.overhead_s > 0;
   std::vector<double> latency_s;  // of each of `costs`: what a line through it and its least time agree on
   for (const CommCosts& drawn : costs) {
     const double least_s = std::ranges::min_element(drawn.isolated.points(), {}, &CostPoint::seconds)->seconds;
@@ -174,13 +183,14 @@ std::vector<InputDraw> possible_inputs(const std::vector<CommCosts>& costs, cons
   std::mt19937_64 random(1);
   for (size_t draw = 0; draw < size_t{kDraws}; ++draw) {
     const size_t from = draw % costs.size();
-    const double latency = std::exp(of_latency * random_normal(random)), bytes = std::exp(of_bytes * random_normal(random));
-    const double compute = std::exp(of_compute * random_normal(random));
+    const double latency = std::exp(kOfLatency * random_normal(random)), bytes = std::exp(kOfBytes * random_normal(random));
+    const double compute = std::exp(kOfCompute * random_normal(random));
     const double slowdown = random_normal(random), overhead = random_uniform(random);
     InputDraw& wrong = draws.emplace_back(compute, scaled(costs[from], latency, bytes), simulation);
-    wrong.simulation.compute_slowdown = 1 + (knows_slowdown ? (simulation.compute_slowdown - 1) * std::exp(of_known_slowdown * slowdown)
-                                                            : middle_slowdown * std::exp(of_unknown_slowdown * slowdown));
-    if (!knows_overhead) wrong.simulation.overhead_s = overhead * latency_s[from];
+    wrong.simulation.compute_slowdown = 1 + (knows_slowdown ? (simulation.compute_slowdown - 1) * std::exp(kOfKnownSlowdown * slowdown)
+                                                            : kMiddleSlowdown * std::exp(kOfSlowdown * slowdown));
+    if (!knows_overhead) wrong.simulation.overhead_s = kMostOverhead * overhead * latency_s[from];
+    for (double& of_size : wrong.by_bucket_bytes) of_size = kOfBucketBytes * random_normal(random);
   }
   return draws;
 }
@@ -190,7 +200,8 @@ std::vector<double> drawn_times(const TensorProfile& profile, const BucketPlan& 
   TensorProfile nameless = profile;
   nameless.names.clear();
   for (const InputDraw& draw : draws) {
-    end_s.push_back(simulate(slowed(nameless, draw.compute_factor), plan, draw.costs, draw.simulation).end_s);
+    end_s.push_back(simulate(slowed(nameless, draw.compute_factor), plan, draw.costs, draw.simulation).end_s *
+                    own_factor(draw, profile, plan));
   }
   return end_s;
 }
@@ -210,7 +221,8 @@ CapOdds::CapOdds(const TensorProfile& profile, std::vector<InputDraw> draws, con
     Simulator simulator(drawn, draw.costs, draw.simulation);
     double best_s = std::numeric_limits<double>::infinity();
     for (size_t cap = 0; cap < caps_.plans.size(); ++cap) {
-      end_s_[cap].push_back(simulator.end_s(caps_.plans[cap].plan.buckets));
+      const BucketPlan& plan = caps_.plans[cap].plan;
+      end_s_[cap].push_back(simulator.end_s(plan.buckets) * own_factor(draw, drawn, plan));
       best_s = std::min(best_s, end_s_[cap].back());
     }
     best_s_.push_back(best_s);
@@ -236,7 +248,8 @@ std::vector<double> CapOdds::times(const BucketPlan& plan) const {
   std::vector<double> end_s;
   for (size_t draw = 0; draw < draws_.size(); ++draw) {
     constexpr bool kManyPlans = false;
-    end_s.push_back(Simulator(profiles_[draw], draws_[draw].costs, draws_[draw].simulation, kManyPlans).end_s(plan.buckets));
+    Simulator simulator(profiles_[draw], draws_[draw].costs, draws_[draw].simulation, kManyPlans);
+    end_s.push_back(simulator.end_s(plan.buckets) * own_factor(draws_[draw], profiles_[draw], plan));
   }
   return end_s;
 }
@@ -245,11 +258,11 @@ PlanOdds CapOdds::of(const BucketPlan& plan) const {
   return odds(times(plan));
 }
 
-const UniformCap& CapOdds::least_regret() const {
+const UniformCap& CapOdds::least_regret(double same_share) const {
   constexpr double kNoDifference = 1e-3;
   std::vector<double> regret;
   for (const std::vector<double>& end_s : end_s_) regret.push_back(odds(end_s).expected_regret);
-  const double limit = std::ranges::min(regret) + kNoDifference;
+  const double least = std::ranges::min(regret), limit = least + std::max(kNoDifference, same_share * least);
   return caps_.plans[with_fewest_buckets(regret, limit, [&](size_t cap) { return caps_.plans[cap].plan.buckets.size(); })];
 }
 

@@ -306,13 +306,19 @@ std::string range_text(const PredictedGain& gain) {
   return fmt::format("{} more to {} less time", display_percent(-gain.low), display_percent(gain.high));
 }
 
+// What such ranges of a gain have held, where that was checked.
+std::string_view what_held(const Prediction& prediction) {
+  if (prediction.workload.extrapolated_from) return "How often this holds for ranks that were not measured is not known.";
+  return kGainHeld;
+}
+
 // One of the words that tune uses, but "shown": a prediction shows nothing.
 std::string kind_of_certainty(const Prediction& prediction) {
   if (!prediction.over_default) return "Not compared with PyTorch's default.";
   const std::string gain = display_percent(prediction.over_default->expected);
   switch (answer_of(prediction)) {
     case PredictedAnswer::kLikely:
-      return fmt::format("Likely, not shown: {} is expected. {}", gain, kGainHeld);
+      return fmt::format("Likely, not shown: {} is expected. {}", gain, what_held(prediction));
     case PredictedAnswer::kNotToldApart:
       return fmt::format("Not told apart: {} is expected, but the errors of such predictions reach further. `firkin tune` measures it.",
                          gain);
@@ -322,29 +328,51 @@ std::string kind_of_certainty(const Prediction& prediction) {
   return fmt::format("Nothing to gain: {} is expected of the best cap, {}.", gain, range_text(*prediction.over_default));
 }
 
+// How far from the best cap, which is not known.
+std::string near_best_text(double near_best, double expected_regret) {
+  const std::string regret =
+      expected_regret < kMostRegretSaid ? display_percent(expected_regret) : display_percent(kMostRegretSaid) + " or more";
+  const std::string expected = fmt::format("expected to take {} longer than with the best cap, which is not known", regret);
+  switch (near_best_of(near_best)) {
+    case NearBest::kLikely:
+      return fmt::format("It is {}; that it is within 5 % is likely: three in four such caps were.", expected);
+    case NearBest::kPossible:
+      return fmt::format("It is {}; it may be within 5 %: six in ten such caps were.", expected);
+    case NearBest::kUnlikely:
+      break;
+  }
+  return fmt::format("It is {}; that it is within 5 % is unlikely: one in six such caps was.", expected);
+}
+
+// Empty unless a line says little of the table.
+std::string table_misfit(const AlphaBeta& fit) {
+  constexpr double kLarge = 0.15;
+  if (fit.median_relative_error < kLarge) return "";
+  return fmt::format("The all-reduce table misses its own line by {} in the median: measure it again on an idle link.",
+                     display_percent(fit.median_relative_error));
+}
+
 // How sure the gain is; what the cap achieves, its interval, its possible cost if model and inputs are off, and the
 // equivalent caps.
 std::string prediction_certainty(const Prediction& prediction) {
   const PredictedCap& best = prediction.best_uniform;
   const double gain = prediction.best_plan.gain;
   std::vector<std::string> sentences = {
-      kind_of_certainty(prediction),
+      kind_of_certainty(prediction), table_misfit(prediction.alpha_beta),
       fmt::format("With {} MiB ({}) backward takes {}, {} of it exposed communication; the best plan {}.", exact_cap(mib(best.cap_bytes)),
                   buckets_text(best.buckets), display_seconds(best.time_s), display_seconds(best.exposed_s),
                   gain < kLeastGainShown ? "gains nothing" : "gains " + display_percent(gain))};
   sentences.push_back(fmt::format("Most measured times should lie between {} and {}, given the errors of the model and of {}.",
                                   display_seconds(best.low_s), display_seconds(best.high_s),
                                   prediction.workload.extrapolated_from ? "the growth with ranks" : "the measurements"));
-  sentences.push_back(
-      fmt::format("It is expected to cost {} over the best cap, which is not known, and is within 5 % of it in {} of the cases "
-                  "considered.",
-                  display_percent(best.expected_regret.value()), display_percent(best.near_best.value())));
+  sentences.push_back(near_best_text(best.near_best.value(), best.expected_regret.value()));
   if (best.lowest_cap_bytes > 0 && best.highest_cap_bytes > 0 && best.highest_cap_bytes < prediction.workload.gradient_bytes) {
     sentences.push_back(same_buckets(mib(best.lowest_cap_bytes), mib(best.highest_cap_bytes)));
   }
   if (!best.exhaustive.value_or(true)) {
     sentences.emplace_back("There are too many caps to try all: some were skipped, here and wherever caps are compared.");
   }
+  std::erase(sentences, "");
   return fmt::format("{}", fmt::join(sentences, " "));
 }
 
@@ -387,7 +415,7 @@ std::string prediction_heading(const Prediction& prediction) {
     case PredictedAnswer::kNothingToGain:
       break;
   }
-  return fmt::format("Keep PyTorch's default: no cap is expected to shorten backward by {} or more.", display_percent(kLeastPredictedGain));
+  return fmt::format("Keep PyTorch's default: no cap is expected to shorten backward by {} or more.", display_percent(kWorthMeasuring));
 }
 
 std::vector<PasteSetting> prediction_settings(const Prediction& prediction) {

@@ -97,7 +97,9 @@ struct Regrets {
       const TensorProfile profile = gpt2_large(backward_s);
       const double least_s = find_best_uniform_cap(profile, measured, {}).timeline.end_s;
       const auto regret = [&](const BucketPlan& plan) { return simulate(profile, plan, measured).end_s / least_s - 1; };
-      chosen.push_back(regret(CapOdds(profile, draws_of(grown.laws), {}).least_regret().plan));
+      constexpr bool kContentionKnown = true;  // the measured times are simulated without any
+      const std::vector<InputDraw> draws = possible_inputs(grown.laws, {}, kContentionKnown);
+      chosen.push_back(regret(CapOdds(profile, draws, {}).least_regret(kSameShareOfGrown).plan));
       pytorch_default.push_back(regret(assign_buckets(profile.bytes, kTorchDefaultCaps)));
     }
   }

@@ -84,6 +84,9 @@ inline constexpr double kPredictionError = 0.02;
 // A smaller gain, of a cap or of options, is not worth a line in a program; as a share of a step.
 inline constexpr double kLeastGain = 0.01;
 
+// The predicted gain over PyTorch's default, as a share of a step, for which it is worth to measure more.
+inline constexpr double kWorthMeasuring = 0.03;
+
 // What predictions and measurements together say about some caps.
 struct Standing {
   size_t choice = 0;  // index of the cap

@@ -22,6 +22,9 @@ struct InputDraw {
   double compute_factor = 1;  // for ready times and the end of backward
   CommCosts costs;
   SimulationOptions simulation = {};
+  // What simulation has wrong of one cap and not of others: logarithms of factors on the time of plans whose buckets
+  // have 2^i bytes in the mean. Plans between two of these sizes have part of both.
+  std::array<double, 64> by_bucket_bytes = {};
 };
 
 inline constexpr int kDraws = 200;
@@ -47,6 +50,10 @@ struct GrownCosts {
   std::vector<CommCosts> laws;  // what is uncertain: draws for CapOdds
 };
 
+// For CapOdds::least_regret() where all-reduces grow by these laws: how large the regret is depends on which of them holds,
+// so larger buckets win where that is not clear. Chosen with measurements of two clusters (GrowthFull in plan_test).
+inline constexpr double kSameShareOfGrown = 0.25;
+
 // Throws InputError unless 2 <= world_size <= kLargestWorld, and for a table of single ranks.
 GrownCosts grown_costs(const AllReduceTable& table, int64_t world_size);
 
@@ -71,19 +78,14 @@ inline constexpr std::string_view kRangeHeld =
 std::vector<InputDraw> with_model_errors(std::vector<InputDraw> draws, const InputDraw& nominal,
                                          const std::optional<double>& residual = {});
 
-// How much an all-reduce may slow computation where nothing was measured of it: 1 + 0.1 exp(z) or 1 + 0.3 exp(2 z), z
-// standard normal. The larger one happens where CPUs send; caps chosen for it are too large for GPUs, so a cap is chosen
-// for the other, and what is said of it counts this one.
-enum class Contention { kLikely, kPossible };
-
 // What a prediction may have wrong, all of it at once: kDraws sets of inputs, whose all-reduces are `costs` in turn. In
-// each, latency, the time of bytes and backward err by factors with normal logarithms (standard deviations 0.5, 0.25 and
-// 0.2, half as much if calibrated). What the simulation leaves out, and no calibration has measured, is drawn too:
-// computation is slowed by `unknown` during an all-reduce, and a call takes up to its latency on the computing thread. A slowdown that was
-// given keeps its size but for a factor of exp(0.75 z) on its excess. Fitted to two studies and tried on two others and on GPUs
-// (docs/performance_model.md). Deterministic. Throws InputError without costs.
-std::vector<InputDraw> possible_inputs(const std::vector<CommCosts>& costs, const SimulationOptions& simulation, bool calibrated,
-                                       Contention unknown);
+// each, latency, the time of bytes and backward err by factors exp(0.35 z), exp(0.2 z) and exp(0.15 z), each z standard
+// normal, and the time of every size of bucket by exp(0.02 z) of its own. Unless `contention_known`, what the simulation
+// leaves out is drawn too: an all-reduce slows computation by 1 + 0.3 exp(2 z), and a call takes up to half its latency
+// on the computing thread; but what `simulation` states of these is kept, the slowdown up to a factor of exp(0.75 z) on
+// its excess over 1. Fitted to two studies and tried on others (docs/performance_model.md). Deterministic. Throws
+// InputError without costs.
+std::vector<InputDraw> possible_inputs(const std::vector<CommCosts>& costs, const SimulationOptions& simulation, bool contention_known);
 
 // Backward with its communication under `plan`, one time per draw.
 std::vector<double> drawn_times(const TensorProfile& profile, const BucketPlan& plan, const std::vector<InputDraw>& draws);
@@ -106,9 +108,9 @@ class CapOdds {
   // Seconds of any plan of the profile in each draw.
   std::vector<double> times(const BucketPlan& plan) const;
 
-  // The caps of least expected regret: among those within a thousandth of a step of the least, the ones with the fewest
-  // buckets.
-  const UniformCap& least_regret() const;
+  // The caps of least expected regret: among those within a thousandth of a step of the least, or `same_share` of it if
+  // that is more, the ones with the fewest buckets.
+  const UniformCap& least_regret(double same_share = 0) const;
 
   bool exhaustive() const { return caps_.exhaustive; }
 
