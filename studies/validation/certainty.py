@@ -15,8 +15,8 @@ Each case is a profile and an all-reduce table as `tune` measured them, without 
 communication: a step less what a step without communication takes beyond bare backward. Caps are compared within blocks, by the median of paired
 ratios (Hodges and Lehmann).
 
-A cap's time over the best's has a standard error of 1 to 3 %. So each cap counts as within 5 % of the best by the probability that its measurement gives this: a normal distribution around the measured ratio, with the standard error of resampled blocks, cut off
-where the cap would be better than the best.
+A cap's time over the best's has a standard error of 1 to 3 %. So each cap counts as within 5 % of the best by the probability that its measurement gives
+this: a normal distribution around the measured ratio, with the standard error of resampled blocks, cut off where the cap would be better than the best.
 """
 
 import argparse
@@ -43,8 +43,8 @@ from paired import paired_ratio  # noqa: E402
 MIB = 1 << 20
 NEAR = 0.05
 FITTED = ("first", "second")
-NEAR_BINS = (0, 0.1, 0.2, 0.35, 0.5, 0.7, 0.9, 1.001)
-REGRET_BINS = (0, 0.01, 0.02, 0.05, 0.1, math.inf)
+NEAR_BINS = (0, 0.2, 0.7, 1.001)  # near_best_of() of plan/prediction.h: unlikely, may be, likely
+REGRET_BINS = (0, 0.02, 0.05, 0.1, math.inf)  # the last is said as "10 % or more"
 
 
 @dataclasses.dataclass(frozen=True)
