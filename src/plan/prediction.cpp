@@ -94,7 +94,13 @@ PredictedGain gain_over_default(const PredictionModel& model) {
   const std::vector<double> by_default = model.odds->times(assign_buckets(model.profile.bytes, kTorchDefaultCaps));
   std::vector<double> gains = model.odds->times(model.choice.plan);
   for (size_t draw = 0; draw < gains.size(); ++draw) gains[draw] = by_default[draw] > 0 ? 1 - gains[draw] / by_default[draw] : 0;
-  return {.expected = mean(gains), .low = quantile(gains, kOutside), .high = quantile(gains, 1 - kOutside)};
+  // The inputs as they are stated are possible as well, whatever contention was drawn beside them.
+  const double stated_s = simulate(model.profile, model.choice.plan, model.costs, model.search.simulation).end_s;
+  const double default_s =
+      simulate(model.profile, assign_buckets(model.profile.bytes, kTorchDefaultCaps), model.costs, model.search.simulation).end_s;
+  const double stated = default_s > 0 ? 1 - stated_s / default_s : 0;
+  return {
+      .expected = mean(gains), .low = std::min(stated, quantile(gains, kOutside)), .high = std::max(stated, quantile(gains, 1 - kOutside))};
 }
 
 std::vector<PredictedBaseline> predicted_baselines(const PredictionModel& model, double best_s) {

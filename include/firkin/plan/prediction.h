@@ -60,7 +60,7 @@ struct PredictedPlan {
 // What the cap to use gains over PyTorch's default, as a share of backward with its communication under the default.
 struct PredictedGain {
   double expected = 0;       // mean over what inputs and model may have wrong (possible_inputs())
-  double low = 0, high = 0;  // the middle nine tenths of these cases
+  double low = 0, high = 0;  // of the middle nine tenths of these cases, and of the inputs as they are stated
 };
 
 struct PredictionInputs {
