@@ -74,8 +74,11 @@ std::string sharded_text(const PredictedSharded& sharded, const std::optional<Pa
 }
 
 std::string same_buckets(double lowest_cap_mib, const std::optional<double>& highest_cap_mib) {
-  const std::string to = highest_cap_mib ? fmt::format("to {} MiB", exact_cap(*highest_cap_mib)) : "MiB on";
-  return fmt::format("Every cap from {} {} makes the same buckets.", exact_cap(lowest_cap_mib), to);
+  constexpr double kLeast = 1.0 / 1024;  // nobody sets a cap below a KiB
+  const std::string from =
+      lowest_cap_mib < kLeast ? "" : fmt::format(" from {}{}", exact_cap(lowest_cap_mib), highest_cap_mib ? "" : " MiB on");
+  const std::string to = highest_cap_mib ? fmt::format(" {} {} MiB", from.empty() ? "up to" : "to", exact_cap(*highest_cap_mib)) : "";
+  return fmt::format("Every cap{}{} makes the same buckets.", from, to);
 }
 
 bool is_cpp_program(const RunHead& run) {
@@ -355,13 +358,19 @@ std::string table_misfit(const AlphaBeta& fit) {
 // How sure the gain is; what the cap achieves, its interval, its possible cost if model and inputs are off, and the
 // equivalent caps.
 std::string prediction_certainty(const Prediction& prediction) {
+  std::vector<std::string> sentences = {kind_of_certainty(prediction), table_misfit(prediction.alpha_beta)};
+  std::erase(sentences, "");
+  return fmt::format("{}", fmt::join(sentences, " "));
+}
+
+// What the best cap found would take, and how sure that is.
+std::string best_cap_text(const Prediction& prediction) {
   const PredictedCap& best = prediction.best_uniform;
   const double gain = prediction.best_plan.gain;
-  std::vector<std::string> sentences = {
-      kind_of_certainty(prediction), table_misfit(prediction.alpha_beta),
-      fmt::format("With {} MiB ({}) backward takes {}, {} of it exposed communication; the best plan {}.", exact_cap(mib(best.cap_bytes)),
-                  buckets_text(best.buckets), display_seconds(best.time_s), display_seconds(best.exposed_s),
-                  gain < kLeastGainShown ? "gains nothing" : "gains " + display_percent(gain))};
+  std::vector<std::string> sentences = {fmt::format("With {} MiB ({}) backward takes {}, {} of it exposed communication; the best plan {}.",
+                                                    exact_cap(mib(best.cap_bytes)), buckets_text(best.buckets),
+                                                    display_seconds(best.time_s), display_seconds(best.exposed_s),
+                                                    gain < kLeastGainShown ? "gains nothing" : "gains " + display_percent(gain))};
   sentences.push_back(fmt::format("Most measured times should lie between {} and {}, given the errors of the model and of {}.",
                                   display_seconds(best.low_s), display_seconds(best.high_s),
                                   prediction.workload.extrapolated_from ? "the growth with ranks" : "the measurements"));
@@ -372,7 +381,6 @@ std::string prediction_certainty(const Prediction& prediction) {
   if (!best.exhaustive.value_or(true)) {
     sentences.emplace_back("There are too many caps to try all: some were skipped, here and wherever caps are compared.");
   }
-  std::erase(sentences, "");
   return fmt::format("{}", fmt::join(sentences, " "));
 }
 
@@ -443,7 +451,7 @@ void recommend(const Results& results, Wording& answer) {
     const Prediction& prediction = results.prediction.value();
     answer.heading = prediction_heading(prediction);
     answer.certainty = prediction_certainty(prediction);
-    answer.lead = {prediction_inputs(prediction)};
+    answer.lead = {best_cap_text(prediction), prediction_inputs(prediction)};
     if (prediction.ordered) answer.lead.push_back(ordered_text(*prediction.ordered));
     if (prediction.sharded) answer.lead.push_back(sharded_text(*prediction.sharded, {}));
     answer.settings = prediction_settings(prediction);

@@ -104,6 +104,7 @@ enum class PredictedAnswer {
 // be, and 16 % of those called unlikely. Others since: docs/performance_model.md.
 enum class NearBest { kUnlikely, kPossible, kLikely };
 
+// share: of the draws, PredictedCap::near_best.
 NearBest near_best_of(double share);
 
 // A larger expected regret is not told by number: such caps cost less than was said.
