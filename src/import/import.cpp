@@ -13,6 +13,8 @@
 #include "firkin/base/units.h"
 #include "nccl_inspector.h"
 #include "profiler_trace.h"
+#include "trace_events.h"
+#include "unzipped.h"
 
 namespace firkin {
 namespace {
@@ -88,10 +90,11 @@ Imported import_files(const std::vector<std::filesystem::path>& files, const Imp
   std::vector<ImportText> texts;
   std::vector<std::filesystem::path> traces, inspected;  // read as streams, those of all ranks together
   for (const std::filesystem::path& path : files) {
-    if (is_trace_file(path)) {
+    const std::string beginning = unzipped_beginning(path);
+    if (is_trace_text(beginning)) {
       traces.push_back(path);
       imported.formats.push_back(ImportFormat::kProfilerTrace);
-    } else if (is_inspector_file(path)) {
+    } else if (is_inspector_text(beginning)) {
       inspected.push_back(path);
       imported.formats.push_back(ImportFormat::kNcclInspector);
     } else {

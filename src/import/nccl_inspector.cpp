@@ -119,16 +119,6 @@ bool is_inspector_text(std::string_view beginning) {
   return line.starts_with('{') && holds("\"header\"") && (holds("\"coll_perf\"") || holds("\"p2p_perf\""));
 }
 
-bool is_inspector_file(const std::filesystem::path& path) {
-  std::error_code ignored;
-  if (!std::filesystem::is_regular_file(path, ignored)) return false;  // a pipe can be read only once
-  try {
-    return is_inspector_text(UnzippedFile(path).next());
-  } catch (const InputError&) {
-    return false;
-  }
-}
-
 Imported read_nccl_inspector(const std::vector<std::filesystem::path>& files) {
   constexpr size_t kLongestLine = size_t{1} << 20;
   InspectorReader reader;

@@ -10,8 +10,8 @@
 
 namespace firkin {
 
+// Whether a file that begins so is one of these.
 bool is_inspector_text(std::string_view beginning);
-bool is_inspector_file(const std::filesystem::path& path);  // zipped or not; false if it cannot be read
 
 // The all-reduces in the files of all ranks, in any order. A call counts with the least time of any rank: the last rank
 // to join waits for nobody. Leaves out other operations, calls that some rank's file lacks, and times of the host. The

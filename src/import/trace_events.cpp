@@ -444,16 +444,6 @@ bool is_trace_text(std::string_view beginning) {
   return false;
 }
 
-bool is_trace_file(const std::filesystem::path& path) {
-  std::error_code ignored;
-  if (!std::filesystem::is_regular_file(path, ignored)) return false;  // a pipe can be read only once
-  try {
-    return is_trace_text(UnzippedFile(path).next());
-  } catch (const InputError&) {
-    return false;
-  }
-}
-
 TraceEvents read_trace_events(const std::filesystem::path& path) {
   UnzippedFile file(path);
   return parse_pieces([&] { return file.next(); }, path.string());

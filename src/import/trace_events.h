@@ -70,8 +70,7 @@ struct TraceEvents {
   std::vector<TraceKernel> kernels;   // of computation
 };
 
-// Whether the file begins like a trace, zipped or not. False for a file that cannot be read.
-bool is_trace_file(const std::filesystem::path& path);
+// Whether a file that begins so is a trace.
 bool is_trace_text(std::string_view beginning);
 
 // Throws InputError, with file and line, for a file that cannot be read, ends early or is no trace.

@@ -28,4 +28,14 @@ std::string_view UnzippedFile::next() {
   return {piece_.data(), static_cast<size_t>(count)};
 }
 
+std::string unzipped_beginning(const std::filesystem::path& path) {
+  std::error_code ignored;
+  if (!std::filesystem::is_regular_file(path, ignored)) return "";
+  try {
+    return std::string(UnzippedFile(path).next());
+  } catch (const InputError&) {
+    return "";
+  }
+}
+
 }  // namespace firkin

@@ -27,4 +27,8 @@ class UnzippedFile {
   std::vector<char> piece_;
 };
 
+// The first piece of a file, by which its format is recognised. Empty for a pipe, which can be read only once, and for
+// a file that cannot be read.
+std::string unzipped_beginning(const std::filesystem::path& path);
+
 }  // namespace firkin
