@@ -1,9 +1,5 @@
 // What a tuning says in its first lines, in the situations that there are: simulated steps, real phases and words.
 // answers.txt has all of it on one page, to be read. FIRKIN_REWRITE=1 in the environment writes it anew.
-#include <cstdlib>
-#include <fstream>
-#include <sstream>
-
 #include "../test.h"
 #include "report/words.h"
 #include "simulated_steps.h"
@@ -87,12 +83,7 @@ std::string answer_to(Situation& situation) {
 TEST(Answers, AreAsTheyWereReadOnOnePage) {
   std::string page;
   for (Situation& situation : situations()) page += answer_to(situation);
-  const std::string path = FIRKIN_SOURCE_DIR "/tests/measuring/answers.txt";
-  if (std::getenv("FIRKIN_REWRITE") != nullptr) std::ofstream(path) << page;
-  std::stringstream kept;
-  kept << std::ifstream(path).rdbuf();
-  EXPECT_EQ(page, kept.str()) << "if the new answers are right: FIRKIN_REWRITE=1 measuring_test --gtest_filter='Answers.*', and read "
-                              << path;
+  expect_as_kept(page, FIRKIN_SOURCE_DIR "/tests/measuring/answers.txt");
 }
 
 }  // namespace

@@ -1,9 +1,5 @@
 // What a prediction says in its first lines, in the situations that there are. predictions.txt has all of it on one page,
 // to be read. FIRKIN_REWRITE=1 in the environment writes it anew.
-#include <cstdlib>
-#include <fstream>
-#include <sstream>
-
 #include "../plan/helpers.h"
 #include "firkin/plan/prediction.h"
 #include "report/words.h"
@@ -37,12 +33,7 @@ TEST(Predictions, AreAsTheyWereReadOnOnePage) {
                            answer_to("nothing to gain", inputs_with(1e-11)) +
                            answer_to("more ranks than were measured", inputs_with(2.2e-9, {2})) +
                            answer_to("a table that misses its own line", scattered);
-  const std::string path = FIRKIN_SOURCE_DIR "/tests/report/predictions.txt";
-  if (std::getenv("FIRKIN_REWRITE") != nullptr) std::ofstream(path) << page;
-  std::stringstream kept;
-  kept << std::ifstream(path).rdbuf();
-  EXPECT_EQ(page, kept.str()) << "if the new answers are right: FIRKIN_REWRITE=1 report_test --gtest_filter='Predictions.*', and read "
-                              << path;
+  expect_as_kept(page, FIRKIN_SOURCE_DIR "/tests/report/predictions.txt");
 }
 
 }  // namespace
