@@ -91,13 +91,13 @@ std::vector<PredictedCap> predicted_curve(const PredictionModel& model, const st
 
 PredictedGain gain_over_default(const PredictionModel& model) {
   constexpr double kOutside = 0.05;  // on either side
-  const std::vector<double> by_default = model.odds->times(assign_buckets(model.profile.bytes, kTorchDefaultCaps));
+  const BucketPlan default_plan = assign_buckets(model.profile.bytes, kTorchDefaultCaps);
+  const std::vector<double> by_default = model.odds->times(default_plan);
   std::vector<double> gains = model.odds->times(model.choice.plan);
   for (size_t draw = 0; draw < gains.size(); ++draw) gains[draw] = by_default[draw] > 0 ? 1 - gains[draw] / by_default[draw] : 0;
   // The inputs as they are stated are possible as well, whatever contention was drawn beside them.
   const double stated_s = simulate(model.profile, model.choice.plan, model.costs, model.search.simulation).end_s;
-  const double default_s =
-      simulate(model.profile, assign_buckets(model.profile.bytes, kTorchDefaultCaps), model.costs, model.search.simulation).end_s;
+  const double default_s = simulate(model.profile, default_plan, model.costs, model.search.simulation).end_s;
   const double stated = default_s > 0 ? 1 - stated_s / default_s : 0;
   return {
       .expected = mean(gains), .low = std::min(stated, quantile(gains, kOutside)), .high = std::max(stated, quantile(gains, 1 - kOutside))};
