@@ -236,7 +236,7 @@ class Phases {
     for (size_t i = 1; i < steps.size(); ++i) {
       const std::string& option = settings[i].options[0];
       const PairedRatio gain = paired_ratio(steps[i].step_s, steps[0].step_s);
-      const bool wins = of_rank_0(gain.interval.high < 1 && gain.ratio <= 1 - kLeastGain ? 1 : 0) == 1;
+      const bool wins = of_rank_0(is_worth_setting(gain) ? 1 : 0) == 1;
       if (wins) tuning_.options.push_back(option);
       tuning_.notes.push_back(fmt::format("{}=True: {:.3f} ({:.3f} to {:.3f}) of a step without it{}", option, gain.ratio,
                                           gain.interval.low, gain.interval.high, wins ? ", and is measured again" : ""));

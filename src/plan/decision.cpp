@@ -276,6 +276,10 @@ std::vector<PredictedCap> caps_to_race(const StepModel& model, const CapOptions&
   return chosen;
 }
 
+bool is_worth_setting(const PairedRatio& to_other) {
+  return to_other.interval.high < 1 && to_other.ratio <= 1 - kLeastGain;
+}
+
 bool keeps_default(Outcome outcome) {
   return outcome != Outcome::kGain && outcome != Outcome::kNotShown && outcome != Outcome::kNotMeasured;
 }
@@ -319,7 +323,8 @@ Outcome outcome_of(const Confirmation& steps, const PairedRatio& over_default, d
   // The default's communication is hidden if its step is within this of none's.
   constexpr double kHiddenPart = 1.02;
   const Interval& interval = over_default.interval;
-  if (interval.high < 1) return over_default.ratio <= 1 - kLeastGain ? Outcome::kGain : Outcome::kNothingToGain;
+  if (is_worth_setting(over_default)) return Outcome::kGain;
+  if (interval.high < 1) return Outcome::kNothingToGain;
   if (interval.low > 1) return Outcome::kDefaultFaster;
   if (has_blocks(steps.default_s, steps.none_s) && paired_ratio(steps.default_s, steps.none_s).interval.high < kHiddenPart)
     return Outcome::kHidden;
@@ -369,7 +374,7 @@ Decision decide(const DecisionInputs& inputs, double none_predicted_s) {
   const std::vector<double>& with_options_s = kept ? steps.default_with_options_s : steps.choice_with_options_s;
   if (has_blocks(with_options_s, *recommended_s)) {
     const PairedRatio gain = paired_ratio(with_options_s, *recommended_s);
-    if (gain.interval.high < 1 && gain.ratio <= 1 - kLeastGain) {
+    if (is_worth_setting(gain)) {
       decision.options = inputs.options;
       decision.options_over_none = gain;
       if (has_blocks(with_options_s, steps.default_s)) decision.all_over_default = paired_ratio(with_options_s, steps.default_s);

@@ -84,6 +84,9 @@ inline constexpr double kPredictionError = 0.02;
 // A smaller gain, of a cap or of options, is not worth a line in a program; as a share of a step.
 inline constexpr double kLeastGain = 0.01;
 
+// Whether steps show a gain that is: the 95 % interval excludes no gain, and the ratio is a gain of kLeastGain or more.
+bool is_worth_setting(const PairedRatio& to_other);
+
 // The predicted gain over PyTorch's default, as a share of a step, for which it is worth to measure more.
 inline constexpr double kWorthMeasuring = 0.03;
 
@@ -119,7 +122,7 @@ std::vector<PredictedCap> caps_to_race(const StepModel& model, const CapOptions&
 
 // What the cap's 95 % interval of the ratio to PyTorch's default says.
 enum class Outcome {
-  kGain,  // excludes 1, and the ratio is a gain of kLeastGain or more
+  kGain,  // is_worth_setting()
   // Holds both 1 and a gain of 3 %; and the prediction, which is of as much or more, more than the model's error.
   kNotShown,
   kNotMeasured,    // the default was not measured
