@@ -19,7 +19,6 @@
 #include "firkin/base/units.h"
 #include "firkin/plan/bucket_plan.h"
 #include "firkin/plan/decision.h"
-#include "firkin/stats/estimates.h"
 #include "measuring/allreduce_schedule.h"
 #include "measuring/steps.h"
 #include "measuring/tuning.h"
@@ -163,13 +162,6 @@ std::pair<std::string, std::string> tune_steps(const MeasuredProfile& profile, c
 
 void bind_tuning(nb::module_& module) {
   bind_schedules(module);
-  module.def(
-      "paired_ratio",
-      [](const std::vector<double>& a, const std::vector<double>& reference) {
-        const PairedRatio pair = paired_ratio(a, reference);
-        return std::tuple(pair.ratio, pair.interval.low, pair.interval.high);
-      },
-      "a"_a, "reference"_a, "The ratio of two settings of the same blocks, with the ends of its 95 % interval.");
   module.attr("MOST_RACED") = RaceOptions().count;
   const PhaseOptions usual;
   const auto pair_of = [](const PhaseOptions::Blocks& blocks) { return std::pair(blocks.fewest, blocks.most); };
