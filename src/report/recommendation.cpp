@@ -89,8 +89,8 @@ bool is_cpp_program(const RunHead& run) {
 std::string settings_of(const Decision& decision, const RunHead& run) {
   std::vector<std::string> set;
   if (!keeps_default(decision.outcome)) {
-    const char* const cap = is_cpp_program(run) ? "a cap of {} MiB" : "bucket_cap_mb={}";
-    set.push_back(fmt::format(fmt::runtime(cap), exact_cap(decision.cap_mib)));
+    const std::string cap = exact_cap(decision.cap_mib);
+    set.push_back(is_cpp_program(run) ? "a cap of " + cap + " MiB" : "bucket_cap_mb=" + cap);
   }
   if (decision.options) set.push_back(*decision.options);
   return fmt::format("{}", fmt::join(set, " and "));
