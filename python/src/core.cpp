@@ -144,14 +144,6 @@ void bind_allreduce(nb::module_& module) {
 
 // ---- predict() and assign_buckets().
 
-int64_t chosen_world(const MeasuredAllReduce& table, std::optional<int64_t> wanted) {
-  if (wanted) return *wanted;
-  const std::vector<int64_t> worlds = world_sizes(table.rows);
-  if (worlds.size() == 1) return worlds[0];
-  throw InputError(
-      fmt::format("world_size: the table has {}; expected one of them, or another to extrapolate to", fmt::join(worlds, ", ")));
-}
-
 CapOptions cap_options(double cap_mib, const std::string& rule, std::optional<double> first_cap_mib) {
   CapOptions options{.cap_bytes = bytes_from_mib(cap_mib, "cap_mib")};
   if (rule == name_of(CapRule::kAtMost)) {
@@ -183,7 +175,8 @@ Prediction predict_workload(const MeasuredProfile& profile, const MeasuredAllRed
                             const std::vector<double>& caps_mib, const std::string& rule, std::optional<double> first_cap_mib,
                             double overhead_s, double compute_slowdown, double latency_factor, std::optional<double> residual,
                             bool sensitivity) {
-  PredictionInputs inputs{.profile = profile.tensors, .table = curve.rows, .world_size = chosen_world(curve, world_size)};
+  PredictionInputs inputs{.profile = profile.tensors, .table = curve.rows};
+  inputs.world_size = world_size ? *world_size : only_world(curve.rows, "curve", "world_size");
   inputs.rule = cap_options(1, rule, first_cap_mib);
   inputs.search.simulation = {overhead_s, compute_slowdown};
   inputs.latency_factor = latency_factor;

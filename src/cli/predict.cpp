@@ -1,7 +1,5 @@
 // firkin predict: T(b), the best uniform cap and the best plan, from tensors.csv and allreduce.csv, or for a named
 // model on a cluster with published all-reduce times.
-#include <fmt/ranges.h>
-
 #include <cmath>
 
 #include "command.h"
@@ -31,15 +29,6 @@ const std::string& tensors_of(const PredictFlags& flags) {
 }
 const std::string& allreduce_of(const PredictFlags& flags) {
   return flags.cluster.empty() ? flags.allreduce : flags.cluster;
-}
-
-// The world size that is asked for, or the only one that was measured.
-int64_t world_size(const PredictFlags& flags, const AllReduceTable& table) {
-  const std::vector<int64_t> worlds = world_sizes(table);
-  if (flags.given.world_size != 0) return flags.given.world_size;
-  if (worlds.size() == 1) return worlds[0];
-  throw InputError(fmt::format("{}: several world sizes; expected --world with one of {}, or with another to extrapolate to",
-                               allreduce_of(flags), fmt::join(worlds, ", ")));
 }
 
 // Sets the end of forward, which tensors.csv does not say.
@@ -104,7 +93,7 @@ void read_allreduce(const PredictFlags& flags, PublishedTimes published, const s
     inputs.table = traced->table;
   }
   if (traced && inputs.world_size == 0) inputs.world_size = traced->run.world_size.value_or(0);
-  if (inputs.world_size == 0) inputs.world_size = world_size(flags, inputs.table);
+  if (inputs.world_size == 0) inputs.world_size = only_world(inputs.table, allreduce_of(flags), "--world");
 }
 
 // `notes` says what was assumed, and what was left out.

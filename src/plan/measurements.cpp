@@ -321,6 +321,13 @@ std::vector<int64_t> world_sizes(const AllReduceTable& table) {
   return {sizes.begin(), sizes.end()};
 }
 
+int64_t only_world(const AllReduceTable& table, const std::string& table_name, const std::string& argument) {
+  const std::vector<int64_t> worlds = world_sizes(table);
+  if (worlds.size() == 1) return worlds[0];
+  throw InputError(fmt::format("{}: several world sizes; expected {} with one of {}, or with another to extrapolate to", table_name,
+                               argument, fmt::join(worlds, ", ")));
+}
+
 CommCosts comm_costs(const AllReduceTable& table, int64_t world_size) {
   std::vector<CostPoint> isolated;
   std::vector<CostPoint> gap;

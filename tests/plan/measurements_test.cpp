@@ -160,6 +160,9 @@ TEST(CommCosts, AreTheCurvesAtOneWorldSize) {
   EXPECT_EQ(costs.isolated(8), 1);
   EXPECT_EQ(costs.gap(8), 0.5);
   EXPECT_THAT(world_sizes(table), ElementsAre(2, 4));
+  EXPECT_THAT(error_of([&] { only_world(table, "a.csv", "--world"); }),
+              HasSubstr("a.csv: several world sizes; expected --world with one of 2, 4"));
+  EXPECT_EQ(only_world({table[0], table[1]}, "a.csv", "--world"), 2);
 }
 
 struct Gaps {

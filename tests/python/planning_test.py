@@ -166,7 +166,7 @@ class Predict(InAFolder):
 
     def test_a_table_of_several_worlds_needs_a_choice(self):
         rows = small_curve(2).rows + small_curve(4).rows
-        with self.assertRaisesRegex(firkin.InputError, "world_size: the table has 2, 4; expected one of them"):
+        with self.assertRaisesRegex(firkin.InputError, "curve: several world sizes; expected world_size with one of 2, 4"):
             firkin.predict(small_profile(), firkin.AllReduceTable(rows))
         self.assertEqual(firkin.predict(small_profile(), firkin.AllReduceTable(rows), world_size=4).world_size, 4)
 

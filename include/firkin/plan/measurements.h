@@ -133,6 +133,10 @@ std::vector<std::string> problems_of_table(const AllReduceTable& table);
 // The world sizes in the table, ascending.
 std::vector<int64_t> world_sizes(const AllReduceTable& table);
 
+// The number of ranks that the table was measured with. Throws InputError unless it is a single one; the error names the
+// table, and the argument that would choose.
+int64_t only_world(const AllReduceTable& table, const std::string& table_name, const std::string& argument);
+
 // The curves at one world size. The gap curve comes from the rows with a gap, or is the isolated curve if there are
 // none. A gap is at most the slowest single call of that size or less (threads of an otherwise idle queue compete for a
 // core; a training step's do not), and at least half of its bytes' time at the best rate of any single call (on a busy
