@@ -30,7 +30,6 @@ _OPTIONS = ("gradient_as_bucket_view", "batched_grad_copy", "static_graph")  # b
 class Setting(NamedTuple):
     """One way to call DistributedDataParallel, as firkin._core.tune_steps() asks for it."""
 
-    name: str
     counts: list[int]  # the tensors per bucket that are expected, in gradient-ready order; empty without communication
     kwargs: dict[str, Any]
 
@@ -135,7 +134,8 @@ class Graphs:
 class StepBench:
     """Measures with one DistributedDataParallel at a time, so that at most two copies of gradients are in memory.
 
-    All methods are collective. timed_steps: the number of timed steps in a visit to a setting.
+    All methods are collective. timed_steps: the number of timed steps in a visit to a setting. settings: those that blocks()
+    ran last, and live: for each of them the buckets that PyTorch made.
     """
 
     def __init__(
@@ -145,7 +145,9 @@ class StepBench:
         self._ranks, self._wrapping, self._step, self._state = ranks, wrapping, step, state
         self._timed_steps, self._seed, self._on_progress = timed_steps, seed, on_progress
         self._clock = Clock(state.parameters[0].device)
-        self.live: dict[str, list[tuple[int, list[str]]]] = {}  # by the setting's name: the buckets that PyTorch made
+        self.settings: list[Setting] = []
+        self.live: list[list[tuple[int, list[str]]]] = []
+        self._buckets: list[tuple[int, list[str]]] = []  # of the last visit
 
     def _wrapped(self, setting: Setting, work: Callable[[torch.nn.Module], T]) -> T:
         """The result of work(model), with the model wrapped as in the setting."""
@@ -177,8 +179,7 @@ class StepBench:
             for _ in range(timed):
                 self._ranks.barrier()
                 seconds += self._ranks.max([step(model)])
-            if setting.counts:
-                self.live[setting.name] = _ddp.live_buckets(model)
+            self._buckets = _ddp.live_buckets(model) if setting.counts else []
             return statistics.median(seconds)
 
         return self._wrapped(setting, run)
@@ -219,20 +220,22 @@ class StepBench:
             return self._timed(model) - record.still_s
 
     def blocks(
-        self, phase: str, settings: Sequence[Setting], fewest: int, most: int, seconds: float,
+        self, what: str, settings: Sequence[tuple[list[int], dict[str, Any]]], fewest: int, most: int, seconds: float,
         is_enough: Callable[[Samples], bool] = lambda _: False,
     ) -> Samples:  # fmt: skip
-        """Runs blocks by a StepSchedule until they suffice. The smallest `seconds` of all ranks counts."""
+        """Runs blocks by a StepSchedule until they suffice. what: for the progress. The smallest `seconds` of all ranks counts."""
+        self.settings, self.live = [Setting(*each) for each in settings], [[] for _ in settings]
         samples: Samples = [[] for _ in settings]
         least_s = -self._ranks.max([-seconds])[0]
-        schedule = StepSchedule([self.steps(setting) for setting in settings], fewest, most, least_s, self._seed)
+        schedule = StepSchedule([self.steps(setting) for setting in self.settings], fewest, most, least_s, self._seed)
         started = time.perf_counter()
         while (visit := schedule.next()) is not None:
-            samples[visit.setting].append(self.visit(settings[visit.setting], visit.warmup_steps, visit.timed_steps))
+            samples[visit.setting].append(self.visit(self.settings[visit.setting], visit.warmup_steps, visit.timed_steps))
+            self.live[visit.setting] = self._buckets
             if not visit.ends_block:
                 schedule.tell()
                 continue
-            self._on_progress(f"{phase}: block {visit.block + 1}")
+            self._on_progress(f"{what}: block {visit.block + 1}")
             elapsed_s = self._ranks.max([time.perf_counter() - started])[0]  # the ranks' clocks differ a little
             schedule.tell(elapsed_s, is_enough(samples))
         return samples
@@ -260,7 +263,7 @@ def possible_options(bench: StepBench, setting: Setting, options: Sequence[str],
         reason = reasons.get(name)
         if not reason:
             try:
-                bench.attempt(setting._replace(name=f"{setting.name}, {name}", kwargs=setting.kwargs | {name: True}))
+                bench.attempt(setting._replace(kwargs=setting.kwargs | {name: True}))
             except RuntimeError as error:
                 reason = f"the step fails with it ({str(error).splitlines()[0]})"
         if reason:

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from firkin import _ddp
 from firkin._allreduce import timed_all_reduces
 from firkin._core import MOST_RACED, WORTH_TUNING, InputError, Profile, allreduce_sizes, available_memory_bytes, tune_steps
-from firkin._measure import Samples, Setting, StepBench, Wrapping, check_ddp_options, options_to_race, possible_options, warmup_steps
+from firkin._measure import Setting, StepBench, Wrapping, check_ddp_options, options_to_race, possible_options, warmup_steps
 from firkin._plan import Plan
 from firkin._profile import CountedStep, Step, described, measured_profile, trainable_parameters
 from firkin._ranks import Ranks
@@ -298,33 +298,21 @@ def _tuned(job: _Job, step: CountedStep, state: State, wrapping: Wrapping, watch
     if seen and effort.raced > 1 and not job.caps_mib and seen.gain_at_most < WORTH_TUNING:
         effort = effort._replace(raced=1, race_blocks=(1, 1))
         notes.append(f"firkin.watch saw that no buckets could gain more than {100 * seen.gain_at_most:.1f} %: no race, the prediction chose")
-    settings: list[Setting] = []  # of the last phase
-    samples: Samples = []
-
-    def measure(
-        phase: str, called: Sequence[tuple[str, list[int], dict[str, Any]]], fewest: int, most: int, seconds: float, is_enough: Callable[[Samples], bool]
-    ) -> Samples:  # fmt: skip
-        """Runs the blocks that the core asks for."""
-        nonlocal settings, samples
-        settings = [Setting(*each) for each in called]
-        samples = bench.blocks(phase, settings, fewest, most, seconds, is_enough)
-        return samples
-
     recommended, results = tune_steps(
-        profile, table, ranks.world, measure, elapsed_s, lambda values: ranks.all(values)[0],
+        profile, table, ranks.world, bench.blocks, elapsed_s, lambda values: ranks.all(values)[0],
         lambda setting, names: possible_options(bench, Setting(*setting), names, notes), seconds=job.time_budget_s,
         lists=_lists_possible(job), calibrations=effort.calibrations, calibration_blocks=effort.calibration_blocks, raced=effort.raced,
         race_blocks=effort.race_blocks, fewest_gain_blocks=_FEWEST_GAIN_BLOCKS, smallest_cap_mib=1.0 if job.compiled else 0.0,
         caps_mib=job.caps_mib, ddp_options=options,
     )  # fmt: skip
-    if (blocks := len(samples[0])) < _INTERVAL_BLOCKS:
+    if (blocks := json.loads(results)["decision"]["blocks"]) < _INTERVAL_BLOCKS:
         notes.append(f"steps of {step_s:.2g} s: time for {blocks} blocks; fewer than {_INTERVAL_BLOCKS} cannot show a gain")
     notes.append(f"step was called {step.calls} times: its loaders and counters have moved on by that many")
     recommended = ranks.all(recommended)[0]  # rank 0's: another rank's library may round differently
-    choice = next(setting for setting in settings if setting.name == recommended)
+    choice = bench.settings[recommended]
     results = ranks.on_rank_0(lambda: _with_facts(results, job, notes))
     plan = Plan.of_counts(profile, choice.counts)
-    names = tuple(tuple(names) for _, names in bench.live[choice.name])
+    names = tuple(tuple(names) for _, names in bench.live[recommended])
     if all(names):
         plan = Plan(names, plan.bytes)
     won = {name: value for name, value in choice.kwargs.items() if name in options}

@@ -6,6 +6,7 @@
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/string_view.h>
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
@@ -22,6 +23,7 @@
 #include "measuring/allreduce_schedule.h"
 #include "measuring/steps.h"
 #include "measuring/tuning.h"
+#include "report/words.h"
 #include "results/results.h"
 
 namespace nb = nanobind;
@@ -91,37 +93,37 @@ void bind_schedules(nb::module_& module) {
 
 using Steps = std::vector<std::vector<double>>;  // seconds, [setting][block]
 
-// Name, tensors per bucket, and the arguments of DistributedDataParallel.
-using PythonSetting = std::tuple<std::string, std::vector<int64_t>, nb::dict>;
+// Tensors per bucket, and the arguments of DistributedDataParallel.
+using PythonSetting = std::pair<std::vector<int64_t>, nb::dict>;
 PythonSetting for_python(const TunedSetting& setting, const std::vector<int64_t>& bytes) {
   std::vector<int64_t> counts;
   for (const Bucket& bucket : setting.plan.buckets) counts.push_back(bucket.count);
   nb::dict kwargs;
-  if (counts.empty()) {
+  if (setting.kind == SettingKind::kNone) {
     kwargs["static_graph"] = false;  // a static graph's first step would communicate
   } else if (setting.cap_bytes) {
     kwargs["bucket_cap_mb"] = mib(*setting.cap_bytes);
-  } else if (setting.name != kTorchDefaultName) {
+  } else if (setting.kind == SettingKind::kPlan) {
     kwargs["bucket_cap_mb_list"] = nb::cast(pytorch_caps(setting.plan, bytes).mib);
   }
   for (const std::string& option : setting.options) kwargs[option.c_str()] = true;
-  return {setting.name, counts, kwargs};
+  return {counts, kwargs};
 }
 
 std::vector<SettingSteps> with_seconds(const std::vector<TunedSetting>& settings, const Steps& step_s) {
   std::vector<SettingSteps> list;
   for (const TunedSetting& setting : settings) {
-    list.push_back({.name = setting.name, .buckets = std::ssize(setting.plan.buckets), .step_s = step_s.at(list.size())});
+    list.push_back({.name = name_of(setting), .buckets = std::ssize(setting.plan.buckets), .step_s = step_s.at(list.size())});
   }
   return list;
 }
 
-std::pair<std::string, std::string> tune_steps(const MeasuredProfile& profile, const MeasuredAllReduce& table, int64_t world_size,
-                                               const nb::callable& measure, const nb::callable& elapsed_s, const nb::callable& of_rank_0,
-                                               const nb::callable& possible_options, double seconds, bool lists, size_t calibrations,
-                                               std::pair<int, int> calibration_blocks, size_t raced, std::pair<int, int> race_blocks,
-                                               int fewest_gain_blocks, double smallest_cap_mib, const std::vector<double>& caps_mib,
-                                               const std::vector<std::string>& ddp_options) {
+std::pair<size_t, std::string> tune_steps(const MeasuredProfile& profile, const MeasuredAllReduce& table, int64_t world_size,
+                                          const nb::callable& measure, const nb::callable& elapsed_s, const nb::callable& of_rank_0,
+                                          const nb::callable& possible_options, double seconds, bool lists, size_t calibrations,
+                                          std::pair<int, int> calibration_blocks, size_t raced, std::pair<int, int> race_blocks,
+                                          int fewest_gain_blocks, double smallest_cap_mib, const std::vector<double>& caps_mib,
+                                          const std::vector<std::string>& ddp_options) {
   PhaseOptions options{.seconds = seconds, .calibrations = calibrations, .raced = raced, .options = ddp_options};
   options.calibration_blocks = {calibration_blocks.first, calibration_blocks.second};
   options.race_blocks = {race_blocks.first, race_blocks.second};
@@ -137,12 +139,11 @@ std::pair<std::string, std::string> tune_steps(const MeasuredProfile& profile, c
   tuning.world_size = world_size;
   const std::vector<int64_t>& bytes = profile.tensors.bytes;
   StepMeter meter;
-  meter.measure = [&](const std::string& phase, const std::vector<TunedSetting>& settings, const StepBlocks& blocks,
-                      const auto& is_enough) {
+  meter.measure = [&](TuningPhase phase, const std::vector<TunedSetting>& settings, const StepBlocks& blocks, const auto& is_enough) {
     std::vector<PythonSetting> list;
     for (const TunedSetting& setting : settings) list.push_back(for_python(setting, bytes));
     const std::function<bool(const Steps&)> is_enough_s = [&](const Steps& so_far) { return is_enough(with_seconds(settings, so_far)); };
-    return with_seconds(settings, nb::cast<Steps>(measure(phase, list, blocks.fewest, blocks.most, blocks.seconds, is_enough_s)));
+    return with_seconds(settings, nb::cast<Steps>(measure(words_of(phase), list, blocks.fewest, blocks.most, blocks.seconds, is_enough_s)));
   };
   meter.elapsed_s = [&] { return nb::cast<double>(elapsed_s()); };
   meter.of_rank_0 = [&](const std::vector<int64_t>& list) { return nb::cast<std::vector<int64_t>>(of_rank_0(list)); };
@@ -155,7 +156,7 @@ std::pair<std::string, std::string> tune_steps(const MeasuredProfile& profile, c
   results.run = begin_head("tune");
   results.run.environment.world_size = world_size;
   add_sections(tuning, results);
-  return {results.decision.value().recommended.value(), results_text(results)};
+  return {recommended_setting(tuning), results_text(results)};
 }
 
 }  // namespace
@@ -172,14 +173,16 @@ void bind_tuning(nb::module_& module) {
       "fewest_gain_blocks"_a = usual.gain_blocks.fewest, "smallest_cap_mib"_a = 0.0, "caps_mib"_a = std::vector<double>{},
       "ddp_options"_a = std::vector<std::string>{},
       "The phases of firkin.tune in which steps are measured (src/measuring/tuning.h). Collective.\n\n"
-      "measure(phase, settings, fewest, most, seconds, is_enough): runs settings in blocks and returns seconds, [setting][block]. A\n"
-      "setting: its name, the tensors per bucket that are expected, arguments of DistributedDataParallel. is_enough(so_far) is to be\n"
-      "asked after each block. elapsed_s(): since the tuning began. of_rank_0(list): rank 0's list. possible_options(setting, options):\n"
+      "measure(what, settings, fewest, most, seconds, is_enough): runs settings in blocks and returns seconds, [setting][block]. what:\n"
+      "the phase in words. A setting: the tensors per bucket that are expected, arguments of DistributedDataParallel.\n"
+      "is_enough(so_far) is to be asked after each block. elapsed_s(): since the tuning began. of_rank_0(list): rank 0's list. "
+      "possible_options(setting, options):\n"
       "those that the program can be run with. lists: whether\n"
       "DistributedDataParallel takes a list of caps, so that any plan can serve for calibration. calibrations: the number of settings\n"
       "to calibrate on, 4 or 2. raced: the most caps that race. Blocks: the fewest and the most. caps_mib: caps that race whatever\n"
       "their prediction. ddp_options: options of DistributedDataParallel that race beside the chosen cap, if there is time.\n"
-      "Returns the name of the recommended setting, and the text of a results.json without the facts that only PyTorch knows. Raises\n"
+      "Returns which setting of the last phase is recommended, and the text of a results.json without the facts that only PyTorch knows. "
+      "Raises\n"
       "InputError if a cap is below the smallest.");
   module.def(
       "available_memory_bytes", [] { return firkin::available_memory_bytes(); },

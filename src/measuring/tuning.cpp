@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <stdexcept>
 #include <utility>
@@ -38,9 +39,39 @@ const PredictedCap& choice_of(const Tuning& tuning) {
   return tuning.raced.at(tuning.standing.choice);
 }
 
-const SettingSteps* find_setting(const std::vector<SettingSteps>& settings, std::string_view name) {
-  const auto found = std::ranges::find(settings, name, &SettingSteps::name);
-  return found == settings.end() ? nullptr : &*found;
+std::string_view strategy_of(SettingKind kind) {
+  switch (kind) {
+    case SettingKind::kTorchDefault:
+      return "torch";
+    case SettingKind::kPlan:
+      return "planned";
+    case SettingKind::kCap:
+    case SettingKind::kChosenCap:
+      return "bucketed";
+    default:
+      return name_of(kind);
+  }
+}
+
+std::string_view name_of(SettingKind kind) {
+  constexpr std::array<std::string_view, 10> kNames = {"none",    "naive",    "flat",       "overlap", "torch default",
+                                                       "planned", "bucketed", "chosen cap", "ordered", "sharded"};
+  return kNames[static_cast<size_t>(kind)];
+}
+
+std::string name_of(const TunedSetting& setting) {
+  std::string name(name_of(setting.kind));
+  if (setting.kind == SettingKind::kPlan) name += fmt::format(", {} buckets", setting.plan.buckets.size());
+  if (setting.kind == SettingKind::kCap) name += " " + format_bytes(setting.cap_bytes.value());
+  return setting.options.empty() ? name : name + " + options";
+}
+
+const SettingSteps* find_setting(const Tuning& tuning, SettingKind kind, bool with_options) {
+  for (size_t i = 0; i < tuning.gain.size(); ++i) {
+    const TunedSetting& setting = tuning.gain_settings[i];
+    if (setting.kind == kind && setting.options.empty() != with_options) return &tuning.gain[i];
+  }
+  return nullptr;
 }
 
 std::span<const SettingSteps> compared_settings(const Tuning& tuning) {
@@ -50,26 +81,35 @@ std::span<const SettingSteps> compared_settings(const Tuning& tuning) {
 const SettingSteps& chosen_setting(const Tuning& tuning) {
   const auto same = std::ranges::find(tuning.compared, choice_of(tuning).lowest_cap_bytes, &PredictedCap::lowest_cap_bytes);
   if (same != tuning.compared.end()) return compared_settings(tuning)[static_cast<size_t>(same - tuning.compared.begin())];
-  const SettingSteps* chosen = find_setting(tuning.gain, kChosenCapName);
+  const SettingSteps* chosen = find_setting(tuning, SettingKind::kChosenCap);
   if (chosen == nullptr) throw std::invalid_argument("a tuning whose chosen cap was not measured");
   return *chosen;
 }
 
-const SettingSteps& recommended_setting(const Tuning& tuning) {
-  const SettingSteps* by_default = find_setting(tuning.gain, kTorchDefaultName);
-  const SettingSteps& without = by_default != nullptr && keeps_default(tuning.decision.outcome) ? *by_default : chosen_setting(tuning);
-  const SettingSteps* with = tuning.decision.options ? find_setting(tuning.gain, without.name + kWithOptions) : nullptr;
-  return with != nullptr ? *with : without;
+size_t recommended_setting(const Tuning& tuning) {
+  const SettingSteps* recommended = find_setting(tuning, SettingKind::kTorchDefault);
+  const bool keeps = recommended != nullptr && keeps_default(tuning.decision.outcome);
+  if (!keeps) recommended = &chosen_setting(tuning);
+  if (tuning.decision.options) {
+    const SettingSteps* with = find_setting(tuning, keeps ? SettingKind::kTorchDefault : SettingKind::kChosenCap, true);
+    if (with != nullptr) recommended = with;
+  }
+  return static_cast<size_t>(recommended - tuning.gain.data());
 }
 
-std::optional<double> predicted_step_s(const Tuning& tuning, const SettingSteps& setting) {
-  std::string_view name = setting.name;
-  if (name.ends_with(kWithOptions)) name.remove_suffix(std::string_view(kWithOptions).size());  // of options the model knows nothing
-  if (name == kChosenCapName) return choice_of(tuning).time_s;
-  if (name == kTorchDefaultName) return predict_step(model_of(tuning), default_plan(tuning));
-  if (setting.name == kOrderedName) return predict_ordered_step(model_of(tuning), *tuning.ordered);
-  if (setting.name == kShardedName) return tuning.sharded->period_s;
-  return std::nullopt;
+std::optional<double> predicted_step_s(const Tuning& tuning, SettingKind kind) {
+  switch (kind) {
+    case SettingKind::kChosenCap:
+      return choice_of(tuning).time_s;
+    case SettingKind::kTorchDefault:
+      return predict_step(model_of(tuning), default_plan(tuning));
+    case SettingKind::kOrdered:
+      return predict_ordered_step(model_of(tuning), *tuning.ordered);
+    case SettingKind::kSharded:
+      return tuning.sharded->period_s;
+    default:
+      return std::nullopt;
+  }
 }
 
 namespace {
@@ -103,18 +143,18 @@ class Phases {
     std::vector<TunedSetting> possible;
     for (const BucketPlan& plan :
          calibration_plans(tensors().bytes, tuning_.rule, {one_tensor_per_bucket(count), one_bucket(count), default_plan(tuning_)})) {
-      if (meter_.is_possible(plan)) possible.push_back({fmt::format("planned, {} buckets", plan.buckets.size()), "planned", plan});
+      if (meter_.is_possible(plan)) possible.push_back({SettingKind::kPlan, plan});
     }
     for (const int64_t parts : {24, 12, 6, 3}) {
       if (possible.size() < kMost) possible.push_back(by_cap(std::max(tensors().total_bytes() / parts, options_.smallest_cap_bytes)));
     }
-    std::vector<TunedSetting> settings = {none()};
+    std::vector<TunedSetting> settings = {{SettingKind::kNone}};
     const size_t every = kMost / options_.calibrations;
     for (size_t i = every - 1; i < possible.size(); i += every) {
       settings.push_back(possible[i]);
       tuning_.calibration_plans.push_back(possible[i].plan);
     }
-    tuning_.calibration = measure("calibrating", settings, options_.calibration_blocks, kCalibrated);
+    tuning_.calibration = measure(TuningPhase::kCalibration, settings, options_.calibration_blocks, kCalibrated);
     fit_model();
     meter_.tell();
   }
@@ -152,7 +192,7 @@ class Phases {
       return of_rank_0(is_clear(tuning_.standing, so_far.at(0).step_s.size()) ? 1 : 0) == 1;
     };
     const double started_s = meter_.elapsed_s();
-    is_decided(measure("racing the best caps", settings, options_.race_blocks, kRaced, is_decided));
+    is_decided(measure(TuningPhase::kRace, settings, options_.race_blocks, kRaced, is_decided));
     visit_s_ = (meter_.elapsed_s() - started_s) / static_cast<double>(settings.size() * tuning_.race[0].step_s.size());
     tuning_.standing.choice = static_cast<size_t>(of_rank_0(static_cast<int64_t>(tuning_.standing.choice)));
     meter_.tell();
@@ -174,11 +214,11 @@ class Phases {
     std::vector<TunedSetting> settings;
     for (BucketPlan& plan : candidates) {
       plan = of_rank_0(plan);
-      settings.push_back({kOrderedName, kOrderedName, plan});
+      settings.push_back({SettingKind::kOrdered, plan});
     }
     size_t fastest = 0;
     if (candidates.size() > 1 && meter_.elapsed_s() <= kRaced * options_.seconds) {
-      const std::vector<SettingSteps> race = measure("racing ordered's buckets", settings, {.fewest = 1, .most = 3}, kOrderedRaced);
+      const std::vector<SettingSteps> race = measure(TuningPhase::kOrderedRace, settings, {.fewest = 1, .most = 3}, kOrderedRaced);
       const auto typical_s = [](const SettingSteps& each) { return median(each.step_s); };
       fastest = static_cast<size_t>(std::ranges::min_element(race, {}, typical_s) - race.begin());
     }
@@ -225,13 +265,12 @@ class Phases {
     std::vector<TunedSetting> settings = {chosen_cap()};
     for (const std::string& option : meter_.possible_options(settings[0], options_.options)) {
       settings.push_back(chosen_cap());
-      settings.back().name += fmt::format(", {}=True", option);
       settings.back().options = {option};
     }
     if (settings.size() == 1) return;
     const double seconds = options_.seconds - (1 - kShare) * left_s - meter_.elapsed_s();
     const std::vector<SettingSteps> steps =
-        meter_.measure("racing options", settings, {.fewest = kBlocks.fewest, .most = kBlocks.most, .seconds = seconds},
+        meter_.measure(TuningPhase::kOptionsRace, settings, {.fewest = kBlocks.fewest, .most = kBlocks.most, .seconds = seconds},
                        [](const auto& /*so_far*/) { return false; });
     for (size_t i = 1; i < steps.size(); ++i) {
       const std::string& option = settings[i].options[0];
@@ -244,22 +283,19 @@ class Phases {
   }
 
   std::vector<TunedSetting> gain_settings() const {
-    std::vector<TunedSetting> settings = {none()};  // first: others are compared with it
-    for (const char* name : {"naive", "flat", "overlap"}) {
-      if (options_.compare) settings.push_back({name, name});
-    }
-    const TunedSetting& by_default = settings.emplace_back(TunedSetting{kTorchDefaultName, "torch", default_plan(tuning_)});
+    std::vector<TunedSetting> settings = {{SettingKind::kNone}};  // first: others are compared with it
+    if (options_.compare) settings.insert(settings.end(), {{SettingKind::kNaive}, {SettingKind::kFlat}, {SettingKind::kOverlap}});
+    settings.push_back({SettingKind::kTorchDefault, default_plan(tuning_)});
     if (!tuning_.options.empty()) {
-      for (TunedSetting setting : {by_default, chosen_cap()}) {
-        setting.name += kWithOptions;
+      for (TunedSetting setting : {settings.back(), chosen_cap()}) {
         setting.options = tuning_.options;
         settings.push_back(setting);
       }
     }
-    if (tuning_.ordered) settings.push_back({kOrderedName, kOrderedName, *tuning_.ordered});
+    if (tuning_.ordered) settings.push_back({SettingKind::kOrdered, *tuning_.ordered});
     if (options_.measures_sharded) {
       settings.push_back(by_cap(tuning_.sharded->cap_bytes));
-      settings.back().name = settings.back().strategy = kShardedName;
+      settings.back().kind = SettingKind::kSharded;
     }
     for (const PredictedCap& cap : tuning_.compared) settings.push_back(by_cap(cap.cap_bytes));
     if (tuning_.compared.empty()) settings.push_back(chosen_cap());
@@ -285,7 +321,8 @@ class Phases {
       }
       if (blocks.most || done < next_look) return false;
       next_look = 2 * done;
-      const double needed = blocks_needed(so_far);
+      tuning_.gain = so_far;
+      const double needed = blocks_needed();
       if (of_rank_0(needed == 0 ? 1 : 0) == 1) {
         ended_ = EndOfBlocks::kSettled;
         return true;
@@ -293,37 +330,38 @@ class Phases {
       const double now_s = meter_.elapsed_s(), block_s = (now_s - started_s) / done;
       return of_rank_0((needed - done) * block_s > options_.seconds - now_s ? 1 : 0) == 1;
     };
-    tuning_.gain = measure("measuring the gain", gain_settings(), {.fewest = blocks.fewest, .most = most}, kAll, is_enough);
+    tuning_.gain_settings = gain_settings();
+    tuning_.gain = measure(TuningPhase::kGain, tuning_.gain_settings, {.fewest = blocks.fewest, .most = most}, kAll, is_enough);
   }
 
   // How many blocks will probably settle what the cap and the options gain; 0: these do.
-  double blocks_needed(const std::vector<SettingSteps>& so_far) const {
+  double blocks_needed() const {
     double most = 0;
-    const auto look = [&](const std::string& name, const std::string& reference) {
-      const SettingSteps *steps = find_setting(so_far, name), *others = find_setting(so_far, reference);
+    const auto look = [&](const SettingSteps* steps, const SettingSteps* others) {
       if (steps == nullptr || others == nullptr) return;
       const Outlook seen = outlook(steps->step_s, others->step_s);
       if (!seen.settled) most = std::max(most, seen.blocks_needed);
     };
-    if (chosen_cap().plan != default_plan(tuning_)) look(kChosenCapName, kTorchDefaultName);
-    if (!tuning_.options.empty()) look(std::string(kChosenCapName) + kWithOptions, kChosenCapName);
+    const SettingSteps* chosen = find_setting(tuning_, SettingKind::kChosenCap);
+    if (chosen_cap().plan != default_plan(tuning_)) look(chosen, find_setting(tuning_, SettingKind::kTorchDefault));
+    look(find_setting(tuning_, SettingKind::kChosenCap, true), chosen);
     return most;
   }
 
   void decide_on_gain() {
-    const auto steps_of = [&](const std::string& name) {
-      const SettingSteps* setting = find_setting(tuning_.gain, name);
+    const auto with_options = [&](SettingKind kind) {
+      const SettingSteps* setting = find_setting(tuning_, kind, true);
       return setting == nullptr ? std::vector<double>() : setting->step_s;
     };
     DecisionInputs inputs{.caps = tuning_.raced, .standing = tuning_.standing, .ended = ended_};
     inputs.confirmation = {.none_s = tuning_.gain.at(0).step_s, .default_s = {}, .choice_s = chosen_setting(tuning_).step_s};
-    inputs.confirmation.default_with_options_s = steps_of(std::string(kTorchDefaultName) + kWithOptions);
-    inputs.confirmation.choice_with_options_s = steps_of(std::string(kChosenCapName) + kWithOptions);
+    inputs.confirmation.default_with_options_s = with_options(SettingKind::kTorchDefault);
+    inputs.confirmation.choice_with_options_s = with_options(SettingKind::kChosenCap);
     for (const std::string& option : tuning_.options)
       inputs.options += fmt::format("{}{}=True", inputs.options.empty() ? "" : ", ", option);
-    if (const SettingSteps* by_default = find_setting(tuning_.gain, kTorchDefaultName)) {
+    if (const SettingSteps* by_default = find_setting(tuning_, SettingKind::kTorchDefault)) {
       inputs.confirmation.default_s = by_default->step_s;
-      if (!is_doubtful(tuning_.fit)) inputs.default_predicted_s = predicted_step_s(tuning_, *by_default);
+      if (!is_doubtful(tuning_.fit)) inputs.default_predicted_s = predicted_step_s(tuning_, SettingKind::kTorchDefault);
       for (const PredictedCap& cap : tuning_.raced) inputs.as_default.push_back(by_cap(cap.cap_bytes).plan == default_plan(tuning_));
     }
     tuning_.decision = decide(inputs, tuning_.none_step_s);
@@ -338,7 +376,7 @@ class Phases {
     for (const PredictedCap& cap : tuning_.compared.empty() ? tuning_.raced : tuning_.compared) {
       check(format_bytes(cap.cap_bytes), by_cap(cap.cap_bytes).plan);
     }
-    if (find_setting(tuning_.gain, kTorchDefaultName) != nullptr) check("PyTorch's default", default_plan(tuning_));
+    if (find_setting(tuning_, SettingKind::kTorchDefault) != nullptr) check("PyTorch's default", default_plan(tuning_));
   }
 
   // Notes if a step takes longer or shorter than during the calibration.
@@ -352,19 +390,17 @@ class Phases {
         100 * std::abs(level - 1), level > 1 ? "longer" : "less"));
   }
 
-  static TunedSetting none() { return {"none", "none"}; }
   TunedSetting by_cap(int64_t cap_bytes) const {
-    return {fmt::format("bucketed {}", format_bytes(cap_bytes)), "bucketed",
-            assign_buckets(tensors().bytes, with_cap(tuning_.rule, cap_bytes)), cap_bytes};
+    return {SettingKind::kCap, assign_buckets(tensors().bytes, with_cap(tuning_.rule, cap_bytes)), cap_bytes};
   }
   TunedSetting chosen_cap() const {
     TunedSetting setting = by_cap(choice_of(tuning_).cap_bytes);
-    setting.name = kChosenCapName;
+    setting.kind = SettingKind::kChosenCap;
     return setting;
   }
 
   std::vector<SettingSteps> measure(
-      const std::string& phase, const std::vector<TunedSetting>& settings, PhaseOptions::Blocks blocks, double share,
+      TuningPhase phase, const std::vector<TunedSetting>& settings, PhaseOptions::Blocks blocks, double share,
       const std::function<bool(const std::vector<SettingSteps>&)>& is_enough = [](const auto& /*so_far*/) { return false; }) const {
     const double seconds = share * options_.seconds - meter_.elapsed_s();
     return meter_.measure(phase, settings, {.fewest = blocks.fewest, .most = blocks.most, .seconds = seconds}, is_enough);

@@ -27,13 +27,36 @@
 
 namespace firkin {
 
-// Names of strategies, and of settings that are compared with them.
-inline constexpr const char* kTorchDefaultName = "torch default";  // c10d::Reducer, 1 MiB and then 25 MiB
-inline constexpr const char* kOrderedName = "ordered";
-inline constexpr const char* kShardedName = "sharded";
-inline constexpr const char* kChosenCapName = "chosen cap";
-// Behind the name of a setting that is also measured with the options that won: "chosen cap + options".
-inline constexpr const char* kWithOptions = " + options";
+// What a tuning does, in this order; a front end runs the first two.
+enum class TuningPhase { kProfile, kAllReduce, kCalibration, kRace, kOrderedRace, kShardedTable, kOptionsRace, kGain };
+
+// Ways to synchronise gradients.
+enum class SettingKind {
+  kNone,  // no communication
+  kNaive,
+  kFlat,
+  kOverlap,
+  kTorchDefault,  // c10d::Reducer, 1 MiB and then 25 MiB
+  kPlan,          // any buckets
+  kCap,           // buckets of a cap, without or with a name of its own
+  kChosenCap,
+  kOrdered,
+  kSharded,
+};
+
+struct TunedSetting {
+  SettingKind kind = SettingKind::kNone;
+  BucketPlan plan = {};                   // the buckets that are expected, if anything is sent in buckets of known sizes
+  std::optional<int64_t> cap_bytes = {};  // the cap that makes them
+  std::vector<std::string> options = {};  // of DistributedDataParallel, that are True: "static_graph"
+};
+
+// "planned", "torch": the strategy of firkin/plan/bucket_plan.h that runs it.
+std::string_view strategy_of(SettingKind kind);
+
+// In results: "torch default", "bucketed 4 MiB", "chosen cap + options".
+std::string_view name_of(SettingKind kind);
+std::string name_of(const TunedSetting& setting);
 
 // Members that are not measured yet are empty.
 struct Tuning {
@@ -49,9 +72,10 @@ struct Tuning {
   std::vector<BucketPlan> calibration_plans;
   std::vector<SettingSteps> calibration;  // none, then one per plan
   std::vector<SettingSteps> race;         // one per raced cap
-  // In this order: none; what is compared, by name; PyTorch's default; it and the chosen cap with the options that won,
+  // In this order: none; what else is compared; PyTorch's default; it and the chosen cap with the options that won,
   // if any did; ordered; sharded; then the chosen cap or, if caps are compared, these.
-  std::vector<SettingSteps> gain;
+  std::vector<TunedSetting> gain_settings;
+  std::vector<SettingSteps> gain;  // one per setting, or none yet
 
   // The results.
   Calibration fit;
@@ -71,26 +95,19 @@ struct Tuning {
 // The leading cap, after the race.
 const PredictedCap& choice_of(const Tuning& tuning);
 
-// The setting of this name, or null; the settings of `gain` for the caps of `compared`; the one for the chosen cap,
-// which throws std::invalid_argument if it was not measured; the one that the decision recommends.
-const SettingSteps* find_setting(const std::vector<SettingSteps>& settings, std::string_view name);
+// In the blocks of the gain: this setting, without or with the options that won, or null; the settings of the caps of
+// `compared`; the one with the chosen cap, which throws std::invalid_argument if it was not measured.
+const SettingSteps* find_setting(const Tuning& tuning, SettingKind kind, bool with_options = false);
 std::span<const SettingSteps> compared_settings(const Tuning& tuning);
 const SettingSteps& chosen_setting(const Tuning& tuning);
-const SettingSteps& recommended_setting(const Tuning& tuning);
 
-// The prediction for a setting of `gain` that is no cap of the curve.
-std::optional<double> predicted_step_s(const Tuning& tuning, const SettingSteps& setting);
+// The setting that the decision recommends, as an index of `gain`.
+size_t recommended_setting(const Tuning& tuning);
+
+// The prediction for a setting of `gain` that is no cap of the curve, without options: the model knows nothing of them.
+std::optional<double> predicted_step_s(const Tuning& tuning, SettingKind kind);
 
 // ---- The phases.
-
-// One way to synchronise gradients.
-struct TunedSetting {
-  std::string name;
-  std::string strategy;
-  BucketPlan plan = {};                   // the buckets that are expected, if anything is sent in buckets of known sizes
-  std::optional<int64_t> cap_bytes = {};  // the cap that makes them
-  std::vector<std::string> options = {};  // of DistributedDataParallel, that are True: "static_graph"
-};
 
 struct PhaseOptions {
   struct Blocks {
@@ -122,7 +139,7 @@ struct StepMeter {
   using Steps = std::vector<SettingSteps>;  // one per setting, in the same blocks
 
   // Runs the settings in blocks. is_enough: to be asked after each block, on every rank.
-  std::function<Steps(const std::string& phase, const std::vector<TunedSetting>& settings, const StepBlocks& blocks,
+  std::function<Steps(TuningPhase phase, const std::vector<TunedSetting>& settings, const StepBlocks& blocks,
                       const std::function<bool(const Steps& so_far)>& is_enough)>
       measure;
   std::function<double()> elapsed_s;  // since the tuning began; the same on every rank

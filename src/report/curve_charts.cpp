@@ -95,7 +95,7 @@ Levels place_levels(const std::vector<StrategyRow>& strategies, CurveRange& time
   const double reach = kFarthest * std::max(curve.span(), kLeastSpan * curve.high);
   Levels levels;
   for (const StrategyRow& row : strategies) {
-    if (row.strategy == "bucketed" || row.strategy == kChosenCapName) continue;  // the curve itself
+    if (row.strategy == "bucketed" || row.strategy == name_of(SettingKind::kChosenCap)) continue;  // the curve itself
     const std::string time = display_seconds(row.measured_s);
     if (row.measured_s < curve.low - reach || row.measured_s > curve.high + reach) {
       levels.beyond.push_back(fmt::format("{} ({})", row.strategy, time));

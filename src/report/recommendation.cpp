@@ -43,7 +43,7 @@ std::string own_engine(const Results& results) {
   const auto& sharded = results.sharded_over_best_cap;
   const bool is_sharded = sharded && sharded->ratio < ordered.ratio;
   const PairedRatio& best = is_sharded ? *sharded : ordered;
-  const char* const name = is_sharded ? kShardedName : kOrderedName;
+  const std::string_view name = name_of(is_sharded ? SettingKind::kSharded : SettingKind::kOrdered);
   const auto row = std::ranges::find(results.strategies, name, &StrategyRow::strategy);
   return fmt::format("{}{}, which also overlaps the next forward pass: {}{}", name, best.interval.high < 1 ? kRecommended : "",
                      row == results.strategies.end() ? "" : display_seconds(row->measured_s) + " per step, ",

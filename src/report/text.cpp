@@ -3,6 +3,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <array>
 #include <iterator>
 #include <ranges>
 
@@ -156,6 +157,14 @@ void add_watched(const Results& results, Wording& answer) {
 }
 
 }  // namespace
+
+std::string_view words_of(TuningPhase phase) {
+  constexpr std::array<std::string_view, 8> kWords = {
+      "profiling backward",   "measuring all-reduce",     "calibrating",
+      "racing the best caps", "racing ordered's buckets", "measuring reduce-scatter and all-gather",
+      "racing options",       "measuring the gain"};
+  return kWords[static_cast<size_t>(phase)];
+}
 
 Wording summarize(const Results& results) {
   Wording answer;

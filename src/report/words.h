@@ -2,8 +2,10 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 #include <vector>
 
+#include "measuring/tuning.h"
 #include "results/results.h"
 
 namespace firkin {
@@ -21,6 +23,9 @@ struct Wording {
   std::vector<std::string> lead;       // paragraphs: the reasons
   std::vector<std::string> notes;      // what was noticed on the way
 };
+
+// What a tuning is doing: "racing the best caps".
+std::string_view words_of(TuningPhase phase);
 
 Wording summarize(const Results& results);
 

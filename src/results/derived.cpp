@@ -42,11 +42,11 @@ std::vector<CurveRow> curve_rows(std::span<const PredictedCap> caps, std::span<c
 
 // Adds the settings of `gain` that are no caps of the curve.
 void add_strategies(const Tuning& tuning, const BlockFit& fit, Results& results) {
-  const SettingSteps* by_default = find_setting(tuning.gain, kTorchDefaultName);
+  const SettingSteps* by_default = find_setting(tuning, SettingKind::kTorchDefault);
   for (size_t i = 0; i < tuning.gain.size() - tuning.compared.size(); ++i) {
     const SettingSteps& setting = tuning.gain[i];
     StrategyRow row{.strategy = setting.name, .buckets = setting.buckets, .measured_s = fit[i].median, .measured_ci_s = fit[i].interval};
-    row.predicted_s = predicted_step_s(tuning, setting);
+    row.predicted_s = predicted_step_s(tuning, tuning.gain_settings[i].kind);
     row.exposed_s = fit[0].median * (paired_ratio(setting.step_s, tuning.gain[0].step_s).ratio - 1);
     if (!setting.comm_s.empty()) row.comm_s = median(setting.comm_s);
     if (by_default != nullptr) add_ratio(setting, *by_default, row.ratio_to_default, row.ratio_to_default_ci);
@@ -71,11 +71,13 @@ void add_answer(const Tuning& tuning, const BlockFit& fit, Results& results) {
   const SettingSteps& chosen = chosen_setting(tuning);
   results.decision = tuning.decision;
   results.decision->measured_s = fit[static_cast<size_t>(&chosen - tuning.gain.data())].median;
-  results.decision->recommended = recommended_setting(tuning).name;
+  results.decision->recommended = tuning.gain[recommended_setting(tuning)].name;
   results.over_default = tuning.decision.over_default;
-  if (const SettingSteps* ordered = find_setting(tuning.gain, kOrderedName)) results.ordered_over_best_cap = gain_over(*ordered, chosen);
+  if (const SettingSteps* ordered = find_setting(tuning, SettingKind::kOrdered))
+    results.ordered_over_best_cap = gain_over(*ordered, chosen);
   results.sharded = tuning.sharded;
-  if (const SettingSteps* sharded = find_setting(tuning.gain, kShardedName)) results.sharded_over_best_cap = gain_over(*sharded, chosen);
+  if (const SettingSteps* sharded = find_setting(tuning, SettingKind::kSharded))
+    results.sharded_over_best_cap = gain_over(*sharded, chosen);
 }
 
 }  // namespace
@@ -114,7 +116,7 @@ void add_sections(const Tuning& tuning, Results& results) {
   const BlockFit fit = fit_blocks(series_of(tuning.gain));
   if (!tuning.compared.empty()) {
     results.curve = curve_rows(tuning.compared, std::span(fit).last(tuning.compared.size()), compared_settings(tuning),
-                               &chosen_setting(tuning), find_setting(tuning.gain, kTorchDefaultName));
+                               &chosen_setting(tuning), find_setting(tuning, SettingKind::kTorchDefault));
   }
   add_strategies(tuning, fit, results);
   results.samples = samples_of(tuning.gain);

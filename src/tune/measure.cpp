@@ -16,6 +16,7 @@
 #include "firkin/base/units.h"
 #include "firkin/ddp/module_parameters.h"
 #include "firkin/stats/estimates.h"
+#include "report/words.h"
 
 namespace firkin {
 namespace {
@@ -64,7 +65,7 @@ class TuneRun {
   }
 
  private:
-  std::function<void(const std::string&)> phase_progress(const std::string& phase, int units) const {
+  std::function<void(const std::string&)> phase_progress(TuningPhase phase, int units) const {
     return [this, phase, units](const std::string& done) {
       if (options_.on_progress) options_.on_progress(phase, units, done);
     };
@@ -77,7 +78,7 @@ class TuneRun {
   // The dtype of all trainable parameters.
   at::ScalarType dtype() const { return trainable_parameters(*workload_.module)[0].tensor.scalar_type(); }
 
-  AllReduceBenchOptions allreduce_options(std::vector<int64_t> sizes, const std::string& phase) const {
+  AllReduceBenchOptions allreduce_options(std::vector<int64_t> sizes, TuningPhase phase) const {
     return {.sizes = std::move(sizes),
             .dtype = dtype(),
             .seconds = std::min(options_.allreduce_seconds, options_.phases.seconds / 10),
@@ -90,12 +91,12 @@ class TuneRun {
     const auto is_enough = [this](int done) { return done >= kFewestProfileSteps && elapsed_s() > kProfiled * options_.phases.seconds; };
     tuning_.profile = measure_ready_profile(group_, workload_,
                                             {.steps = options_.profile_steps,
-                                             .on_progress = phase_progress("profiling backward", options_.profile_steps),
+                                             .on_progress = phase_progress(TuningPhase::kProfile, options_.profile_steps),
                                              .is_enough = is_enough});
     tell();
     std::vector<int64_t> sizes = allreduce_sizes(tensors().total_bytes());
     std::erase_if(sizes, [&](int64_t bytes) { return bytes % static_cast<int64_t>(at::elementSize(dtype())) != 0; });
-    tuning_.allreduce = allreduce_table(measure_allreduce(group_, allreduce_options(sizes, "measuring all-reduce")), group_.world());
+    tuning_.allreduce = allreduce_table(measure_allreduce(group_, allreduce_options(sizes, TuningPhase::kAllReduce)), group_.world());
     tell();
   }
 
@@ -105,7 +106,7 @@ class TuneRun {
     std::vector<int64_t> sizes = allreduce_sizes(tensors().total_bytes());
     std::erase_if(sizes, [largest = sizes.back()](int64_t bytes) { return bytes < 4 * kKiB && bytes != largest; });
     sizes = sliced_sizes(std::move(sizes), group_.size, dtype());
-    AllReduceBenchOptions options = allreduce_options(std::move(sizes), "measuring reduce-scatter and all-gather");
+    AllReduceBenchOptions options = allreduce_options(std::move(sizes), TuningPhase::kShardedTable);
     options.collectives = {kCollectives.begin(), kCollectives.end()};
     return collective_rows(measure_allreduce(group_, options), group_.world());
   }
@@ -113,20 +114,20 @@ class TuneRun {
   // All settings keep the profile's ready order, so that plans mean the same tensors everywhere.
   StepSetting step_setting(const TunedSetting& tuned) const {
     DataParallelOptions options;
-    options.strategy = find_strategy(tuned.strategy);
+    options.strategy = find_strategy(std::string(strategy_of(tuned.kind)));
     options.broadcast_parameters = false;  // the ranks have the same ones already
     options.ready_order = tuning_.profile.ready_order;
-    if (tuned.name == kTorchDefaultName) {
+    if (tuned.kind == SettingKind::kTorchDefault) {
       options.cap = kTorchDefaultCaps;
     } else if (tuned.cap_bytes) {
       options.cap = with_cap(options_.rule, *tuned.cap_bytes);
     } else if (!tuned.plan.buckets.empty()) {
       options.plan = BucketPlan{tuned.plan.buckets, {}};  // `ordered` chooses a launch order from steps that the plan did not know
     }
-    return {tuned.name, options};
+    return {name_of(tuned), options};
   }
 
-  std::vector<SettingSteps> measure(const std::string& phase, const std::vector<TunedSetting>& settings, const StepBlocks& blocks,
+  std::vector<SettingSteps> measure(TuningPhase phase, const std::vector<TunedSetting>& settings, const StepBlocks& blocks,
                                     const std::function<bool(const std::vector<SettingSteps>&)>& is_enough) {
     std::vector<StepSetting> step_settings;
     for (const TunedSetting& setting : settings) step_settings.push_back(step_setting(setting));
@@ -162,14 +163,14 @@ PhaseOptions phases_of(double seconds, std::optional<int> blocks, const std::vec
 
 void show_progress(TuneOptions& options, bool enabled) {
   struct Phase {
-    std::string name;
+    std::optional<TuningPhase> phase;
     std::optional<Progress> progress;
     std::chrono::steady_clock::time_point started = std::chrono::steady_clock::now();  // of the whole tuning
   };
-  options.on_progress = [shown = std::make_shared<Phase>(), enabled, budget_s = options.phases.seconds](const std::string& phase, int units,
+  options.on_progress = [shown = std::make_shared<Phase>(), enabled, budget_s = options.phases.seconds](TuningPhase phase, int units,
                                                                                                         const std::string& done) {
-    if (phase != shown->name) shown->progress.emplace(phase, units, enabled);
-    shown->name = phase;
+    if (phase != shown->phase) shown->progress.emplace(std::string(words_of(phase)), units, enabled);
+    shown->phase = phase;
     const double left_s = budget_s - seconds_since(shown->started);
     shown->progress->advance(!std::isfinite(left_s) ? done
                              : left_s < 1           ? done + ", about to end"

@@ -26,7 +26,7 @@ struct TuneOptions {
   StepCounts steps = {};          // of a block
   uint64_t seed = 0;
   // Called as work goes on: the current phase, how many units it has (0: not known), and which unit ended.
-  std::function<void(const std::string& phase, int units, const std::string& done)> on_progress = {};
+  std::function<void(TuningPhase phase, int units, const std::string& done)> on_progress = {};
   // Called with what is known so far, on every rank: after the profile, after the all-reduce table, after the
   // calibration, after the race, and up to a dozen times between blocks of steps. Other ranks wait meanwhile. The
   // complete result is returned, not passed here.

@@ -18,7 +18,7 @@ struct Situation {
 SimulatedSteps steps_of(double none_s, double default_s, double chosen_s, double noise = 0.005) {
   SimulatedSteps steps;
   steps.noise = noise;
-  steps.gain_s = {{"none", none_s}, {kTorchDefaultName, default_s}, {kChosenCapName, chosen_s}};
+  steps.gain_s = {{SettingKind::kNone, none_s}, {SettingKind::kTorchDefault, default_s}, {SettingKind::kChosenCap, chosen_s}};
   return steps;
 }
 
@@ -63,9 +63,9 @@ std::string answer_to(Situation& situation) {
   if (!situation.makes_any_plan) meter.is_possible = [](const BucketPlan& /*plan*/) { return false; };
   if (situation.name == "steps that the model cannot explain") {
     // In calibration the more buckets, the faster: no parameter of the model does that.
-    meter.measure = [measure = meter.measure](const std::string& phase, const auto& settings, const auto& blocks, const auto& is_enough) {
+    meter.measure = [measure = meter.measure](TuningPhase phase, const auto& settings, const auto& blocks, const auto& is_enough) {
       auto steps = measure(phase, settings, blocks, is_enough);
-      if (phase != "calibrating") return steps;
+      if (phase != TuningPhase::kCalibration) return steps;
       for (SettingSteps& setting : steps) {
         for (double& seconds : setting.step_s) seconds *= setting.buckets == 0 ? 1 : 3.0 / static_cast<double>(1 + setting.buckets);
       }

@@ -47,7 +47,7 @@ inline double modelled_step_s(const BucketPlan& plan, const TensorProfile& tenso
 class SimulatedSteps {
  public:
   double noise = 0.005;                   // standard deviation of a step's logarithm, of its own; and twice as much that a block shares
-  std::map<std::string, double> gain_s;   // seconds of settings where they are not the model's: by name, in the gain's blocks
+  std::map<SettingKind, double> gain_s;   // seconds of settings where they are not the model's, in all phases but the calibration
   std::map<std::string, double> options;  // the time with an option over that without
 
   // What run_phases() asks. tensors: of the tuning.
@@ -55,7 +55,7 @@ class SimulatedSteps {
     StepMeter meter;
     meter.elapsed_s = [this] { return clock_s_; };
     meter.of_rank_0 = [](const std::vector<int64_t>& list) { return list; };
-    meter.measure = [this, &tensors](const std::string& phase, const std::vector<TunedSetting>& settings, const StepBlocks& blocks,
+    meter.measure = [this, &tensors](TuningPhase phase, const std::vector<TunedSetting>& settings, const StepBlocks& blocks,
                                      const auto& is_enough) { return measure(phase, settings, blocks, is_enough, tensors); };
     return meter;
   }
@@ -67,21 +67,20 @@ class SimulatedSteps {
     return sum;
   }
 
-  double typical_s(const std::string& phase, const TunedSetting& setting, const TensorProfile& tensors) const {
-    const std::string name = setting.name.substr(0, setting.name.find_first_of(",+"));
-    const auto known = gain_s.find(name.substr(0, name.find_last_not_of(' ') + 1));
-    double seconds = known != gain_s.end() && phase != "calibrating" ? known->second : modelled_step_s(setting.plan, tensors);
+  double typical_s(TuningPhase phase, const TunedSetting& setting, const TensorProfile& tensors) const {
+    const auto known = gain_s.find(setting.kind);
+    double seconds = known != gain_s.end() && phase != TuningPhase::kCalibration ? known->second : modelled_step_s(setting.plan, tensors);
     for (const std::string& option : setting.options) {
       if (const auto factor = options.find(option); factor != options.end()) seconds *= factor->second;
     }
     return seconds;
   }
 
-  std::vector<SettingSteps> measure(const std::string& phase, const std::vector<TunedSetting>& settings, const StepBlocks& blocks,
+  std::vector<SettingSteps> measure(TuningPhase phase, const std::vector<TunedSetting>& settings, const StepBlocks& blocks,
                                     const std::function<bool(const std::vector<SettingSteps>&)>& is_enough, const TensorProfile& tensors) {
     constexpr double kSteps = 4;  // of a visit
     std::vector<SettingSteps> steps;
-    for (const TunedSetting& setting : settings) steps.push_back({.name = setting.name, .buckets = std::ssize(setting.plan.buckets)});
+    for (const TunedSetting& setting : settings) steps.push_back({.name = name_of(setting), .buckets = std::ssize(setting.plan.buckets)});
     const double started_s = clock_s_;
     for (int block = 0; block < blocks.most;) {
       const double shared = 2 * noise * normal();

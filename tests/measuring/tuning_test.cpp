@@ -19,15 +19,14 @@ SettingSteps blocks_of(const std::string& name, double step_s, int64_t buckets =
   return setting;
 }
 
-// Seconds of a step where they are not the model's: of the first raced cap and the others, and of the gain, by
-// strategy.
+// Seconds of a step where they are not the model's: of the first raced cap and the others, and of the gain.
 struct Times {
   std::optional<double> first_raced_s = {}, other_raced_s = {};
-  std::map<std::string, double> gain_s = {};
+  std::map<SettingKind, double> gain_s = {};
 };
 
 struct Asked {
-  std::string phase;
+  TuningPhase phase;
   std::vector<std::string> settings;
   double seconds = 0;
   bool is_enough = false;
@@ -38,17 +37,16 @@ std::vector<Asked> run(const PhaseOptions& options, Tuning& tuning, StepMeter me
   std::vector<Asked> asked;
   meter.elapsed_s = [&] { return 10.0 * static_cast<double>(asked.size()); };
   if (!meter.of_rank_0) meter.of_rank_0 = [](const std::vector<int64_t>& list) { return list; };
-  meter.measure = [&](const std::string& phase, const std::vector<TunedSetting>& settings, const StepBlocks& blocks,
-                      const auto& is_enough) {
+  meter.measure = [&](TuningPhase phase, const std::vector<TunedSetting>& settings, const StepBlocks& blocks, const auto& is_enough) {
     asked.push_back({phase, {}, blocks.seconds});
     std::vector<SettingSteps> steps;
     for (const TunedSetting& setting : settings) {
-      asked.back().settings.push_back(setting.name);
+      asked.back().settings.push_back(name_of(setting));
       double seconds = modelled_step_s(setting.plan, tuning.profile.tensors);
-      if (phase == "racing the best caps") seconds = (steps.empty() ? times.first_raced_s : times.other_raced_s).value_or(seconds);
-      const auto gained = times.gain_s.find(setting.strategy);
-      if (phase == "measuring the gain" && gained != times.gain_s.end()) seconds = gained->second;
-      steps.push_back(blocks_of(setting.name, seconds, std::ssize(setting.plan.buckets)));
+      if (phase == TuningPhase::kRace) seconds = (steps.empty() ? times.first_raced_s : times.other_raced_s).value_or(seconds);
+      const auto gained = times.gain_s.find(setting.kind);
+      if (phase == TuningPhase::kGain && gained != times.gain_s.end()) seconds = gained->second;
+      steps.push_back(blocks_of(name_of(setting), seconds, std::ssize(setting.plan.buckets)));
     }
     asked.back().is_enough = is_enough(steps);
     return steps;
@@ -62,7 +60,7 @@ Tuning decided_tuning(double default_s, double chosen_s, double none_s = 0.2) {
   run({}, tuning, {},
       {.first_raced_s = 1.2 * chosen_s,
        .other_raced_s = chosen_s,
-       .gain_s = {{"none", none_s}, {"torch", default_s}, {"bucketed", chosen_s}}});
+       .gain_s = {{SettingKind::kNone, none_s}, {SettingKind::kTorchDefault, default_s}, {SettingKind::kChosenCap, chosen_s}}});
   return tuning;
 }
 
@@ -129,7 +127,10 @@ TEST(Tuning, TheChoiceItsGainTheSectionsAndTheWordsSayTheSame) {
 
 TEST(Tuning, AGainIsNeverTakenFromTheBlocksThatChose) {
   Tuning tuning = twelve_tensors();
-  run({}, tuning, {}, {.first_raced_s = 0.2, .other_raced_s = 0.3, .gain_s = {{"none", 0.2}, {"torch", 0.3}, {"bucketed", 0.3}}});
+  run({}, tuning, {},
+      {.first_raced_s = 0.2,
+       .other_raced_s = 0.3,
+       .gain_s = {{SettingKind::kNone, 0.2}, {SettingKind::kTorchDefault, 0.3}, {SettingKind::kChosenCap, 0.3}}});
   EXPECT_EQ(tuning.decision.outcome, Outcome::kNothingToGain);
 }
 
@@ -142,7 +143,9 @@ TEST(Tuning, SaysThatTheMachineHasChanged) {
 TEST(Tuning, OfCapsThatAreComparedTheCurveIsTheirs) {
   Tuning tuning = twelve_tensors();
   run({.caps = {64 * kMiB}, .compare = true}, tuning, {},
-      {.first_raced_s = 0.35, .other_raced_s = 0.30, .gain_s = {{"naive", 0.5}, {"torch", 0.4}, {"bucketed", 0.31}}});
+      {.first_raced_s = 0.35,
+       .other_raced_s = 0.30,
+       .gain_s = {{SettingKind::kNaive, 0.5}, {SettingKind::kTorchDefault, 0.4}, {SettingKind::kCap, 0.31}}});
   const Results results = sections_of(tuning);
   ASSERT_EQ(results.curve.size(), 2u);
   EXPECT_EQ(results.curve[1].cap_mib, 64);
@@ -177,7 +180,7 @@ TEST(Phases, CalibrateRaceAndMeasureTheGainEachUntilItsShareOfTheTimeHasPassed) 
   const std::vector<Asked> asked = run({.seconds = 100}, tuning);
   ASSERT_EQ(asked.size(), 3u);
   EXPECT_THAT((std::vector{asked[0].phase, asked[1].phase, asked[2].phase}),
-              ElementsAre("calibrating", "racing the best caps", "measuring the gain"));
+              ElementsAre(TuningPhase::kCalibration, TuningPhase::kRace, TuningPhase::kGain));
   EXPECT_THAT((std::vector{asked[0].seconds, asked[1].seconds, asked[2].seconds}), ElementsAre(40 - 0, 60 - 10, 100 - 20));
   EXPECT_EQ(asked[0].settings.size(), 1 + 4u);
   EXPECT_THAT(asked[2].settings, ElementsAre("none", "torch default", "chosen cap"));

@@ -61,7 +61,7 @@ class Tune(TestCase):
     @on_ranks(2)
     def test_ranks_end_with_the_same_block_however_their_clocks_differ(self):
         model = seeded(Layers, [8, 8]).float()
-        samples = bench_of(model, step_of(model)).blocks("", [Setting("none", [], {})], 1, 4, 1e-9 if dist.get_rank() else 1e9)
+        samples = bench_of(model, step_of(model)).blocks("", [Setting([], {})], 1, 4, 1e-9 if dist.get_rank() else 1e9)
         self.assertEqual([len(series) for series in samples], [1])
 
     @on_ranks(3)
@@ -120,7 +120,7 @@ class Options(unittest.TestCase):
                         p.grad.detach_()
 
             bench, known = bench_of(model, step, 1), options_to_race({}, compiled=False)
-            setting = Setting("1 MiB", [2], {"bucket_cap_mb": 1.0})
+            setting = Setting([2], {"bucket_cap_mb": 1.0})
             notes = []
             self.assertEqual(possible_options(bench, setting, known, notes), [name for name in known if name not in left_out], habit)
             self.assertEqual(len(notes), len(left_out), habit)

@@ -132,7 +132,7 @@ TEST(Report, OfTheDefaultsOwnBucketsNoRatioIsQuoted) {
 TEST(Report, TheAnswerOfTuneNamesTheBestOfFirkinsOwnEngineAboveTheCharts) {
   Results results = tune_results();
   EXPECT_EQ(summarize(results).own_engine, "");  // it was not measured
-  results.strategies.push_back({.strategy = kOrderedName, .measured_s = 0.179});
+  results.strategies.push_back({.strategy = "ordered", .measured_s = 0.179});
   results.ordered_over_best_cap = PairedRatio{0.877, {0.85, 0.9}};
   const std::string engine =
       "ordered (recommended), which also overlaps the next forward pass: 179 ms per step, 12.3 % less time than the best cap";

@@ -181,7 +181,7 @@ TEST(Tune, RefusesACapOfNothingAndTwoDtypesBeforeItMeasures) {
   run_ranks(2, [](const ProcessGroup& group) {
     Workload workload = small_workload();
     TuneOptions options = quick_tune();
-    options.on_progress = [](const std::string&, int, const std::string&) { ADD_FAILURE(); };
+    options.on_progress = [](TuningPhase, int, const std::string&) { ADD_FAILURE(); };
     options.phases.caps = {4096, 0};
     EXPECT_THROW(tune(group, workload, options), InputError);
     options.phases.caps = {};
