@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from firkin import _core, _ddp
-from firkin._core import AllReduceTable, InputError, Prediction, Profile
+from firkin import _ddp
+from firkin._core import AllReduceTable, InputError, Prediction, Profile, Results
 from firkin._plan import Plan
 from firkin._ranks import Ranks
 from firkin._torch import dist, torch
@@ -38,25 +38,23 @@ class TuneResult:
     profile: Profile  #: when each gradient was ready
     curve: AllReduceTable  #: the time of an all-reduce by size
     world_size: int
-    results_json: str  #: everything, as in a results.json (docs/results.md)
+    _results: Results = field()
     _ddp_options: Mapping[str, Any] = field()
     _group: dist.ProcessGroup | None = field(default=None)
 
     @classmethod
-    def of(cls, results_json: str, plan: Plan, ddp_options: Mapping[str, Any], group: dist.ProcessGroup | None = None) -> TuneResult:
-        """Makes the result from the text of a results.json and what that does not hold."""
-        results = json.loads(results_json)
-        decision = results["decision"]
-        (recommended,) = (row for row in results["strategies"] if row["strategy"] == decision["recommended"])
-        speedup, interval = 1.0, (1.0, 1.0)
-        if gain := decision.get("all_over_default"):
-            low, high = gain["ratio_ci"]["low"], gain["ratio_ci"]["high"]  # null if there were too few blocks
-            speedup, interval = 1 / gain["ratio"], (1 / high if high else 0.0, 1 / low if low else float("inf"))
-        profile, curve = _core.profile_and_curve(results_json)
+    def of(cls, results: Results, plan: Plan, ddp_options: Mapping[str, Any], group: dist.ProcessGroup | None = None) -> TuneResult:
+        """Makes the result from what was found, and what that does not hold."""
+        choice, (speedup, *interval) = "torch default" if results.keeps_default else "cap", results.speedup
         return cls(
-            "cap" if decision["recommended"].startswith("chosen cap") else "torch default", plan, _typed(decision["cap_mib"]),
-            recommended["measured_s"], recommended["predicted_s"], speedup, interval, tuple(results.get("notes", ())), profile, curve, results["environment"]["world_size"], results_json, ddp_options, group,
+            choice, plan, _typed(results.cap_mib), results.step_s, results.predicted_s, speedup, (interval[0], interval[1]), tuple(results.notes),
+            results.profile, results.curve, results.world_size, results, ddp_options, group,
         )  # fmt: skip
+
+    @property
+    def results_json(self) -> str:
+        """Everything, as in a results.json (docs/results.md)."""
+        return self._results.to_json()
 
     def ddp_kwargs(self, **others: Any) -> dict[str, Any]:
         """Arguments for DistributedDataParallel(model, **...): the choice, those it was measured with, and `others`."""
@@ -70,7 +68,7 @@ class TuneResult:
 
     def summary(self) -> str:
         """The gain, how certain it is, and the line to write into the program."""
-        return _core.answer_in_words(self.results_json)
+        return self._results.answer()
 
     @property
     def decision(self) -> dict[str, Any]:
@@ -126,18 +124,15 @@ class TuneResult:
 
         curve: all-reduce times of that number of ranks, or of several others, instead of an extrapolation from one.
         """
-        fitted = json.loads(self.results_json).get("calibration", {})
-        names = ("overhead_s", "compute_slowdown", "latency_factor", "residual")
-        options = {name: fitted[name] for name in names if name in fitted}
-        return _core.predict(self.profile, curve or self.curve, world_size=world_size, **options)
+        return self._results.predict(world_size, curve)
 
     def report(self, path: str | os.PathLike[str]) -> None:
         """Writes an HTML page with the measurements, the predictions and the answer; viewing it needs no network."""
-        _core.write_report(self.results_json, os.fspath(path))
+        self._results.report(os.fspath(path))
 
     def save(self, folder: str | os.PathLike[str]) -> None:
         """Writes the file that load() reads, results.json, report.html, tensors.csv and allreduce.csv; renames existing ones."""
-        _core.write_run(self.results_json, os.fspath(folder), json.dumps(self.to_dict()))
+        self._results.write(os.fspath(folder), json.dumps(self.to_dict()))
 
     def to_dict(self) -> dict[str, Any]:
         """The result in types of JSON, without the process group and arguments that JSON cannot hold."""
@@ -149,7 +144,7 @@ class TuneResult:
     def from_dict(cls, saved: Mapping[str, Any]) -> TuneResult:
         """The reverse of to_dict()."""
         plan = Plan(saved["plan"]["buckets"], saved["plan"]["bytes"])
-        return cls.of(json.dumps(saved["results"]), plan, saved["ddp_options"])
+        return cls.of(Results.parse(json.dumps(saved["results"])), plan, saved["ddp_options"])
 
     def __reduce__(self) -> tuple[Any, ...]:
         return TuneResult.from_dict, (self.to_dict(),)
@@ -163,7 +158,7 @@ class TuneResult:
         )
 
     def __str__(self) -> str:
-        return _core.results_in_words(self.results_json)
+        return str(self._results)
 
 
 def _typed(cap_mib: float) -> float:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import gc
-import json
 import logging
 import socket
 import statistics
@@ -16,7 +15,7 @@ from typing import Any, NamedTuple
 
 from firkin import _ddp
 from firkin._allreduce import timed_all_reduces
-from firkin._core import MOST_RACED, WORTH_TUNING, InputError, Profile, allreduce_sizes, available_memory_bytes, tune_steps
+from firkin._core import MOST_RACED, WORTH_TUNING, InputError, Profile, Results, allreduce_sizes, available_memory_bytes, tune_steps
 from firkin._measure import Setting, StepBench, Wrapping, check_ddp_options, options_to_race, possible_options, warmup_steps
 from firkin._plan import Plan
 from firkin._profile import CountedStep, Step, described, measured_profile, trainable_parameters
@@ -305,12 +304,13 @@ def _tuned(job: _Job, step: CountedStep, state: State, wrapping: Wrapping, watch
         race_blocks=effort.race_blocks, fewest_gain_blocks=_FEWEST_GAIN_BLOCKS, smallest_cap_mib=1.0 if job.compiled else 0.0,
         caps_mib=job.caps_mib, ddp_options=options,
     )  # fmt: skip
-    if (blocks := json.loads(results)["decision"]["blocks"]) < _INTERVAL_BLOCKS:
+    if (blocks := results.blocks) < _INTERVAL_BLOCKS:
         notes.append(f"steps of {step_s:.2g} s: time for {blocks} blocks; fewer than {_INTERVAL_BLOCKS} cannot show a gain")
     notes.append(f"step was called {step.calls} times: its loaders and counters have moved on by that many")
     recommended = ranks.all(recommended)[0]  # rank 0's: another rank's library may round differently
     choice = bench.settings[recommended]
-    results = ranks.on_rank_0(lambda: _with_facts(results, job, notes))
+    _add_facts(results, job, notes)
+    results = Results.parse(ranks.on_rank_0(results.to_json))
     plan = Plan.of_counts(profile, choice.counts)
     names = tuple(tuple(names) for _, names in bench.live[recommended])
     if all(names):
@@ -325,20 +325,12 @@ def _lists_possible(job: _Job) -> bool:
     return rebuilds and _ddp.takes_lists() and not job.compiled and len({p.dtype for _, p in _ddp.reduced_parameters(job.model)}) == 1
 
 
-def _with_facts(results_json: str, job: _Job, notes: list[str]) -> str:
-    """Adds to a results.json the facts of this run that only PyTorch knows."""
-    results, parameters = json.loads(results_json), [p for _, p in _ddp.reduced_parameters(job.model)]
-    results["command_line"] = sys.argv
-    results["notes"] = [*notes, *results.get("notes", ())]
-    device = parameters[0].device.type
-    results["environment"] |= {"libtorch": torch.__version__, "backend": str(job.ranks.backend), "device": device}
-    if job.ranks.link:
-        results["environment"]["link"] = job.ranks.link.name
-    results["model"] = {
-        "name": type(_ddp.without_compile(job.model)).__name__,
-        "dtype": str(parameters[0].dtype).removeprefix("torch."),
-        "parameters": sum(p.numel() for p in parameters),
-        "tensors": len(parameters),
-        "gradient_bytes": sum(p.nbytes for p in parameters),
-    }
-    return json.dumps(results)
+def _add_facts(results: Results, job: _Job, notes: list[str]) -> None:
+    """Adds the facts of this run that only PyTorch knows."""
+    parameters = [p for _, p in _ddp.reduced_parameters(job.model)]
+    results.add_facts(
+        command_line=sys.argv, notes=notes, libtorch=torch.__version__, backend=str(job.ranks.backend), device=parameters[0].device.type,
+        link=job.ranks.link.name if job.ranks.link else None, model=type(_ddp.without_compile(job.model)).__name__,
+        dtype=str(parameters[0].dtype).removeprefix("torch."), parameters=sum(p.numel() for p in parameters), tensors=len(parameters),
+        gradient_bytes=sum(p.nbytes for p in parameters),
+    )  # fmt: skip

@@ -378,13 +378,9 @@ class Watch(contextlib.AbstractContextManager["Watch"]):
         Writes nothing before summary() has something.
         """
         if spans := self._spans():
-            traces = [{"strategy": "watched", "name": f"rank {rank}", "file": "", "timeline": [
-                          {"activity": kind, "start_s": start, "end_s": end} for of, kind, _, start, end in spans if of == rank]}
-                      for rank in range(self._ranks.size)]  # fmt: skip
-            page = {"schema": "firkin.results/1", "command": "watch", "notes": [line.strip() for line in self._summary["lines"].splitlines()],
-                    "environment": {"firkin": _core.version, "libtorch": torch.__version__, "world_size": self._ranks.world},
-                    "traces": traces}  # fmt: skip
-            _core.write_report(json.dumps(page), os.fspath(path))
+            ranks = [[(kind, start, end) for of, kind, _, start, end in spans if of == rank] for rank in range(self._ranks.size)]
+            lines = [line.strip() for line in self._summary["lines"].splitlines()]
+            _core.Results.watched(lines, torch.__version__, self._ranks.world, ranks).report(os.fspath(path))
 
 
 def watch(

@@ -316,41 +316,6 @@ void bind_watching(nb::module_& module) {
   module.def("best_watched_cap", &best_watched_cap, "profile"_a, "table"_a, "world_size"_a, "none_step_s"_a, "counts_in_use"_a);
 }
 
-// ---- Texts of a results.json, and what follows from them.
-
-void write_run(const std::string& text, const std::filesystem::path& folder, const std::string& tuned) {
-  const Results results = parse_results(text, "results");
-  const std::vector<OutputFile> files = {{"tensors.csv", tensors_csv(results.profile.value().tensors)},
-                                         {"allreduce.csv", allreduce_csv(results.allreduce)},
-                                         {"tuned.json", tuned}};
-  const Results written = with_files(results, files);
-  OutputFolder held(folder, "folder");
-  held.set_aside(written.run.files);
-  write_result(folder, written, files);
-}
-
-void bind_results(nb::module_& module) {
-  module.def(
-      "write_report",
-      [](const std::string& results, const std::filesystem::path& path) {
-        write_file_atomically(path, render_report(parse_results(results, "results")));
-      },
-      "results"_a, "path"_a);
-  module.def("check_output_folder", &check_output_folder, "folder"_a, "what"_a);
-  module.def("write_run", &write_run, "results"_a, "folder"_a, "tuned"_a);
-  module.def(
-      "profile_and_curve",
-      [](const std::string& text) {
-        const Results results = parse_results(text, "results");
-        return std::pair(results.profile.value(), MeasuredAllReduce{results.allreduce});
-      },
-      "results"_a);
-  module.def(
-      "answer_in_words", [](const std::string& results) { return answer_in_text(parse_results(results, "results")); }, "results"_a);
-  module.def(
-      "results_in_words", [](const std::string& results) { return results_in_text(parse_results(results, "results")); }, "results"_a);
-}
-
 }  // namespace
 }  // namespace firkin::python
 

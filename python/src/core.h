@@ -15,4 +15,7 @@ struct MeasuredAllReduce {
 // Binds what firkin.tune asks: which all-reduces and steps to time next, and what to choose.
 void bind_tuning(nanobind::module_& module);
 
+// Binds Results: what firkin.tune or a watch found.
+void bind_results(nanobind::module_& module);
+
 }  // namespace firkin::python

@@ -118,12 +118,12 @@ std::vector<SettingSteps> with_seconds(const std::vector<TunedSetting>& settings
   return list;
 }
 
-std::pair<size_t, std::string> tune_steps(const MeasuredProfile& profile, const MeasuredAllReduce& table, int64_t world_size,
-                                          const nb::callable& measure, const nb::callable& elapsed_s, const nb::callable& of_rank_0,
-                                          const nb::callable& possible_options, double seconds, bool lists, size_t calibrations,
-                                          std::pair<int, int> calibration_blocks, size_t raced, std::pair<int, int> race_blocks,
-                                          int fewest_gain_blocks, double smallest_cap_mib, const std::vector<double>& caps_mib,
-                                          const std::vector<std::string>& ddp_options) {
+std::pair<size_t, Results> tune_steps(const MeasuredProfile& profile, const MeasuredAllReduce& table, int64_t world_size,
+                                      const nb::callable& measure, const nb::callable& elapsed_s, const nb::callable& of_rank_0,
+                                      const nb::callable& possible_options, double seconds, bool lists, size_t calibrations,
+                                      std::pair<int, int> calibration_blocks, size_t raced, std::pair<int, int> race_blocks,
+                                      int fewest_gain_blocks, double smallest_cap_mib, const std::vector<double>& caps_mib,
+                                      const std::vector<std::string>& ddp_options) {
   PhaseOptions options{.seconds = seconds, .calibrations = calibrations, .raced = raced, .options = ddp_options};
   options.calibration_blocks = {calibration_blocks.first, calibration_blocks.second};
   options.race_blocks = {race_blocks.first, race_blocks.second};
@@ -156,7 +156,7 @@ std::pair<size_t, std::string> tune_steps(const MeasuredProfile& profile, const 
   results.run = begin_head("tune");
   results.run.environment.world_size = world_size;
   add_sections(tuning, results);
-  return {recommended_setting(tuning), results_text(results)};
+  return {recommended_setting(tuning), std::move(results)};
 }
 
 }  // namespace
@@ -181,8 +181,7 @@ void bind_tuning(nb::module_& module) {
       "DistributedDataParallel takes a list of caps, so that any plan can serve for calibration. calibrations: the number of settings\n"
       "to calibrate on, 4 or 2. raced: the most caps that race. Blocks: the fewest and the most. caps_mib: caps that race whatever\n"
       "their prediction. ddp_options: options of DistributedDataParallel that race beside the chosen cap, if there is time.\n"
-      "Returns which setting of the last phase is recommended, and the text of a results.json without the facts that only PyTorch knows. "
-      "Raises\n"
+      "Returns which setting of the last phase is recommended, and the Results without the facts that only PyTorch knows. Raises\n"
       "InputError if a cap is below the smallest.");
   module.def(
       "available_memory_bytes", [] { return firkin::available_memory_bytes(); },
