@@ -45,7 +45,7 @@ const StrategyRow& recommended(const Results& results) {
 
 // PyTorch's step over the recommended one, with its 95 % interval.
 std::tuple<double, double, double> speedup(const Results& results) {
-  const std::optional<PairedRatio>& gain = results.decision.value().all_over_default;
+  const std::optional<PairedRatio> gain = recommended_over_default(results.decision.value());
   if (!gain) return {1, 1, 1};
   return {1 / gain->ratio, 1 / gain->interval.high,
           gain->interval.low > 0 ? 1 / gain->interval.low : std::numeric_limits<double>::infinity()};

@@ -349,6 +349,11 @@ std::optional<NextStep> next_step_of(const Decision& decision, const DecisionInp
 
 }  // namespace
 
+std::optional<PairedRatio> recommended_over_default(const Decision& decision) {
+  if (decision.all_over_default) return decision.all_over_default;
+  return keeps_default(decision.outcome) ? std::nullopt : decision.over_default;
+}
+
 Decision decide(const DecisionInputs& inputs, double none_predicted_s) {
   const Standing& standing = inputs.standing;
   const size_t choice = standing.choice;

@@ -116,7 +116,7 @@ std::string why_default(Outcome outcome, double cap_mib) {
 std::string tune_heading(const Decision& decision, const RunHead& run) {
   const std::string set = settings_of(decision, run);
   if (set.empty()) return fmt::format("Keep PyTorch's default (25 MiB): {}.", why_default(decision.outcome, decision.cap_mib));
-  const std::optional<PairedRatio>& gain = decision.all_over_default ? decision.all_over_default : decision.over_default;
+  const std::optional<PairedRatio> gain = recommended_over_default(decision);
   if (!gain) return fmt::format("Set {}. PyTorch's default was not measured.", set);
   const double ratio = gain->ratio;
   const std::string measured =

@@ -145,11 +145,15 @@ TEST(Decide, GivesTheCapAndTheOptionsAGainOfTheirOwn) {
   EXPECT_NEAR(both.over_default->ratio, 0.100 / 0.130, 0.01);
   EXPECT_NEAR(both.options_over_none->ratio, 0.095 / 0.100, 0.01);
   EXPECT_NEAR(both.all_over_default->ratio, 0.095 / 0.130, 0.01);
+  EXPECT_EQ(recommended_over_default(both)->ratio, both.all_over_default->ratio);
   const Decision alone = decide_on({0.08, 0.100, 0.100, 0.090, 0.091});
   EXPECT_EQ(alone.outcome, Outcome::kNothingToGain);
   EXPECT_NEAR(alone.options_over_none->ratio, 0.090 / 0.100, 0.01) << "with the default's buckets, which are recommended";
-  EXPECT_EQ(alone.all_over_default->ratio, alone.options_over_none->ratio);
-  EXPECT_FALSE(decide_on({0.08, 0.130, 0.100, 0.130, 0.0995}).options) << "a gain of half a percent is not worth an argument";
+  EXPECT_EQ(recommended_over_default(alone)->ratio, alone.options_over_none->ratio);
+  const Decision cap = decide_on({0.08, 0.130, 0.100, 0.130, 0.0995});
+  EXPECT_FALSE(cap.options) << "a gain of half a percent is not worth an argument";
+  EXPECT_EQ(recommended_over_default(cap)->ratio, cap.over_default->ratio);
+  EXPECT_FALSE(recommended_over_default(decide_on({0.08, 0.100, 0.100, 0.100, 0.100})));
 }
 
 TEST(Decide, NamesTheOneThingThatLimitsTheAnswer) {

@@ -52,6 +52,14 @@ class Result(TestCase):
             self.assertEqual(each.to_dict(), result.to_dict())
         self.assertEqual(json.loads(json.dumps(result.to_dict()))["results"]["decision"], result.decision)
         self.assertIn(result.decision["certainty"], ("shown", "likely, not shown", "not told apart", "nothing to gain"))
+        gained = result.to_dict()
+        over_default = {"ratio": 0.8, "ratio_ci": {"low": 0.5, "high": 1.25}}
+        gained["results"]["decision"] = {
+            **{name: value for name, value in result.decision.items() if name not in ("options", "options_over_none", "all_over_default")},
+            "outcome": "gain", "recommended": "chosen cap", "over_default": over_default,
+        }  # fmt: skip
+        gained = firkin.TuneResult.from_dict(gained)
+        self.assertEqual((gained.choice, gained.speedup, gained.speedup_ci), ("cap", 1.25, (0.8, 2.0)))
         self.assertTrue(found.ddp_kwargs()["gradient_as_bucket_view"])
         self.assertNotIn("process_group", found.ddp_kwargs())
 

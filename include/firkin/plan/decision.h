@@ -208,6 +208,9 @@ struct Decision {
 // Of what is recommended: options are only recommended where they were shown to gain.
 Certainty certainty_of(const Decision& decision);
 
+// The time of what is recommended over that of PyTorch's default; none if that is recommended, or was not measured.
+std::optional<PairedRatio> recommended_over_default(const Decision& decision);
+
 // Leaves measured_s and recommended to the caller. Throws like weigh().
 Decision decide(const DecisionInputs& inputs, double none_predicted_s = 0);
 
