@@ -277,7 +277,16 @@ std::vector<PredictedCap> caps_to_race(const StepModel& model, const CapOptions&
 }
 
 bool is_worth_setting(const PairedRatio& to_other) {
-  return to_other.interval.high < 1 && to_other.ratio <= 1 - kLeastGain;
+  return faster_of(to_other) == Faster::kThis && to_other.ratio <= 1 - kLeastGain;
+}
+
+Faster faster_of(const PairedRatio& this_to_other) {
+  if (this_to_other.interval.high < 1) return Faster::kThis;
+  return this_to_other.interval.low > 1 ? Faster::kOther : Faster::kNotToldApart;
+}
+
+bool keeps_tried(const PairedRatio& tried_to_used) {
+  return faster_of(tried_to_used) != Faster::kOther;
 }
 
 bool keeps_default(Outcome outcome) {
@@ -324,8 +333,9 @@ Outcome outcome_of(const Confirmation& steps, const PairedRatio& over_default, d
   constexpr double kHiddenPart = 1.02;
   const Interval& interval = over_default.interval;
   if (is_worth_setting(over_default)) return Outcome::kGain;
-  if (interval.high < 1) return Outcome::kNothingToGain;
-  if (interval.low > 1) return Outcome::kDefaultFaster;
+  const Faster faster = faster_of(over_default);
+  if (faster == Faster::kThis) return Outcome::kNothingToGain;
+  if (faster == Faster::kOther) return Outcome::kDefaultFaster;
   if (has_blocks(steps.default_s, steps.none_s) && paired_ratio(steps.default_s, steps.none_s).interval.high < kHiddenPart)
     return Outcome::kHidden;
   if (interval.low > 1 - kLeastGain) return Outcome::kNothingToGain;

@@ -156,6 +156,13 @@ TEST(Decide, GivesTheCapAndTheOptionsAGainOfTheirOwn) {
   EXPECT_FALSE(recommended_over_default(decide_on({0.08, 0.100, 0.100, 0.100, 0.100})));
 }
 
+TEST(Decide, OfATriedPlanKeepsOneThatIsNotShownSlower) {
+  EXPECT_TRUE(keeps_tried({.ratio = 0.998, .interval = {0.997, 0.999}})) << "however little it gains";
+  EXPECT_TRUE(keeps_tried({.ratio = 1.01, .interval = {0.99, 1.03}}));
+  EXPECT_FALSE(keeps_tried({.ratio = 1.01, .interval = {1.001, 1.02}}));
+  EXPECT_FALSE(is_worth_setting({.ratio = 0.998, .interval = {0.997, 0.999}}));
+}
+
 TEST(Decide, NamesTheOneThingThatLimitsTheAnswer) {
   const auto caps = caps_of_regrets({0.0});
   // Twelve blocks of steps of 100 ms by default, and of `low` and `high` by turns with the choice.

@@ -133,6 +133,15 @@ enum class Outcome {
   kNotToldApart,   // holds both 1 and a gain of kLeastGain, and nothing that it does not refute makes that gain likely
 };
 
+// Which of two is faster, by the 95 % interval of their ratio.
+enum class Faster { kThis, kOther, kNotToldApart };
+Faster faster_of(const PairedRatio& this_to_other);
+
+// Whether automatic buckets go on with a plan after its trial beside the one in use: unless the trial shows it slower.
+// Where the trial cannot tell, the prediction decides, which chose the plan. A gain of kLeastGain is not asked for, since
+// nobody has to write a line into a program.
+bool keeps_tried(const PairedRatio& tried_to_used);
+
 // Whether the advice is to keep PyTorch's bucket size: for all outcomes but the first three.
 bool keeps_default(Outcome outcome);
 

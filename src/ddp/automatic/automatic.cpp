@@ -11,6 +11,7 @@
 #include "comm/timed_visit.h"
 #include "firkin/base/error.h"
 #include "firkin/base/units.h"
+#include "firkin/plan/decision.h"
 
 namespace firkin {
 namespace {
@@ -292,8 +293,9 @@ void Automatic::settle_trial() {
   for (const auto& [before, end] : std::exchange(periods_, {})) period_s.push_back(std::max(seconds_between(before, end), kShortestPeriod));
   const PlanTrial::Verdict verdict = trial_->judge(max_over_ranks(setup_.group, period_s));
   const auto& [ratio, interval] = verdict.new_to_old;
-  const bool new_stays = of_rank_0(setup_.group, interval.low <= 1 ? 1 : 0) != 0;
-  const char* word = interval.high < 1 ? "faster" : interval.low > 1 ? "slower" : "cannot be told apart";
+  const bool new_stays = of_rank_0(setup_.group, keeps_tried(verdict.new_to_old) ? 1 : 0) != 0;
+  const Faster faster = faster_of(verdict.new_to_old);
+  const char* word = faster == Faster::kThis ? "faster" : faster == Faster::kOther ? "slower" : "cannot be told apart";
   const std::string figures = fmt::format("step {} -> {} ({}, 95 % interval {} to {}: {}), predicted {}; {}", format_seconds(verdict.old_s),
                                           format_seconds(verdict.new_s), percent(ratio), percent(interval.low), percent(interval.high),
                                           word, percent(new_.step_s / new_.in_use_s), cost());
