@@ -333,6 +333,7 @@ std::string kind_of_certainty(const Prediction& prediction) {
 
 // How far from the best cap, which is not known.
 std::string near_best_text(double near_best, double expected_regret) {
+  constexpr double kMostRegretSaid = 0.1;  // a larger one is not told by number: such caps cost less than was said
   const std::string regret =
       expected_regret < kMostRegretSaid ? display_percent(expected_regret) : display_percent(kMostRegretSaid) + " or more";
   const std::string expected = fmt::format("expected to take {} longer than with the best cap, which is not known", regret);

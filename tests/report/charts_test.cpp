@@ -3,7 +3,7 @@
 #include "report/charts.h"
 #include "../results/example_results.h"
 #include "../test.h"
-#include "firkin/plan/uncertainty.h"
+#include "report/words.h"
 
 namespace firkin {
 namespace {

@@ -136,7 +136,7 @@ class WordsOfTheProgram(unittest.TestCase):
         kept = [read_figures(data, regime.name) for regime in all_regimes()]
         held = ["{:.0f} %".format(100 * statistics.mean(held for these in figures for held in these.covered))
                 for figures in (kept, [these for these in kept if these.is_steady])]
-        said = re.search(r'kRangeHeld =\s*"(.*?)";', (ROOT / "include/firkin/plan/uncertainty.h").read_text(), re.DOTALL)[1]
+        said = re.search(r'kRangeHeld =\s*"(.*?)";', (ROOT / "src/report/words.h").read_text(), re.DOTALL)[1]
         said = re.sub(r'"\s*"', "", said)  # literals side by side are one
         self.assertIn("{} in the newest ({} where the machine kept its speed)".format(*held), said)
 

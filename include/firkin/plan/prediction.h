@@ -11,7 +11,6 @@
 #include <cstdint>
 #include <optional>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "firkin/plan/best_plan.h"
@@ -106,12 +105,6 @@ enum class NearBest { kUnlikely, kPossible, kLikely };
 
 // share: of the draws, PredictedCap::near_best.
 NearBest near_best_of(double share);
-
-// A larger expected regret is not told by number: such caps cost less than was said.
-inline constexpr double kMostRegretSaid = 0.1;
-
-// Printed where a gain is likely. A test compares it with the kept studies (studies/validation/certainty.py).
-inline constexpr std::string_view kGainHeld = "Of 36 gains measured on CPUs such ranges held 24, and 14 of 16 caps called likely gained.";
 
 // kNothingToGain where less than kWorthMeasuring is expected, kLikely where the range of the gain excludes a loss. kLikely
 // as well if what it gains is not known.

@@ -9,7 +9,6 @@
 #include <array>
 #include <cstdint>
 #include <optional>
-#include <string_view>
 #include <vector>
 
 #include "firkin/plan/best_plan.h"
@@ -63,14 +62,9 @@ GrownCosts grown_costs(const AllReduceTable& table, int64_t world_size);
 std::vector<InputDraw> draws_of(std::vector<CommCosts> costs, const SimulationOptions& simulation = {});
 
 // A prediction's interval is step_s divided by this factor to step_s times it: exp(2.74 sqrt(0.02^2 + residual^2)),
-// with a residual of 6 % for an uncalibrated model. Chosen to hold 95 % of measured caps in two studies; kRangeHeld
-// says what it has held since.
+// with a residual of 6 % for an uncalibrated model. Chosen to hold 95 % of measured caps in two studies; what it
+// has held since is in docs/validation.md.
 double model_range(const std::optional<double>& residual);
-
-// Printed beside every such interval of a whole step. A test compares it with the kept study (docs/validation.md).
-inline constexpr std::string_view kRangeHeld =
-    "Such intervals held 95 % of caps in two earlier studies, 78 % in the next, whose machine changed its speed meanwhile, and 96 % in the "
-    "newest (96 % where the machine kept its speed).";
 
 // Draws with the errors that the model may have, one at a time, as factors on the latency of a call, the time of its
 // bytes, and backward; those of `nominal` alone if there are no draws. The first has no error. Half as large for a
