@@ -3,6 +3,7 @@
 
 #include "firkin/plan/sharded_plan.h"
 #include "flags.h"
+#include "results/computed.h"
 
 namespace firkin::cli {
 namespace {
@@ -43,53 +44,59 @@ int show(const BucketsFlags& flags, const nlohmann::json& result, const std::str
   return 0;
 }
 
-// The tensors of each bucket, in words and as JSON.
-std::string list_buckets(const TensorProfile& gradients, const BucketPlan& plan, const std::vector<int64_t>& bytes, nlohmann::json& json) {
-  Table table{"", {{"bucket"}, {"size"}, {"tensors"}, {"from, to", false}}, {}};
+std::vector<ListedBucket> listed_buckets(const TensorProfile& gradients, const BucketPlan& plan, const std::vector<int64_t>& bytes) {
+  std::vector<ListedBucket> list;
   for (size_t b = 0; b < plan.buckets.size(); ++b) {
     const auto first = gradients.names.begin() + plan.buckets[b].first;
-    const std::vector<std::string> names(first, first + plan.buckets[b].count);
-    json.push_back({{"bytes", bytes[b]}, {"tensors", names}});
-    const std::string last = names.size() > 1 ? " ... " + names.back() : "";
-    table.rows.push_back({{fmt::format("{}", b), format_bytes(bytes[b]), fmt::format("{}", names.size()), names.front() + last}});
+    list.push_back({bytes[b], {first, first + plan.buckets[b].count}});
+  }
+  return list;
+}
+
+std::string buckets_in_text(const std::vector<ListedBucket>& buckets) {
+  Table table{"", {{"bucket"}, {"size"}, {"tensors"}, {"from, to", false}}, {}};
+  for (const ListedBucket& bucket : buckets) {
+    const std::string last = bucket.tensors.size() > 1 ? " ... " + bucket.tensors.back() : "";
+    table.rows.push_back({{fmt::format("{}", table.rows.size()), format_bytes(bucket.bytes), fmt::format("{}", bucket.tensors.size()),
+                           bucket.tensors.front() + last}});
   }
   return terminal_table(table);
 }
 
 int show_buckets(const BucketsFlags& flags) {
-  const std::string rule = name_of(flags.rule.rule);
   const TensorProfile gradients = gradients_of(flags);
-  nlohmann::json result = {
-      {"source", source_of(flags)}, {"rule", rule}, {"tensors", gradients.bytes.size()}, {kGradientBytesKey, gradients.total_bytes()}};
+  BucketsByCap result = {.source = source_of(flags),
+                         .rule = name_of(flags.rule.rule),
+                         .tensors = std::ssize(gradients.bytes),
+                         .gradient_bytes = gradients.total_bytes()};
   Table table{"", {{"cap MiB"}, {"buckets"}, {"smallest"}, {"largest"}}, {}};
   std::string lists;
   for (const int64_t cap : flags.caps) {
     const BucketPlan plan = assign_buckets(gradients.bytes, with_cap(flags.rule, cap));
     const std::vector<int64_t> bytes = bucket_bytes(plan, gradients.bytes);
     const auto [least, most] = std::ranges::minmax(bytes);
-    const double cap_mib = cap_in_mib(cap);
-    nlohmann::json row = {{kCapKey, cap_mib}, {"buckets", bytes.size()}, {"smallest_bytes", least}, {"largest_bytes", most}};
-    table.rows.push_back({{fmt::format("{}", cap_mib), fmt::format("{}", bytes.size()), format_bytes(least), format_bytes(most)}});
-    if (flags.list) lists += fmt::format("\ncap {} MiB\n{}", cap_mib, list_buckets(gradients, plan, bytes, row["assignment"]));
-    result["caps"].push_back(std::move(row));
+    BucketsOfCap& row = result.caps.emplace_back(cap_in_mib(cap), std::ssize(bytes), least, most);
+    table.rows.push_back({{fmt::format("{}", row.cap_mib), fmt::format("{}", row.buckets), format_bytes(least), format_bytes(most)}});
+    if (!flags.list) continue;
+    row.assignment = listed_buckets(gradients, plan, bytes);
+    lists += fmt::format("\ncap {} MiB\n{}", row.cap_mib, buckets_in_text(row.assignment));
   }
-  return show(flags, result,
-              fmt::format("{}: {} tensors, {} of gradients; rule {}\n\n{}{}", source_of(flags), gradients.bytes.size(),
-                          format_bytes(gradients.total_bytes()), rule, terminal_table(table), lists));
+  return show(flags, json_of(result),
+              fmt::format("{}: {} tensors, {} of gradients; rule {}\n\n{}{}", result.source, result.tensors,
+                          format_bytes(result.gradient_bytes), result.rule, terminal_table(table), lists));
 }
 
 int list_models(const BucketsFlags& flags) {
-  nlohmann::json models;
+  ListedModels result;
   Table table{"", {{"model", false}, {"parameters"}, {"tensors"}, {"gradients"}, {"layers x width, vocabulary", false}}, {}};
   for (const NamedModel& named : named_models()) {
     const ModelDescription model = describe_model({.model = std::string(named.name), .sizes = {}, .dtype = flags.model.dtype});
-    models.push_back(json_of(model));
-    models.back()["description"] = named.description;
+    result.models.push_back({model, std::string(named.description)});
     table.rows.push_back(
         {{model.name, fmt::format("{}", *model.parameters), fmt::format("{}", *model.tensors), format_bytes(*model.gradient_bytes),
           fmt::format("{} x {}, {}", *model.num_layers, *model.d_model, *model.vocab_size)}});
   }
-  return show(flags, {{"models", models}},
+  return show(flags, json_of(result),
               fmt::format("{}\nGradients in {}. Any size can be changed: firkin tune --model small --num-layers 4\n", terminal_table(table),
                           flags.model.dtype));
 }
@@ -98,23 +105,16 @@ int list_models(const BucketsFlags& flags) {
 int show_memory(const BucketsFlags& flags) {
   const int64_t bytes = element_bytes(flags.model), elements = gradients_of(flags).total_bytes() / bytes;
   const TrainedMemory trained = {.elements = elements, .element_bytes = bytes};
-  std::vector<RankMemory> memory = {plain_memory(trained)};
-  for (int64_t ranks = 1; ranks <= 1024; ranks *= 2) memory.push_back(sharded_memory(trained, ranks));
-  nlohmann::json result = {
-      {"source", source_of(flags)}, {"dtype", flags.model.dtype}, {"parameters", elements}, {"plain", json_of(memory[0])}};
-  Table table = table_of(memory, kFirstTable);
-  table.columns.insert(table.columns.begin(), {"ranks"});
-  for (size_t i = 0; i < memory.size(); ++i) {
-    const int64_t ranks = i > 0 ? int64_t{1} << (i - 1) : 1;
-    table.rows[i].cells.insert(table.rows[i].cells.begin(), i > 0 ? fmt::format("{}", ranks) : "plain");
-    if (i == 0) continue;
-    result["sharded"].push_back(json_of(memory[i]));
-    result["sharded"].back()["ranks"] = ranks;
-  }
-  return show(flags, result,
+  MemoryByRanks result = {.source = source_of(flags), .dtype = flags.model.dtype, .parameters = elements, .plain = plain_memory(trained)};
+  for (int64_t ranks = 1; ranks <= 1024; ranks *= 2) result.sharded.push_back({ranks, sharded_memory(trained, ranks)});
+  Table table = table_of(result.sharded, kFirstTable);
+  Table::Row plain = table_of(std::vector{result.plain}, kFirstTable).rows[0];
+  plain.cells.insert(plain.cells.begin(), "plain");
+  table.rows.insert(table.rows.begin(), plain);
+  return show(flags, json_of(result),
               fmt::format("{}, {}, AdamW: memory of a rank in a step, activations aside; plain, or sharded among so many ranks\n\n{}\n"
                           "Received, in totals too, is there only during a step.\n",
-                          source_of(flags), flags.model.dtype, terminal_table(table)));
+                          result.source, result.dtype, terminal_table(table)));
 }
 
 }  // namespace

@@ -2,6 +2,7 @@
 #include <fmt/ranges.h>
 
 #include "command.h"
+#include "results/computed.h"
 
 namespace firkin::cli {
 namespace {
@@ -16,27 +17,27 @@ struct ImportFlags {
   CommonFlags common;
 };
 
-nlohmann::json write_imported(const ImportFlags& flags, const Imported& imported) {
+ImportSummary write_imported(const ImportFlags& flags, const Imported& imported) {
   const std::filesystem::path out = flags.common.out;
-  nlohmann::json result = {{"notes", imported.notes}, {"files", nlohmann::json::array()}, {"formats", nlohmann::json::array()}};
-  for (const ImportFormat format : imported.formats) result["formats"].push_back(name_of(format));
+  ImportSummary summary{.notes = imported.notes};
+  for (const ImportFormat format : imported.formats) summary.formats.push_back(name_of(format));
   if (imported.profile) {
-    result["model"] = imported.model;
-    result["tensors"] = imported.profile->bytes.size();
-    result[kGradientBytesKey] = imported.profile->total_bytes();
-    result[kBackwardKey] = imported.profile->backward_s;
-    result["files"].push_back((out / kTensorsFile).string());
+    summary.model = imported.model;
+    summary.tensors = std::ssize(imported.profile->bytes);
+    summary.gradient_bytes = imported.profile->total_bytes();
+    summary.backward_s = imported.profile->backward_s;
+    summary.files.push_back((out / kTensorsFile).string());
     set_aside(flags.common, {kTensorsFile});
     write_tensors_csv(out / kTensorsFile, *imported.profile);
   }
   if (!imported.table.empty()) {
-    result["measurements"] = imported.table.size();
-    result["world_sizes"] = world_sizes(imported.table);
-    result["files"].push_back((out / kAllReduceFile).string());
+    summary.measurements = std::ssize(imported.table);
+    summary.world_sizes = world_sizes(imported.table);
+    summary.files.push_back((out / kAllReduceFile).string());
     set_aside(flags.common, {kAllReduceFile});
     write_allreduce_csv(out / kAllReduceFile, imported.table);
   }
-  return result;
+  return summary;
 }
 
 // With --world, drops the times of other numbers of ranks.
@@ -73,10 +74,10 @@ int run(ImportFlags& flags) {
   if (imported.traced) return finish_traced(flags, imported);
   if (flags.options.sizes)
     throw InputError(fmt::format("{}: says sizes for a trace; expected a trace among the files", flags.options.sizes->source));
-  const nlohmann::json result = write_imported(flags, imported);
+  const ImportSummary summary = write_imported(flags, imported);
   for (const std::string& note : imported.notes) fmt::print(stderr, "firkin: {}\n", note);
   if (flags.common.json) {
-    print_json(result);
+    print_json(json_of(summary));
     return 0;
   }
   for (size_t i = 0; i < imported.formats.size(); ++i) fmt::print("{}: {}\n", flags.files[i], name_of(imported.formats[i]));
@@ -85,7 +86,7 @@ int run(ImportFlags& flags) {
                format_bytes(imported.profile->total_bytes()), format_seconds(imported.profile->backward_s));
   }
   if (!imported.table.empty()) fmt::print("{} all-reduce times\n", imported.table.size());
-  for (const nlohmann::json& file : result["files"]) fmt::print("wrote {}\n", file.get<std::string>());
+  for (const std::string& file : summary.files) fmt::print("wrote {}\n", file);
   return 0;
 }
 
