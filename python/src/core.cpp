@@ -199,7 +199,7 @@ std::optional<std::vector<double>> caps_if_any(const PyTorchCaps& caps) {
 }
 
 double cap_mib(const PredictedCap& cap) {
-  return mib(cap.cap_bytes);
+  return short_mib(cap.cap_bytes);
 }
 
 template <auto kMember>
@@ -296,11 +296,14 @@ std::pair<std::string, std::map<std::string, double>> best_watched_cap(const Mea
   const std::vector<PredictedCap> caps = caps_to_race(model, rule, {});
   const PredictedCap& best = caps[weigh(caps).choice];
   const bool is_in_use = assign_buckets(tensors.bytes, with_cap(rule, best.cap_bytes)) == in_use;
-  return {
-      fmt::format("  predicted best: bucket_cap_mb={:.6g}, {} a step ({} to {}); {}\n", mib(best.cap_bytes), format_seconds(best.time_s),
-                  format_seconds(best.low_s), format_seconds(best.high_s),
-                  is_in_use ? "it makes the buckets in use" : "those in use: " + format_seconds(in_use_s)),
-      {{"cap_mib", mib(best.cap_bytes)}, {"step_s", best.time_s}, {"low_s", best.low_s}, {"high_s", best.high_s}, {"in_use_s", in_use_s}}};
+  return {fmt::format("  predicted best: bucket_cap_mb={:.6g}, {} a step ({} to {}); {}\n", mib(best.cap_bytes),
+                      format_seconds(best.time_s), format_seconds(best.low_s), format_seconds(best.high_s),
+                      is_in_use ? "it makes the buckets in use" : "those in use: " + format_seconds(in_use_s)),
+          {{"cap_mib", short_mib(best.cap_bytes)},
+           {"step_s", best.time_s},
+           {"low_s", best.low_s},
+           {"high_s", best.high_s},
+           {"in_use_s", in_use_s}}};
 }
 
 void bind_watching(nb::module_& module) {

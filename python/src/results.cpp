@@ -15,6 +15,7 @@
 
 #include "core.h"
 #include "firkin/base/file.h"
+#include "firkin/base/units.h"
 #include "firkin/plan/decision.h"
 #include "firkin/plan/prediction.h"
 #include "report/report.h"
@@ -112,7 +113,7 @@ void bind_results(nb::module_& module) {
           "keeps_default", [](const Results& self) { return keeps_default(self.decision.value().outcome); },
           "Whether PyTorch's bucket size is recommended.")
       .def_prop_ro(
-          "cap_mib", [](const Results& self) { return self.decision.value().cap_mib; }, "The best cap.")
+          "cap_mib", [](const Results& self) { return short_mib(self.decision.value().cap_bytes); }, "The best cap.")
       .def_prop_ro(
           "blocks", [](const Results& self) { return self.decision.value().blocks; }, "Those that measured the gain.")
       .def_prop_ro(

@@ -6,6 +6,7 @@
 #include <array>
 #include <cctype>
 #include <cmath>
+#include <limits>
 
 #include "firkin/base/error.h"
 
@@ -17,6 +18,15 @@ double parse_in_units(std::string_view text, std::initializer_list<std::pair<std
   const auto unit =
       std::ranges::find(units, text.substr(static_cast<size_t>(rest - text.data())), &std::pair<std::string_view, double>::first);
   return error == std::errc{} && unit != units.end() ? number * unit->second : std::nan("");
+}
+
+double short_mib(int64_t bytes) {
+  constexpr int64_t kExact = int64_t{1} << std::numeric_limits<double>::digits;
+  for (int digits = 1; bytes < kExact && digits < std::numeric_limits<double>::max_digits10; ++digits) {
+    const double shorter = parse_number<double>(fmt::format("{:.{}g}", mib(bytes), digits)).value();
+    if (std::llround(shorter * static_cast<double>(kMiB)) == bytes) return shorter;
+  }
+  return mib(bytes);
 }
 
 int64_t bytes_from_mib(double mib, const std::string& what) {

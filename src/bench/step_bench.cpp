@@ -209,7 +209,7 @@ StrategyRow row_of(const StepSetting& setting, const std::vector<SettingSteps>& 
                    const ModelDescription& model, int world_size) {
   constexpr double kMicro = 1e6;
   StrategyRow row{.strategy = std::string(setting.options.strategy.name),
-                  .cap_mib = setting.cap_mib,
+                  .cap_bytes = setting.cap_bytes,
                   .buckets = steps[i].buckets,
                   .measured_s = fit[i].median};
   row.measured_ci_s = fit[i].interval;
@@ -229,8 +229,9 @@ StrategyRow row_of(const StepSetting& setting, const std::vector<SettingSteps>& 
 // Compares `bucketed` with `torch` under the same cap.
 void add_ratio_to_torch(const std::vector<StepSetting>& settings, const std::vector<SettingSteps>& steps, size_t i, StrategyRow& row) {
   if (settings[i].options.strategy.name != "bucketed") return;
-  const auto peer = std::ranges::find_if(
-      settings, [&](const StepSetting& other) { return other.options.strategy.name == "torch" && other.cap_mib == settings[i].cap_mib; });
+  const auto peer = std::ranges::find_if(settings, [&](const StepSetting& other) {
+    return other.options.strategy.name == "torch" && other.cap_bytes == settings[i].cap_bytes;
+  });
   if (peer == settings.end()) return;
   const PairedRatio ratio = paired_ratio(steps[i].step_s, steps[static_cast<size_t>(peer - settings.begin())].step_s);
   row.ratio_to_torch = ratio.ratio;

@@ -120,8 +120,8 @@ class StepRunner {
 
 struct StepSetting {
   std::string name;
-  DataParallelOptions options;         // the strategy torch too: see StepRunner
-  std::optional<double> cap_mib = {};  // if the cap is part of what is compared
+  DataParallelOptions options;            // the strategy torch too: see StepRunner
+  std::optional<int64_t> cap_bytes = {};  // if the cap is part of what is compared
 };
 
 struct StepBenchOptions {

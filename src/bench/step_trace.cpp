@@ -90,7 +90,7 @@ std::vector<BusyPeriod> timeline_of(const std::vector<Span>& spans, const Period
 }  // namespace
 
 TraceRow row_of(const std::vector<std::vector<Span>>& ranks, const StepSetting& setting) {
-  TraceRow row{.strategy = std::string(setting.options.strategy.name), .name = setting.name, .cap_mib = setting.cap_mib, .file = {}};
+  TraceRow row{.strategy = std::string(setting.options.strategy.name), .name = setting.name, .cap_bytes = setting.cap_bytes, .file = {}};
   for (const auto& rank : ranks) row.ranks.push_back(figures_of(rank));
   const Period step = steps_in(ranks[0]).back();
   row.timeline = timeline_of(spans_cut_to(ranks[0], step.start_ns, step.end_ns), step);

@@ -75,11 +75,11 @@ int show_buckets(const BucketsFlags& flags) {
     const BucketPlan plan = assign_buckets(gradients.bytes, with_cap(flags.rule, cap));
     const std::vector<int64_t> bytes = bucket_bytes(plan, gradients.bytes);
     const auto [least, most] = std::ranges::minmax(bytes);
-    BucketsOfCap& row = result.caps.emplace_back(cap_in_mib(cap), std::ssize(bytes), least, most);
-    table.rows.push_back({{fmt::format("{}", row.cap_mib), fmt::format("{}", row.buckets), format_bytes(least), format_bytes(most)}});
+    BucketsOfCap& row = result.caps.emplace_back(cap, std::ssize(bytes), least, most);
+    table.rows.push_back({{fmt::format("{}", short_mib(cap)), fmt::format("{}", row.buckets), format_bytes(least), format_bytes(most)}});
     if (!flags.list) continue;
     row.assignment = listed_buckets(gradients, plan, bytes);
-    lists += fmt::format("\ncap {} MiB\n{}", row.cap_mib, buckets_in_text(row.assignment));
+    lists += fmt::format("\ncap {} MiB\n{}", short_mib(cap), buckets_in_text(row.assignment));
   }
   return show(flags, json_of(result),
               fmt::format("{}: {} tensors, {} of gradients; rule {}\n\n{}{}", result.source, result.tensors,

@@ -225,14 +225,6 @@ ModelDescription describe_model(const ModelFlags& flags) {
   return model;
 }
 
-double cap_in_mib(int64_t bytes) {
-  for (int digits = 1; digits < std::numeric_limits<double>::max_digits10; ++digits) {
-    const double shorter = std::stod(fmt::format("{:.{}g}", mib(bytes), digits));
-    if (bytes_from_mib(shorter, "--cap") == bytes) return shorter;
-  }
-  return mib(bytes);
-}
-
 void add_json_flag(CLI::App& app, bool& json) {
   app.add_flag("--json", json, "print the result as JSON on standard output");
 }

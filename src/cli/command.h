@@ -92,9 +92,6 @@ TransformerConfig model_config(const ModelFlags& flags);
 // The model for people and scripts, without what it is trained on. Allocates no parameter.
 ModelDescription describe_model(const ModelFlags& flags);
 
-// A cap as it was typed: 0.05 for 52429 bytes.
-double cap_in_mib(int64_t bytes);
-
 // How others' all-reduce times are read: --collective, --in-place, --dtype, --where.
 void add_import_flags(CLI::App& app, ImportOptions& options, const std::string& group = kMainGroup);
 

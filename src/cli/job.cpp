@@ -212,8 +212,7 @@ std::vector<StepSetting> make_settings(const std::vector<std::string>& strategie
     }
     for (const int64_t bytes : caps) {
       options.cap.cap_bytes = bytes;
-      const double cap_mib = cap_in_mib(bytes);
-      settings.push_back({fmt::format("{} {} MiB", name, cap_mib), options, cap_mib});
+      settings.push_back({fmt::format("{} {} MiB", name, short_mib(bytes)), options, bytes});
     }
   }
   return settings;

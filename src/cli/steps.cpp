@@ -181,7 +181,8 @@ void run_rank(const LayersFlags& flags, const ProcessGroup& group) {
 // "trace-naive.json", "trace-bucketed-4MiB.json"
 std::string file_name(const StepSetting& setting) {
   const std::string_view strategy = setting.options.strategy.name;
-  return setting.cap_mib ? fmt::format("trace-{}-{}MiB.json", strategy, *setting.cap_mib) : fmt::format("trace-{}.json", strategy);
+  return setting.cap_bytes ? fmt::format("trace-{}-{}MiB.json", strategy, short_mib(*setting.cap_bytes))
+                           : fmt::format("trace-{}.json", strategy);
 }
 
 void run_rank(const TraceFlags& flags, const std::vector<StepSetting>& settings, const ProcessGroup& group) {

@@ -89,9 +89,9 @@ void set_cap(const TraceSteps& rank, const std::optional<BucketPlan>& plan, Trac
     return;
   }
   run.is_default_cap = made->is_default;
-  run.cap_mib = mib(made->is_default ? kTorchDefaultCaps.cap_bytes : roundest_cap(made->caps));
-  run.lowest_cap_mib = mib(made->caps.lowest_cap_bytes);
-  if (made->caps.highest_cap_bytes < std::numeric_limits<int64_t>::max()) run.highest_cap_mib = mib(made->caps.highest_cap_bytes);
+  run.cap_bytes = made->is_default ? kTorchDefaultCaps.cap_bytes : roundest_cap(made->caps);
+  run.lowest_cap_bytes = made->caps.lowest_cap_bytes;
+  if (made->caps.highest_cap_bytes < std::numeric_limits<int64_t>::max()) run.highest_cap_bytes = made->caps.highest_cap_bytes;
 }
 
 namespace {

@@ -52,7 +52,7 @@ struct TracedRun {
   std::vector<TracedRank> ranks = {};
   std::vector<TracedBucket> buckets = {};
   // bucket_cap_mb that makes these buckets, a round one, and the range of all that do. None: no cap does.
-  std::optional<double> cap_mib = {}, lowest_cap_mib = {}, highest_cap_mib = {};
+  std::optional<int64_t> cap_bytes = {}, lowest_cap_bytes = {}, highest_cap_bytes = {};
   bool is_default_cap = false;
   std::vector<OtherCollectives> others = {};
   std::vector<std::string> findings = {};  // what else is to be said, a sentence each

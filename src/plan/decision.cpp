@@ -368,12 +368,12 @@ Decision decide(const DecisionInputs& inputs, double none_predicted_s) {
   const Standing& standing = inputs.standing;
   const size_t choice = standing.choice;
   const PredictedCap& cap = inputs.caps[choice];
-  Decision decision{.cap_mib = mib(cap.cap_bytes),
-                    .lowest_cap_mib = mib(cap.lowest_cap_bytes),
+  Decision decision{.cap_bytes = cap.cap_bytes,
+                    .lowest_cap_bytes = cap.lowest_cap_bytes,
                     .predicted_s = cap.time_s,
                     .expected_regret = standing.expected_regret};
-  if (cap.highest_cap_bytes != std::numeric_limits<int64_t>::max()) decision.highest_cap_mib = mib(cap.highest_cap_bytes);
-  for (const size_t i : standing.tied) decision.tied_mib.push_back(mib(inputs.caps[i].cap_bytes));
+  if (cap.highest_cap_bytes != std::numeric_limits<int64_t>::max()) decision.highest_cap_bytes = cap.highest_cap_bytes;
+  for (const size_t i : standing.tied) decision.tied_bytes.push_back(inputs.caps[i].cap_bytes);
   const Confirmation& steps = inputs.confirmation;
   if (!steps.none_s.empty() && none_predicted_s > 0) decision.level = median(steps.none_s) / none_predicted_s;
   if (inputs.default_predicted_s) decision.predicted_to_default = cap.time_s / *inputs.default_predicted_s;

@@ -53,7 +53,7 @@ json predicted_points(const std::vector<CurveRow>& rows) {
   json points = json::array();
   for (const CurveRow& row : rows) {
     if (!row.predicted_s) continue;
-    json& point = points.emplace_back(json{{"cap_mib", row.cap_mib}, {"time_s", *row.predicted_s}});
+    json& point = points.emplace_back(json{{"cap_mib", short_mib(row.cap_bytes)}, {"time_s", *row.predicted_s}});
     if (row.predicted_range_s) point.update({{"low", row.predicted_range_s->low}, {"high", row.predicted_range_s->high}});
   }
   return points;
@@ -63,11 +63,11 @@ json measured_points(const Results& results) {
   json points = json::array();
   for (const CurveRow& row : results.curve) {
     if (!row.measured_s) continue;
-    json point = {{"cap_mib", row.cap_mib},
-                  {"cap", display_cap(row.cap_mib) + " MiB"},
+    json point = {{"cap_mib", short_mib(row.cap_bytes)},
+                  {"cap", display_cap(row.cap_bytes) + " MiB"},
                   {"time_s", *row.measured_s},
                   {"measured", display_seconds(*row.measured_s)},
-                  {"kind", results.decision && is_tied(results, row.cap_mib) ? "measured, not told apart from the best" : "measured"}};
+                  {"kind", results.decision && is_tied(results, row.cap_bytes) ? "measured, not told apart from the best" : "measured"}};
     point["buckets"] = row.buckets ? json(*row.buckets) : json("–");
     point["predicted"] = row.predicted_s ? display_seconds(*row.predicted_s) : "–";
     add_interval(point, row.measured_ci_s);
@@ -77,8 +77,9 @@ json measured_points(const Results& results) {
 }
 
 // The one cap that is marked: by a line down from its label, and a ring at `time_s`.
-json marked(const std::string& name, double cap_mib, double time_s) {
-  const json mark = {{"cap_mib", cap_mib}, {"time_s", time_s}, {"label", fmt::format("{}: {} MiB", name, display_cap(cap_mib))}};
+json marked(const std::string& name, int64_t cap_bytes, double time_s) {
+  const json mark = {
+      {"cap_mib", short_mib(cap_bytes)}, {"time_s", time_s}, {"label", fmt::format("{}: {} MiB", name, display_cap(cap_bytes))}};
   return json::array({mark});
 }
 
@@ -109,10 +110,10 @@ Levels place_levels(const std::vector<StrategyRow>& strategies, CurveRange& time
 
 std::string curve_summary(const std::vector<CurveRow>& rows, const Results& results) {
   std::string text =
-      fmt::format("Step time over bucket caps from {} to {} MiB.", display_cap(rows.front().cap_mib), display_cap(rows.back().cap_mib));
+      fmt::format("Step time over bucket caps from {} to {} MiB.", display_cap(rows.front().cap_bytes), display_cap(rows.back().cap_bytes));
   if (!results.decision) return text;
-  return text + fmt::format(" Chosen: {} MiB, predicted at {}. Measured best: {} MiB at {}.", display_cap(results.decision->cap_mib),
-                            display_seconds(results.decision->predicted_s), display_cap(results.best_measured->cap_mib),
+  return text + fmt::format(" Chosen: {} MiB, predicted at {}. Measured best: {} MiB at {}.", display_cap(results.decision->cap_bytes),
+                            display_seconds(results.decision->predicted_s), display_cap(results.best_measured->cap_bytes),
                             display_seconds(*results.best_measured->measured_s));
 }
 
@@ -145,7 +146,7 @@ std::optional<Chart> curve_chart(const Results& results) {
   const std::vector<CurveRow>& line = results.dense_curve.empty() ? results.curve : results.dense_curve;
   const json measured = measured_points(results);
   const Levels levels = place_levels(results.strategies, times);
-  const json best = results.decision ? marked("chosen", results.decision->cap_mib, results.decision->predicted_s) : json::array();
+  const json best = results.decision ? marked("chosen", results.decision->cap_bytes, results.decision->predicted_s) : json::array();
   json spec =
       filled_chart("curve", {{"predicted", predicted_points(line)}, {"measured", measured}, {"levels", levels.lines}, {"best", best}});
   set_time_axis(spec, times, "step time");
@@ -159,26 +160,26 @@ std::optional<Chart> predicted_chart(const Results& results) {
   if (!results.prediction) return std::nullopt;
   const Prediction& prediction = *results.prediction;
   const auto drawn = [](const PredictedCap& row) {
-    return CurveRow{.cap_mib = mib(row.cap_bytes), .buckets = row.buckets, .predicted_s = row.time_s};
+    return CurveRow{.cap_bytes = row.cap_bytes, .buckets = row.buckets, .predicted_s = row.time_s};
   };
   const CurveRow best = drawn(prediction.best_uniform);
   const double plan_s = prediction.best_plan.backward_s;
   std::vector<CurveRow> curve = {best};
   for (const PredictedCap& row : prediction.curve) curve.push_back(drawn(row));
-  std::ranges::stable_sort(curve, {}, &CurveRow::cap_mib);
+  std::ranges::stable_sort(curve, {}, &CurveRow::cap_bytes);
   CurveRange times = times_of(curve);
   times.include(plan_s);
   json spec = filled_chart("curve", {{"predicted", predicted_points(curve)},
                                      {"measured", json::array()},
                                      {"levels", {{{"strategy", "best plan"}, {"time_s", plan_s}, {"measured", display_seconds(plan_s)}}}},
-                                     {"best", marked("predicted best", best.cap_mib, *best.predicted_s)}});
+                                     {"best", marked("predicted best", best.cap_bytes, *best.predicted_s)}});
   set_time_axis(spec, times, "backward, with communication");
   set_param(spec, "key", {"predicted"});
   return Chart{
       "predicted", "Backward time over bucket size: predicted",
       "From the start of backward to the last gradient, with the cap of every bucket. Dashed: the best plan, whose buckets differ in size.",
-      fmt::format("Predicted backward time over bucket caps from {} to {} MiB; least {} at {} MiB.", display_cap(curve.front().cap_mib),
-                  display_cap(curve.back().cap_mib), display_seconds(*best.predicted_s), display_cap(best.cap_mib)),
+      fmt::format("Predicted backward time over bucket caps from {} to {} MiB; least {} at {} MiB.", display_cap(curve.front().cap_bytes),
+                  display_cap(curve.back().cap_bytes), display_seconds(*best.predicted_s), display_cap(best.cap_bytes)),
       std::move(spec)};
 }
 

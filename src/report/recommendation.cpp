@@ -12,9 +12,9 @@
 namespace firkin {
 namespace {
 
-// A cap as it can be typed: a rounder one may make other buckets.
-std::string exact_cap(double cap_mib) {
-  return fmt::format("{:.6g}", cap_mib);
+// A cap in MiB as it can be typed: a rounder one may make other buckets.
+std::string exact_cap(int64_t cap_bytes) {
+  return fmt::format("{:.6g}", mib(cap_bytes));
 }
 
 // "28.4 % less time than PyTorch's default (95 % interval 26.1 to 30.2 %)"
@@ -61,7 +61,7 @@ std::string sharded_text(const PredictedSharded& sharded, const std::optional<Pa
   std::vector<std::string> sentences = {fmt::format(
       "With the strategy sharded and buckets of {} MiB ({}), a step is predicted to take {} instead of {} with the best cap, {}{}; no plan "
       "takes less than {}.",
-      exact_cap(mib(sharded.cap_bytes)), buckets_text(sharded.buckets), display_seconds(sharded.period_s),
+      exact_cap(sharded.cap_bytes), buckets_text(sharded.buckets), display_seconds(sharded.period_s),
       display_seconds(sharded.bucketed_period_s), than(sharded.gain()),
       sharded.gain_over_ordered ? fmt::format(" ({} than ordered)", than(*sharded.gain_over_ordered)) : "",
       display_seconds(sharded.bound_s))};
@@ -73,11 +73,11 @@ std::string sharded_text(const PredictedSharded& sharded, const std::optional<Pa
   return fmt::format("{}", fmt::join(sentences, " "));
 }
 
-std::string same_buckets(double lowest_cap_mib, const std::optional<double>& highest_cap_mib) {
-  constexpr double kLeast = 1.0 / 1024;  // nobody sets a cap below a KiB
+std::string same_buckets(int64_t lowest_cap_bytes, const std::optional<int64_t>& highest_cap_bytes) {
+  // Nobody sets a cap below a KiB.
   const std::string from =
-      lowest_cap_mib < kLeast ? "" : fmt::format(" from {}{}", exact_cap(lowest_cap_mib), highest_cap_mib ? "" : " MiB on");
-  const std::string to = highest_cap_mib ? fmt::format(" {} {} MiB", from.empty() ? "up to" : "to", exact_cap(*highest_cap_mib)) : "";
+      lowest_cap_bytes < kKiB ? "" : fmt::format(" from {}{}", exact_cap(lowest_cap_bytes), highest_cap_bytes ? "" : " MiB on");
+  const std::string to = highest_cap_bytes ? fmt::format(" {} {} MiB", from.empty() ? "up to" : "to", exact_cap(*highest_cap_bytes)) : "";
   return fmt::format("Every cap{}{} makes the same buckets.", from, to);
 }
 
@@ -89,7 +89,7 @@ bool is_cpp_program(const RunHead& run) {
 std::string settings_of(const Decision& decision, const RunHead& run) {
   std::vector<std::string> set;
   if (!keeps_default(decision.outcome)) {
-    const std::string cap = exact_cap(decision.cap_mib);
+    const std::string cap = exact_cap(decision.cap_bytes);
     set.push_back(is_cpp_program(run) ? "a cap of " + cap + " MiB" : "bucket_cap_mb=" + cap);
   }
   if (decision.options) set.push_back(*decision.options);
@@ -97,8 +97,8 @@ std::string settings_of(const Decision& decision, const RunHead& run) {
 }
 
 // Why the default's bucket size is kept, after a colon.
-std::string why_default(Outcome outcome, double cap_mib) {
-  const std::string best = fmt::format("the best other cap found, {} MiB,", exact_cap(cap_mib));
+std::string why_default(Outcome outcome, int64_t cap_bytes) {
+  const std::string best = fmt::format("the best other cap found, {} MiB,", exact_cap(cap_bytes));
   switch (outcome) {
     case Outcome::kSameBuckets:
       return "the best cap found makes the same buckets";
@@ -107,7 +107,7 @@ std::string why_default(Outcome outcome, double cap_mib) {
     case Outcome::kDefaultFaster:
       return best + " is slower";
     case Outcome::kNotToldApart:
-      return fmt::format("this run cannot tell whether {} MiB is faster", exact_cap(cap_mib));
+      return fmt::format("this run cannot tell whether {} MiB is faster", exact_cap(cap_bytes));
     default:
       return fmt::format("{} gains less than {:g} %", best, 100 * kLeastGain);
   }
@@ -115,7 +115,7 @@ std::string why_default(Outcome outcome, double cap_mib) {
 
 std::string tune_heading(const Decision& decision, const RunHead& run) {
   const std::string set = settings_of(decision, run);
-  if (set.empty()) return fmt::format("Keep PyTorch's default (25 MiB): {}.", why_default(decision.outcome, decision.cap_mib));
+  if (set.empty()) return fmt::format("Keep PyTorch's default (25 MiB): {}.", why_default(decision.outcome, decision.cap_bytes));
   const std::optional<PairedRatio> gain = recommended_over_default(decision);
   if (!gain) return fmt::format("Set {}. PyTorch's default was not measured.", set);
   const double ratio = gain->ratio;
@@ -150,11 +150,11 @@ std::string doubt_text(const std::optional<CalibrationSection>& calibration) {
 // The raced caps that the measurement cannot tell apart from the chosen one; one whose median is far off with its interval.
 std::string others_text(const Results& results) {
   constexpr double kFar = 1.05;
-  const std::string chosen = exact_cap(results.decision->cap_mib);
+  const std::string chosen = exact_cap(results.decision->cap_bytes);
   std::vector<std::string> others;
-  for (const double cap : results.decision->tied_mib) {
-    if (cap == results.decision->cap_mib) continue;
-    const auto row = std::ranges::find(results.curve, cap, &CurveRow::cap_mib);
+  for (const int64_t cap : results.decision->tied_bytes) {
+    if (cap == results.decision->cap_bytes) continue;
+    const auto row = std::ranges::find(results.curve, cap, &CurveRow::cap_bytes);
     const bool is_far = row != results.curve.end() && row->ratio_to_chosen.value_or(1) >= kFar && row->ratio_to_chosen_ci;
     others.push_back(exact_cap(cap) + (is_far ? fmt::format(" ({} than {})", range_text(*row->ratio_to_chosen_ci), chosen) : ""));
   }
@@ -173,7 +173,7 @@ std::string tune_certainty(const Results& results) {
   if (decision.options) {
     const std::string of_options = range_text(decision.options_over_none->interval);
     sentences.push_back(keeps_default(decision.outcome) ? fmt::format("{}: {} (95 % interval, {}). Of bucket sizes, {}.", word, of_options,
-                                                                      kFrom, why_default(decision.outcome, decision.cap_mib))
+                                                                      kFrom, why_default(decision.outcome, decision.cap_bytes))
                                                         : fmt::format("{}: {} by the cap alone, and with it {} by {} (95 % intervals, {}).",
                                                                       word, of_cap, of_options, *decision.options, kFrom));
   } else if (decision.outcome == Outcome::kSameBuckets || !decision.over_default) {
@@ -184,7 +184,7 @@ std::string tune_certainty(const Results& results) {
   } else if (decision.outcome == Outcome::kGain) {
     sentences.push_back(fmt::format("{}: {} (95 % interval, {}).", word, of_cap, kFrom));
   } else {
-    sentences.push_back(fmt::format("{}: with {} MiB a step takes {} (95 % interval).", word, exact_cap(decision.cap_mib), of_cap));
+    sentences.push_back(fmt::format("{}: with {} MiB a step takes {} (95 % interval).", word, exact_cap(decision.cap_bytes), of_cap));
   }
   if (!keeps_default(decision.outcome)) sentences.push_back(others_text(results));
   sentences.push_back(doubt_text(results.calibration));
@@ -255,11 +255,11 @@ std::vector<std::string> tune_lead(const Results& results) {
   const Decision& decision = *results.decision;
   const bool is_doubtful = results.calibration && firkin::is_doubtful(results.calibration->fit);
   std::vector<std::string> lead = {fmt::format(
-      "With {} MiB the model predicts {} per step; {} was measured. {}{}", exact_cap(decision.cap_mib),
+      "With {} MiB the model predicts {} per step; {} was measured. {}{}", exact_cap(decision.cap_bytes),
       display_seconds(decision.predicted_s), display_seconds(decision.measured_s),
       is_doubtful ? ""
                   : fmt::format("It is expected to cost at most {} over the best raced cap. ", display_percent(decision.expected_regret)),
-      same_buckets(decision.lowest_cap_mib, decision.highest_cap_mib))};
+      same_buckets(decision.lowest_cap_bytes, decision.highest_cap_bytes))};
   if (decision.over_default) {
     lead.emplace_back(
         "Gains are ratios of steps in the same block, in the median: a machine that is slow for a while is so for both. Medians of steps, "
@@ -285,7 +285,7 @@ std::vector<PasteSetting> tune_settings(const Results& results) {
   const bool half = model && model->dtype && *model->dtype == "bf16";
   const int64_t element_bytes = half ? 2 : 4;
   const Decision& decision = *results.decision;
-  const int64_t cap_bytes = std::llround(decision.cap_mib * static_cast<double>(kMiB));
+  const int64_t cap_bytes = decision.cap_bytes;
   std::vector<PasteSetting> settings = paste_settings(cap_bytes, element_bytes, {});
   if (keeps_default(decision.outcome)) put_default_first(settings, "bucket_cap_mb");
   if (is_cpp_program(results.run)) {
@@ -369,15 +369,15 @@ std::string best_cap_text(const Prediction& prediction) {
   const PredictedCap& best = prediction.best_uniform;
   const double gain = prediction.best_plan.gain;
   std::vector<std::string> sentences = {fmt::format("With {} MiB ({}) backward takes {}, {} of it exposed communication; the best plan {}.",
-                                                    exact_cap(mib(best.cap_bytes)), buckets_text(best.buckets),
-                                                    display_seconds(best.time_s), display_seconds(best.exposed_s),
+                                                    exact_cap(best.cap_bytes), buckets_text(best.buckets), display_seconds(best.time_s),
+                                                    display_seconds(best.exposed_s),
                                                     gain < kLeastGainShown ? "gains nothing" : "gains " + display_percent(gain))};
   sentences.push_back(fmt::format("Most measured times should lie between {} and {}, given the errors of the model and of {}.",
                                   display_seconds(best.low_s), display_seconds(best.high_s),
                                   prediction.workload.extrapolated_from ? "the growth with ranks" : "the measurements"));
   sentences.push_back(near_best_text(best.near_best.value(), best.expected_regret.value()));
   if (best.lowest_cap_bytes > 0 && best.highest_cap_bytes > 0 && best.highest_cap_bytes < prediction.workload.gradient_bytes) {
-    sentences.push_back(same_buckets(mib(best.lowest_cap_bytes), mib(best.highest_cap_bytes)));
+    sentences.push_back(same_buckets(best.lowest_cap_bytes, best.highest_cap_bytes));
   }
   if (!best.exhaustive.value_or(true)) {
     sentences.emplace_back("There are too many caps to try all: some were skipped, here and wherever caps are compared.");
@@ -413,7 +413,7 @@ std::string ordered_text(const PredictedOrdered& ordered) {
 
 std::string prediction_heading(const Prediction& prediction) {
   const PredictedCap& best = prediction.best_uniform;
-  const std::string cap = fmt::format("bucket_cap_mb={}", exact_cap(mib(best.cap_bytes)));
+  const std::string cap = fmt::format("bucket_cap_mb={}", exact_cap(best.cap_bytes));
   if (!prediction.over_default) return fmt::format("Set {}: backward is predicted to take {}.", cap, display_seconds(best.time_s));
   const std::string range = range_text(*prediction.over_default);
   switch (answer_of(prediction)) {

@@ -159,7 +159,7 @@ Table remarked_curve(const Results& results) {
   if (!results.decision) return table;
   table.columns.push_back({"", false});
   for (size_t i = 0; i < table.rows.size(); ++i) {
-    const std::string remark = remark_on(results, results.curve[i].cap_mib);
+    const std::string remark = remark_on(results, results.curve[i].cap_bytes);
     table.rows[i].cells.push_back(remark);
     table.rows[i].highlighted = !remark.empty() && remark != "not told apart";
   }

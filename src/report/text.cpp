@@ -99,10 +99,11 @@ std::string traced_heading(const TracedRun& run) {
 
 // The cap that the run had, as far as its buckets say it.
 std::string traced_cap(const TracedRun& run) {
-  if (!run.cap_mib) return "";
-  const std::string others = run.highest_cap_mib ? fmt::format("{:.4g} to {:.4g}", run.lowest_cap_mib.value_or(0), *run.highest_cap_mib)
-                                                 : fmt::format("from {:.4g}", run.lowest_cap_mib.value_or(0));
-  return fmt::format("bucket_cap_mb={:.4g}{} makes exactly its {} buckets, as does any {}.", *run.cap_mib,
+  if (!run.cap_bytes) return "";
+  const double lowest_mib = mib(run.lowest_cap_bytes.value_or(0));
+  const std::string others = run.highest_cap_bytes ? fmt::format("{:.4g} to {:.4g}", lowest_mib, mib(*run.highest_cap_bytes))
+                                                   : fmt::format("from {:.4g}", lowest_mib);
+  return fmt::format("bucket_cap_mb={:.4g}{} makes exactly its {} buckets, as does any {}.", mib(*run.cap_bytes),
                      run.is_default_cap ? ", PyTorch's default," : "", run.buckets.size(), others);
 }
 
@@ -112,7 +113,7 @@ std::string heading_of(const Results& results) {
   const auto& rows = results.dense_curve.empty() ? results.curve : results.dense_curve;
   if (std::ranges::any_of(rows, predicts)) {
     const auto best = std::ranges::min_element(rows, {}, [](const CurveRow& row) { return row.predicted_s.value_or(HUGE_VAL); });
-    return fmt::format("The best cap is predicted to be {} MiB, at {} per step.", display_cap(best->cap_mib),
+    return fmt::format("The best cap is predicted to be {} MiB, at {} per step.", display_cap(best->cap_bytes),
                        display_seconds(*best->predicted_s));
   }
   if (!results.configurations.empty()) return steps_heading(results);
@@ -229,7 +230,7 @@ std::string results_in_text(const Results& results) {
     const bool compared = std::ranges::find(results.strategies, "naive", &StrategyRow::strategy) != results.strategies.end();
     std::vector<std::string> remarks;
     for (const CurveRow& row : results.curve) {
-      const std::string remark = remark_on(results, row.cap_mib);  // kept short: the widest rows leave a dozen columns
+      const std::string remark = remark_on(results, row.cap_bytes);  // kept short: the widest rows leave a dozen columns
       const std::string word = remark.find(',') == std::string::npos ? remark.substr(0, remark.find(' ')) : "best";
       remarks.push_back(remark.empty() || remark == "not told apart" ? "" : "< " + word);
     }

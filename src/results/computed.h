@@ -25,13 +25,13 @@ inline constexpr auto kFields<ListedBucket> = std::tuple(Field("bytes", &ListedB
                                                          Field("tensors", &ListedBucket::tensors));
 
 struct BucketsOfCap {
-  double cap_mib = 0;  // as it was typed
+  int64_t cap_bytes = 0;
   int64_t buckets = 0, smallest_bytes = 0, largest_bytes = 0;
   std::vector<ListedBucket> assignment = {};  // if asked for
 };
 
 template <>
-inline constexpr auto kFields<BucketsOfCap> = std::tuple(Field(kCapKey, &BucketsOfCap::cap_mib, Unit::kMib),
+inline constexpr auto kFields<BucketsOfCap> = std::tuple(Field(kCapKey, &BucketsOfCap::cap_bytes, Unit::kMib),
                                                          Field("buckets", &BucketsOfCap::buckets),
                                                          Field("smallest_bytes", &BucketsOfCap::smallest_bytes, Unit::kSize),
                                                          Field("largest_bytes", &BucketsOfCap::largest_bytes, Unit::kSize),

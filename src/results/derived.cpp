@@ -11,10 +11,8 @@ namespace firkin {
 namespace {
 
 CurveRow predicted_row(const PredictedCap& cap) {
-  return {.cap_mib = mib(cap.cap_bytes),
-          .buckets = cap.buckets,
-          .predicted_s = cap.time_s,
-          .predicted_range_s = Interval{cap.low_s, cap.high_s}};
+  return {
+      .cap_bytes = cap.cap_bytes, .buckets = cap.buckets, .predicted_s = cap.time_s, .predicted_range_s = Interval{cap.low_s, cap.high_s}};
 }
 
 // Row's ratio to another setting of the same blocks.
@@ -65,7 +63,7 @@ void add_answer(const Tuning& tuning, const BlockFit& fit, Results& results) {
   const size_t predicted = weigh(compares ? tuning.compared : tuning.raced).choice;
   results.best_predicted = results.curve[predicted];
   results.best_measured = results.curve[measured.best];
-  for (const size_t i : measured.members) results.indifference_set.push_back(results.curve[i].cap_mib);
+  for (const size_t i : measured.members) results.indifference_set.push_back(results.curve[i].cap_bytes);
   // Noise can make the paired ratio come out below 1; nothing is lost then.
   results.regret = std::max(0.0, measured.to_best[predicted].ratio - 1);
   const SettingSteps& chosen = chosen_setting(tuning);
@@ -126,16 +124,16 @@ void add_sections(const Tuning& tuning, Results& results) {
   if (tuning.complete) add_answer(tuning, fit, results);
 }
 
-bool is_tied(const Results& results, double cap_mib) {
-  return std::ranges::any_of(results.indifference_set, [&](double cap) { return std::abs(cap - cap_mib) < 1e-9 * cap_mib; });
+bool is_tied(const Results& results, int64_t cap_bytes) {
+  return std::ranges::find(results.indifference_set, cap_bytes) != results.indifference_set.end();
 }
 
-std::string remark_on(const Results& results, double cap_mib) {
-  const bool chosen = cap_mib == results.decision->cap_mib;
-  const bool measured = cap_mib == results.best_measured->cap_mib;
+std::string remark_on(const Results& results, int64_t cap_bytes) {
+  const bool chosen = cap_bytes == results.decision->cap_bytes;
+  const bool measured = cap_bytes == results.best_measured->cap_bytes;
   if (chosen) return measured ? "chosen, measured best" : "chosen";
   if (measured) return "measured best";
-  return is_tied(results, cap_mib) ? "not told apart" : "";
+  return is_tied(results, cap_bytes) ? "not told apart" : "";
 }
 
 Table profile_table(const TensorProfile& profile) {
@@ -150,7 +148,7 @@ Table profile_table(const TensorProfile& profile) {
 }
 
 std::string setting_name(const StrategyRow& row) {
-  return row.cap_mib ? fmt::format("{} {} MiB", row.strategy, display_cap(*row.cap_mib)) : row.strategy;
+  return row.cap_bytes ? fmt::format("{} {} MiB", row.strategy, display_cap(*row.cap_bytes)) : row.strategy;
 }
 
 std::vector<PasteSetting> paste_settings(int64_t cap_bytes, int64_t element_bytes, const std::vector<double>& plan_caps_mib) {

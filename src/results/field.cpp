@@ -39,8 +39,12 @@ std::string display_percent(double ratio, bool sign) {
   return with_real_minus(text);
 }
 
-std::string display_cap(double cap_mib) {
-  return cap_mib >= 100 ? fmt::format("{:.0f}", cap_mib) : fmt::format("{:.3g}", cap_mib);
+static std::string display_mib(double mib) {
+  return mib >= 100 ? fmt::format("{:.0f}", mib) : fmt::format("{:.3g}", mib);
+}
+
+std::string display_cap(int64_t cap_bytes) {
+  return display_mib(mib(cap_bytes));
 }
 
 std::string display_count(int64_t value) {
@@ -100,8 +104,9 @@ namespace {
 constexpr double kMostMib = 8796093022208;  // 8 EiB
 
 bool accepts(Unit unit, double value) {
-  if (unit == Unit::kBytesAsMib) return value >= 0 && value <= kMostMib;
-  const bool positive = unit == Unit::kBytes || unit == Unit::kMib || unit == Unit::kSeconds || unit == Unit::kRatio;
+  constexpr double kLeastMib = 0.5 / static_cast<double>(kMiB);  // a byte, rounded
+  if (is_in_mib(unit)) return value >= (unit == Unit::kMib ? kLeastMib : 0) && value <= kMostMib;
+  const bool positive = unit == Unit::kBytes || unit == Unit::kSeconds || unit == Unit::kRatio;
   return std::isfinite(value) && (!positive || value > 0);
 }
 
@@ -109,7 +114,7 @@ bool accepts(Unit unit, double value) {
 std::string text_of_number(double value, Unit unit) {
   if (unit == Unit::kSeconds || unit == Unit::kDifference) return display_seconds(value);
   if (unit == Unit::kBytes || unit == Unit::kSize) return format_bytes(static_cast<int64_t>(value));
-  if (unit == Unit::kMib || unit == Unit::kBytesAsMib) return display_cap(value);
+  if (is_in_mib(unit)) return display_mib(value);
   if (unit == Unit::kShare || unit == Unit::kChange) return display_percent(value, unit == Unit::kChange);
   if (unit == Unit::kCount) return display_count(std::llround(value));
   if (unit == Unit::kRatio) return fmt::format("{:.3f}", value);
@@ -191,14 +196,14 @@ std::string expected_number(Unit unit) {
 
 double read_plain(const json& value, const std::string& path, Unit unit, double) {
   // Null in a list stands for infinity.
-  if (value.is_null() && accepts(unit, 0) && unit != Unit::kBytesAsMib) return HUGE_VAL;
+  if (value.is_null() && accepts(unit, 0) && !is_in_mib(unit)) return HUGE_VAL;
   const double number = value.is_number() ? value.get<double>() : NAN;
   if (!accepts(unit, number)) fail_at(path, described(value), expected_number(unit));
-  return unit == Unit::kBytesAsMib ? number * static_cast<double>(kMiB) : number;
+  return is_in_mib(unit) ? number * static_cast<double>(kMiB) : number;
 }
 
 int64_t read_plain(const json& value, const std::string& path, Unit unit, int64_t) {
-  if (unit == Unit::kBytesAsMib) {
+  if (is_in_mib(unit)) {
     const double bytes = read_plain(value, path, unit, 0.0);
     return value == kMostMib ? std::numeric_limits<int64_t>::max() : static_cast<int64_t>(std::llround(bytes));
   }

@@ -2,7 +2,7 @@
 // shown.
 //
 //   template <>
-//   constexpr auto kFields<CurveRow> = std::tuple(Field("cap_mib", &CurveRow::cap_mib, Unit::kMib, "cap MiB"),
+//   constexpr auto kFields<CurveRow> = std::tuple(Field("cap_mib", &CurveRow::cap_bytes, Unit::kMib, "cap MiB"),
 //                                                 Field("buckets", &CurveRow::buckets));
 //   json_of(row);                           // {"cap_mib": 4, "buckets": 7}
 //   value_from_json<CurveRow>(document, "")       // the row again, or a complaint that names what is wrong
@@ -40,8 +40,8 @@ std::string display_seconds(double seconds);
 // "0.4 %"; with `sign`, "+0.4 %" and "−0.4 %".
 std::string display_percent(double ratio, bool sign = false);
 
-// A cap without its unit, three significant digits: "25", "0.5", "1024".
-std::string display_cap(double cap_mib);
+// A cap in MiB without its unit, three significant digits: "25", "0.5", "1024".
+std::string display_cap(int64_t cap_bytes);
 
 // Digits of a number, at least 0, in groups of three: "4,951,296".
 std::string display_count(int64_t value);
@@ -78,8 +78,8 @@ enum class Unit {
   kCount,
   kBytes,       // positive
   kSize,        // bytes, perhaps none
-  kMib,         // positive
-  kBytesAsMib,  // bytes in the struct, MiB for everybody else; at least 0
+  kMib,         // bytes in the struct, MiB for everybody else; positive
+  kBytesAsMib,  // the same, at least 0
   kSeconds,     // positive
   kDifference,  // seconds, of either sign
   kShare,       // a fraction, shown in percent
@@ -88,6 +88,10 @@ enum class Unit {
   kBandwidth,   // bytes per second, shown in GB/s
   kPlain,       // any number
 };
+
+constexpr bool is_in_mib(Unit unit) {
+  return unit == Unit::kMib || unit == Unit::kBytesAsMib;
+}
 
 // Where a field is shown, and when it is in JSON.
 enum Shown : unsigned {
@@ -238,7 +242,7 @@ template <class T>
 std::string expected_of(Unit unit) {
   if constexpr (std::is_same_v<T, std::string> || std::is_enum_v<T>) return "a string";
   if constexpr (std::is_same_v<T, bool>) return "true or false";
-  if constexpr (std::is_same_v<T, int64_t>) return "an integer";
+  if constexpr (std::is_same_v<T, int64_t>) return is_in_mib(unit) ? expected_number(unit) : "an integer";
   if constexpr (std::is_same_v<T, double>) return expected_number(unit);
   if constexpr (is_list<T>) return "an array of objects";
   return "an object";
@@ -275,8 +279,8 @@ nlohmann::json json_of(const T& value, Unit unit = Unit::kPlain) {
   } else if constexpr (std::is_enum_v<T>) {
     return kNames<T>.at(static_cast<size_t>(value));
   } else {
-    if constexpr (std::is_arithmetic_v<T>) {
-      if (unit == Unit::kBytesAsMib) return mib(static_cast<double>(value));
+    if constexpr (std::is_same_v<T, int64_t>) {
+      if (is_in_mib(unit)) return short_mib(value);
     }
     return value;
   }

@@ -32,7 +32,7 @@ std::optional<double> median_of(const Row& row) {
 
 template <>
 constexpr auto kFields<CurveRow> =
-    std::tuple(Field(kCapKey, &CurveRow::cap_mib, Unit::kMib, "cap MiB"), Field("buckets", &CurveRow::buckets),
+    std::tuple(Field(kCapKey, &CurveRow::cap_bytes, Unit::kMib, "cap MiB"), Field("buckets", &CurveRow::buckets),
                Field("predicted_s", &CurveRow::predicted_s, Unit::kSeconds), Field("measured_s", &CurveRow::measured_s, Unit::kSeconds),
                Field("measured_ci_s", &CurveRow::measured_ci_s, Unit::kSeconds, kPage), Field("error", &CurveRow::error, Unit::kChange),
                Field("ratio_to_default", &CurveRow::ratio_to_default, Unit::kRatio, "x default", kTables),
@@ -44,7 +44,7 @@ constexpr auto kFields<CurveRow> =
 template <>
 constexpr auto kFields<StrategyRow> = std::tuple(
     Field("strategy", &StrategyRow::strategy, kTables | kSecondTable),
-    Field(kCapKey, &StrategyRow::cap_mib, Unit::kMib, "MiB", kTables | kSecondTable), Field("buckets", &StrategyRow::buckets),
+    Field(kCapKey, &StrategyRow::cap_bytes, Unit::kMib, "MiB", kTables | kSecondTable), Field("buckets", &StrategyRow::buckets),
     Field("measured_s", &StrategyRow::measured_s, Unit::kSeconds, "step"),
     Field("measured_ci_s", &StrategyRow::measured_ci_s, Unit::kSeconds), Field("predicted_s", &StrategyRow::predicted_s, Unit::kSeconds),
     Field("rank_spread", &StrategyRow::rank_spread, Unit::kShare, "spread", kAside),
@@ -90,11 +90,11 @@ std::string certainty_of_answer(const Decision& decision) {
 
 template <>
 constexpr auto kFields<Decision> = std::tuple(
-    Field("outcome", &Decision::outcome), Field("certainty", certainty_of_answer), Field(kCapKey, &Decision::cap_mib, Unit::kMib),
-    Field("lowest_cap_mib", &Decision::lowest_cap_mib, Unit::kMib), Field("highest_cap_mib", &Decision::highest_cap_mib, Unit::kMib),
+    Field("outcome", &Decision::outcome), Field("certainty", certainty_of_answer), Field(kCapKey, &Decision::cap_bytes, Unit::kMib),
+    Field("lowest_cap_mib", &Decision::lowest_cap_bytes, Unit::kMib), Field("highest_cap_mib", &Decision::highest_cap_bytes, Unit::kMib),
     Field("predicted_s", &Decision::predicted_s, Unit::kSeconds), Field("measured_s", &Decision::measured_s, Unit::kSeconds),
     Field("predicted_to_default", &Decision::predicted_to_default, Unit::kRatio), Field("over_default", &Decision::over_default),
-    Field("expected_regret", &Decision::expected_regret), Field("tied_mib", &Decision::tied_mib, Unit::kMib),
+    Field("expected_regret", &Decision::expected_regret), Field("tied_mib", &Decision::tied_bytes, Unit::kMib),
     Field("level", &Decision::level, Unit::kRatio), Field("options", &Decision::options),
     Field("options_over_none", &Decision::options_over_none), Field("all_over_default", &Decision::all_over_default),
     Field("recommended", &Decision::recommended), Field("next_step", &Decision::next_step), Field("blocks", &Decision::blocks, kIfAny),
@@ -280,7 +280,7 @@ static void read_object(const JsonFields& fields, BusyPeriod& period) {
 template <>
 constexpr auto kFields<TraceRow> = std::tuple(
     Field("strategy", &TraceRow::strategy, kHidden), Field("name", &TraceRow::name, "strategy"),
-    Field(kCapKey, &TraceRow::cap_mib, Unit::kMib, kHidden), Field("file", &TraceRow::file, kHidden),
+    Field(kCapKey, &TraceRow::cap_bytes, Unit::kMib, kHidden), Field("file", &TraceRow::file, kHidden),
     Field("", first_rank<&TraceFigures::step_s>, Unit::kDifference, "step", kTables),
     Field("", first_rank<&TraceFigures::compute_s>, Unit::kDifference, "compute", kTables),
     Field("", first_rank<&TraceFigures::communication_s>, Unit::kDifference, "communication", kTables),
@@ -353,8 +353,8 @@ Results results_from_json(const json& document) {
     results.decision.reset();
   }
   std::ranges::stable_sort(results.allreduce, {}, [](const AllReduceRow& row) { return std::pair(row.world_size, row.bytes); });
-  std::ranges::stable_sort(results.curve, {}, &CurveRow::cap_mib);
-  std::ranges::stable_sort(results.dense_curve, {}, &CurveRow::cap_mib);
+  std::ranges::stable_sort(results.curve, {}, &CurveRow::cap_bytes);
+  std::ranges::stable_sort(results.dense_curve, {}, &CurveRow::cap_bytes);
   if (command == "bench-layers") read_object(fields, results.layers.emplace());
   return results;
 }

@@ -1,7 +1,7 @@
 // A results.json as structs: what a subcommand measured, and its tables. Sections it did not measure are empty.
 //
 //   const Results results = read_results("firkin-out/tune/results.json");
-//   results.decision->cap_mib;
+//   results.decision->cap_bytes;
 //   write_file_atomically("copy.json", results_text(results));  // the same again
 //
 // To add a column: a member, and a line in its table of fields in results.cpp.
@@ -30,7 +30,7 @@ namespace firkin {
 
 // One bucket cap. Times are seconds a step.
 struct CurveRow {
-  double cap_mib = 0;
+  int64_t cap_bytes = 0;
   std::optional<int64_t> buckets = {};
   std::optional<double> predicted_s = {};
   std::optional<double> measured_s = {};
@@ -44,7 +44,7 @@ struct CurveRow {
 // One strategy, or one strategy under one cap. Seconds a step, and bytes a rank.
 struct StrategyRow {
   std::string strategy;
-  std::optional<double> cap_mib = {};
+  std::optional<int64_t> cap_bytes = {};
   std::optional<int64_t> buckets = {};
   double measured_s = 0;
   std::optional<Interval> measured_ci_s = {};
@@ -142,7 +142,7 @@ struct TraceFigures {
 struct TraceRow {
   std::string strategy;
   std::string name;  // "bucketed 4 MiB"
-  std::optional<double> cap_mib = {};
+  std::optional<int64_t> cap_bytes = {};
   std::string file;  // the Chrome trace
   std::vector<TraceFigures> ranks = {};
   std::vector<BusyPeriod> timeline = {};  // the last step's
@@ -166,7 +166,7 @@ struct Results {
   std::vector<StrategyRow> strategies = {};
   std::optional<Decision> decision = {};  // this and the following: only from a complete run
   std::optional<CurveRow> best_predicted = {}, best_measured = {};
-  std::vector<double> indifference_set = {};              // caps in MiB that the measurement cannot tell from the best
+  std::vector<int64_t> indifference_set = {};             // caps in bytes that the measurement cannot tell from the best
   std::optional<double> regret = {};                      // step at best_predicted over step at best_measured, minus 1
   std::optional<PairedRatio> over_default = {};           // step with the chosen cap over PyTorch's default, as in the decision
   std::optional<PairedRatio> ordered_over_best_cap = {};  // the best cap is the chosen one
@@ -215,10 +215,10 @@ void write_files(const std::filesystem::path& folder, const Results& results, co
 void add_sections(const Tuning& tuning, Results& results);
 
 // Whether a tuning's measurement cannot tell the cap apart from the best one.
-bool is_tied(const Results& results, double cap_mib);
+bool is_tied(const Results& results, int64_t cap_bytes);
 
 // "chosen", "measured best", "chosen, measured best", "not told apart", or nothing.
-std::string remark_on(const Results& results, double cap_mib);
+std::string remark_on(const Results& results, int64_t cap_bytes);
 
 // A bucket size as a setting of a training tool, in the tool's own unit.
 struct PasteSetting {

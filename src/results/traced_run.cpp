@@ -49,9 +49,9 @@ template <>
 constexpr auto kFields<TracedRun> =
     std::tuple(Field("backend", &TracedRun::backend), Field("world_size", &TracedRun::world_size), Field("steps", &TracedRun::steps),
                Field("tensors", &TracedRun::tensors), Field(kGradientBytesKey, &TracedRun::gradient_bytes, Unit::kSize),
-               Field("ranks", &TracedRun::ranks), Field("buckets", &TracedRun::buckets), Field(kCapKey, &TracedRun::cap_mib, Unit::kMib),
-               Field("same_buckets_from_mib", &TracedRun::lowest_cap_mib, Unit::kMib),
-               Field("same_buckets_to_mib", &TracedRun::highest_cap_mib, Unit::kMib), Field("is_default_cap", &TracedRun::is_default_cap),
+               Field("ranks", &TracedRun::ranks), Field("buckets", &TracedRun::buckets), Field(kCapKey, &TracedRun::cap_bytes, Unit::kMib),
+               Field("same_buckets_from_mib", &TracedRun::lowest_cap_bytes, Unit::kMib),
+               Field("same_buckets_to_mib", &TracedRun::highest_cap_bytes, Unit::kMib), Field("is_default_cap", &TracedRun::is_default_cap),
                Field("least_communication_s", &TracedRun::least_communication_s, Unit::kDifference),
                Field("others", &TracedRun::others, kIfAny), Field("findings", &TracedRun::findings, kIfAny));
 

@@ -178,6 +178,10 @@ TEST(ParseSeconds, TakesUnitsAndSecondsWithoutOne) {
 
 TEST(Units, MebibytesAreBinaryAndASizeIsAtLeastAByte) {
   EXPECT_EQ(bytes_from_mib(25, "cap"), 26'214'400);
+  EXPECT_EQ(bytes_from_mib(0.05, "cap"), 52429);
+  EXPECT_EQ(short_mib(52429), 0.05);
+  EXPECT_EQ(short_mib(786'433), 0.750001);
+  EXPECT_EQ(short_mib(std::numeric_limits<int64_t>::max()), 0x1p43);
   for (const double mib : {0., 1e13, 1e-7}) EXPECT_THROW(bytes_from_mib(mib, "cap"), InputError);
 }
 

@@ -192,10 +192,10 @@ TEST(ProfilerTrace, TakesSizesThatTheTraceDoesNotSayIfItsAllReducesConfirmThem) 
 
 TEST(ProfilerTrace, SaysWhichCapMakesTheBuckets) {
   const ReadTrace read = read_trace_text(trace_of_steps(3).text());  // 4800 bytes, then 200
-  ASSERT_TRUE(read.run.cap_mib);
+  ASSERT_TRUE(read.run.cap_bytes);
   EXPECT_FALSE(read.run.is_default_cap);
-  EXPECT_NEAR(*read.run.lowest_cap_mib, 4001.0 / kMiB, 1e-9);
-  EXPECT_NEAR(*read.run.highest_cap_mib, 4800.0 / kMiB, 1e-9);
+  EXPECT_EQ(read.run.lowest_cap_bytes, 4001);
+  EXPECT_EQ(read.run.highest_cap_bytes, 4800);
 }
 
 TEST(ProfilerTrace, SaysHowGradientsTravelOtherThanInBuckets) {

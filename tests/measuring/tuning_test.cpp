@@ -116,7 +116,7 @@ TEST(Tuning, TheChoiceItsGainTheSectionsAndTheWordsSayTheSame) {
     const Results results = sections_of(tuning);
     const Decision& section = *results.decision;
     EXPECT_EQ(section.outcome, each.outcome);
-    EXPECT_EQ(section.cap_mib, mib(choice_of(tuning).cap_bytes));
+    EXPECT_EQ(section.cap_bytes, choice_of(tuning).cap_bytes);
     EXPECT_NEAR(section.measured_s, each.chosen_s, 0.01 * each.chosen_s);
     EXPECT_EQ(section.over_default->ratio, tuning.decision.over_default->ratio);
     EXPECT_NEAR(section.over_default->ratio, each.chosen_s / each.default_s, 0.02);
@@ -148,7 +148,7 @@ TEST(Tuning, OfCapsThatAreComparedTheCurveIsTheirs) {
        .gain_s = {{SettingKind::kNaive, 0.5}, {SettingKind::kTorchDefault, 0.4}, {SettingKind::kCap, 0.31}}});
   const Results results = sections_of(tuning);
   ASSERT_EQ(results.curve.size(), 2u);
-  EXPECT_EQ(results.curve[1].cap_mib, 64);
+  EXPECT_EQ(results.curve[1].cap_bytes, 64 * kMiB);
   EXPECT_NEAR(results.decision->measured_s, 0.31, 0.01);
   std::vector<std::string> names;
   for (const StrategyRow& row : results.strategies) names.push_back(row.strategy);

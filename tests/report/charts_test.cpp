@@ -61,7 +61,7 @@ TEST(Charts, TheCurveMarksTheChosenCapAndHoldsItWithinItsAxis) {
   const json spec = chart_of(results, "curve").spec;
   const json& best = spec["datasets"]["best"];
   ASSERT_EQ(best.size(), 1);
-  EXPECT_EQ(best[0]["cap_mib"], results.decision->cap_mib);
+  EXPECT_EQ(best[0]["cap_mib"], mib(results.decision->cap_bytes));
   EXPECT_EQ(best[0]["label"], "chosen: 0.5 MiB");
   const json& domain = spec["encoding"]["y"]["scale"]["domain"];
   for (const char* dataset : {"predicted", "measured", "levels", "best"}) {
@@ -75,14 +75,14 @@ TEST(Charts, TheCurveMarksTheChosenCapAndHoldsItWithinItsAxis) {
 TEST(Charts, TheChosenCapIsTheDecisionsNotThePredictedBest) {
   Results results = tune_results();
   Decision& decision = *results.decision;
-  decision.cap_mib = 16;  // the predicted line is lower elsewhere
+  decision.cap_bytes = 16 * kMiB;  // the predicted line is lower elsewhere
   decision.predicted_s = 0.370726;
   EXPECT_EQ(rows_of(results, "curve", "best")[0]["label"], "chosen: 16 MiB");
   EXPECT_THAT(chart_of(results, "curve").summary, HasSubstr("Chosen: 16 MiB, predicted at 371 ms."));
-  EXPECT_EQ(remark_on(results, 16), "chosen");
-  EXPECT_EQ(remark_on(results, 4), "measured best");
-  decision.cap_mib = 4;
-  EXPECT_EQ(remark_on(results, 4), "chosen, measured best");
+  EXPECT_EQ(remark_on(results, 16 * kMiB), "chosen");
+  EXPECT_EQ(remark_on(results, 4 * kMiB), "measured best");
+  decision.cap_bytes = 4 * kMiB;
+  EXPECT_EQ(remark_on(results, 4 * kMiB), "chosen, measured best");
 }
 
 TEST(Charts, AnIntervalWithoutAnUpperEndIsNotDrawn) {

@@ -69,9 +69,9 @@ TEST(Report, TheAnswerOfTuneSaysWhatToSetHowSureThatIsAndWhatCannotBeTold) {
   Results results = tune_results();
   Decision& decision = *results.decision;
   decision.outcome = Outcome::kGain;
-  decision.cap_mib = 0.75;
+  decision.cap_bytes = 3 * kMiB / 4;
   decision.over_default = PairedRatio{0.76, {0.74, 0.78}};
-  decision.tied_mib = {0.5, 0.75};
+  decision.tied_bytes = {kMiB / 2, 3 * kMiB / 4};
   const Wording answer = summarize(results);
   EXPECT_EQ(answer.heading, "Set bucket_cap_mb=0.75: steps take 24.0 % less time than with PyTorch's default.");
   EXPECT_THAT(answer.certainty, StartsWith("Shown: 22.0 % to 26.0 % less time (95 % interval, "));
@@ -151,8 +151,8 @@ TEST(Report, TheAnswerOfTuneNamesTheBestOfFirkinsOwnEngineAboveTheCharts) {
 TEST(Report, TheCardOfATuningHoldsOnlyWhatHelpsToAct) {
   Results results = tune_results();
   results.notes = {"what was noticed on the way"};
-  results.decision->lowest_cap_mib = 0.75;
-  results.decision->highest_cap_mib = 0.75;
+  results.decision->lowest_cap_bytes = 3 * kMiB / 4;
+  results.decision->highest_cap_bytes = 3 * kMiB / 4;
   const std::string text = results_in_text(results), page = render_report(results);
   EXPECT_THAT(text, StartsWith(summarize(results).heading.substr(0, 20)));
   EXPECT_THAT(text, HasSubstr("\n  paste   DistributedDataParallel(model"));

@@ -189,16 +189,16 @@ struct DecisionInputs {
   EndOfBlocks ended = EndOfBlocks::kSettled;
 };
 
-// What to set, and what that gains; as in a results.json. Caps are in MiB, times in seconds per step.
+// What to set, and what that gains; as in a results.json. Times are seconds per step.
 struct Decision {
   Outcome outcome = Outcome::kNotMeasured;  // of the cap, without options
-  double cap_mib = 0, lowest_cap_mib = 0;
-  std::optional<double> highest_cap_mib = {};  // with the same buckets, as the lowest; none: no bound
+  int64_t cap_bytes = 0, lowest_cap_bytes = 0;
+  std::optional<int64_t> highest_cap_bytes = {};  // with the same buckets, as the lowest; none: no bound
   double predicted_s = 0, measured_s = 0;
   std::optional<double> predicted_to_default = {};  // step with the cap over step with the default
   std::optional<PairedRatio> over_default = {};     // the same, measured by the confirmation, without options
   double expected_regret = 0;                       // Standing::expected_regret
-  std::vector<double> tied_mib = {};                // caps that the measurement cannot tell apart from it, with it
+  std::vector<int64_t> tied_bytes = {};             // caps that the measurement cannot tell apart from it, with it
   // A step without communication, confirmed over predicted. Far from 1, the machine's speed has changed and predicted
   // times may be off by that factor; comparisons within blocks are not affected.
   std::optional<double> level = {};
