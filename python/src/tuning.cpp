@@ -156,6 +156,7 @@ std::pair<size_t, Results> tune_steps(const MeasuredProfile& profile, const Meas
   results.run = begin_head("tune");
   results.run.environment.world_size = world_size;
   add_sections(tuning, results);
+  results.notes = notes_of(tuning);
   return {recommended_setting(tuning), std::move(results)};
 }
 

@@ -215,6 +215,7 @@ void run_rank(const TuneFlags& flags, TuneOptions options, const ProcessGroup& g
     options.on_partial = [&](const Tuning& so_far) {
       Results partial = results;
       add_sections(so_far, partial);
+      partial.notes = notes_of(so_far);
       write_run_files(flags.common, partial, tables_of(so_far));
     };
   }
@@ -222,6 +223,7 @@ void run_rank(const TuneFlags& flags, TuneOptions options, const ProcessGroup& g
   options.on_progress = {};
   if (!is_rank_0) return;
   add_sections(tuned, results);
+  results.notes = notes_of(tuned);
   finish_run(flags.common, results, tables_of(tuned));
 }
 

@@ -200,8 +200,8 @@ class Phases {
 
   void compare_caps() {
     const std::vector<int64_t>& sizes = tensors().bytes;
-    auto [caps, notes] = distinct_caps(options_.caps.empty() ? default_caps(sizes, tuning_.rule) : options_.caps, sizes, tuning_.rule);
-    tuning_.notes.insert(tuning_.notes.end(), notes.begin(), notes.end());
+    auto [caps, dropped] = distinct_caps(options_.caps.empty() ? default_caps(sizes, tuning_.rule) : options_.caps, sizes, tuning_.rule);
+    tuning_.notes.insert(tuning_.notes.end(), dropped.begin(), dropped.end());
     add_cap(caps, choice_of(tuning_).cap_bytes, sizes, tuning_.rule);
     tuning_.compared = predict_steps(model_of(tuning_), tuning_.rule, caps);
   }
@@ -259,7 +259,7 @@ class Phases {
     const double left_s = options_.seconds - meter_.elapsed_s();
     const auto visits = static_cast<double>((kBlocks.fewest + 2) * (std::ssize(options_.options) + 1));  // and those that try each
     if (visits * visit_s_ > kShare * left_s) {
-      tuning_.notes.emplace_back("options of DistributedDataParallel were not tried: there was no time");
+      tuning_.notes.emplace_back(OptionsUntried());
       return;
     }
     std::vector<TunedSetting> settings = {chosen_cap()};
@@ -277,8 +277,7 @@ class Phases {
       const PairedRatio gain = paired_ratio(steps[i].step_s, steps[0].step_s);
       const bool wins = of_rank_0(is_worth_setting(gain) ? 1 : 0) == 1;
       if (wins) tuning_.options.push_back(option);
-      tuning_.notes.push_back(fmt::format("{}=True: {:.3f} ({:.3f} to {:.3f}) of a step without it{}", option, gain.ratio,
-                                          gain.interval.low, gain.interval.high, wins ? ", and is measured again" : ""));
+      tuning_.notes.emplace_back(OptionRaced{option, gain, wins});
     }
   }
 
@@ -368,26 +367,20 @@ class Phases {
   }
 
   void note_what_was_calibrated_on() {
-    const auto check = [&](const std::string& name, const BucketPlan& plan) {
-      if (!calibrated_on(tuning_.calibration_plans, plan)) return;
-      tuning_.notes.push_back(
-          fmt::format("the model was also calibrated on the buckets of {}, so their step does not test the prediction", name));
+    const auto check = [&](const BucketPlan& plan, std::optional<int64_t> cap_bytes) {
+      if (calibrated_on(tuning_.calibration_plans, plan)) tuning_.notes.emplace_back(CalibratedOn{cap_bytes});
     };
     for (const PredictedCap& cap : tuning_.compared.empty() ? tuning_.raced : tuning_.compared) {
-      check(format_bytes(cap.cap_bytes), by_cap(cap.cap_bytes).plan);
+      check(by_cap(cap.cap_bytes).plan, cap.cap_bytes);
     }
-    if (find_setting(tuning_, SettingKind::kTorchDefault) != nullptr) check("PyTorch's default", default_plan(tuning_));
+    if (find_setting(tuning_, SettingKind::kTorchDefault) != nullptr) check(default_plan(tuning_), std::nullopt);
   }
 
   // Notes if a step takes longer or shorter than during the calibration.
   void note_level() {
     constexpr double kFar = 0.05;
     const double level = tuning_.decision.level.value_or(1);
-    if (std::abs(level - 1) < kFar) return;
-    tuning_.notes.push_back(fmt::format(
-        "a step without communication took {:.0f} % {} than when the model was calibrated: predicted times may be off by up to about that "
-        "much; what was compared in the same blocks is not affected",
-        100 * std::abs(level - 1), level > 1 ? "longer" : "less"));
+    if (std::abs(level - 1) >= kFar) tuning_.notes.emplace_back(LevelChanged{level});
   }
 
   TunedSetting by_cap(int64_t cap_bytes) const {

@@ -16,6 +16,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <variant>
 #include <vector>
 
 #include "firkin/plan/bucket_plan.h"
@@ -58,6 +59,34 @@ std::string_view strategy_of(SettingKind kind);
 std::string_view name_of(SettingKind kind);
 std::string name_of(const TunedSetting& setting);
 
+// ---- What else a reader of a tuning has to know; notes_of() of report/words.h says it.
+
+struct OptionsUntried {};  // there was no time
+
+struct OptionRaced {
+  std::string option;
+  PairedRatio to_without;
+  bool wins = false;  // and is measured again
+};
+
+// The model was also calibrated on buckets whose step was then measured, which does not test the prediction.
+struct CalibratedOn {
+  std::optional<int64_t> cap_bytes = {};  // none: PyTorch's default
+};
+
+struct LevelChanged {
+  double level = 1;  // Decision::level
+};
+
+// A strategy that is not measured, and why.
+enum class Unmeasured {
+  kOrderedWithoutAwaiting,   // no module awaits its parameters
+  kOrderedWithoutOptimizer,  // the step has no OverlappedOptimizer
+  kShardedWithoutOptimizer,  // the step has no ShardedOptimizer
+};
+
+using TuningNote = std::variant<SameBuckets, OptionsUntried, OptionRaced, CalibratedOn, LevelChanged, Unmeasured>;
+
 // Members that are not measured yet are empty.
 struct Tuning {
   // The input.
@@ -88,7 +117,7 @@ struct Tuning {
   std::vector<std::string> options;           // of DistributedDataParallel, that won their race: "static_graph"
   Standing standing;                          // among the caps in `raced`
   Decision decision;                          // its gain is from `gain`, which had no part in the choice
-  std::vector<std::string> notes;             // what was left out or could not be told apart, one sentence each
+  std::vector<TuningNote> notes;
   bool complete = false;
 };
 

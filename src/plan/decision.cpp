@@ -1,7 +1,5 @@
 #include "firkin/plan/decision.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <bit>
 #include <cmath>
@@ -185,9 +183,7 @@ DistinctCaps distinct_caps(std::vector<int64_t> caps, std::span<const int64_t> s
   std::ranges::sort(caps);
   for (const int64_t cap : caps) {
     const int64_t measured = add_cap(result.caps, cap, sizes, rule);
-    if (measured == cap) continue;
-    result.notes.push_back(fmt::format("{} makes the same buckets as {}: measured once, as {}", format_bytes(cap), format_bytes(measured),
-                                       format_bytes(measured)));
+    if (measured != cap) result.dropped.push_back({cap, measured});
   }
   return result;
 }

@@ -36,6 +36,9 @@ struct Wording {
 // What a tuning is doing: "racing the best caps".
 std::string_view words_of(TuningPhase phase);
 
+// A tuning's notes, one sentence each.
+std::vector<std::string> notes_of(const Tuning& tuning);
+
 Wording summarize(const Results& results);
 
 // Fills in the answer of a tuning or a prediction, except for the kicker and the notes (recommendation.cpp).

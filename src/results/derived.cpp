@@ -95,7 +95,6 @@ nlohmann::json samples_of(std::span<const SettingSteps> settings) {
 
 void add_sections(const Tuning& tuning, Results& results) {
   results.complete = tuning.complete;
-  results.notes.insert(results.notes.end(), tuning.notes.begin(), tuning.notes.end());
   if (!tuning.profile.tensors.names.empty()) results.profile = tuning.profile;
   results.allreduce = tuning.allreduce;
   if (!tuning.allreduce.empty()) results.alpha_beta = fit_alpha_beta(comm_costs(tuning.allreduce, tuning.world_size).isolated.points());

@@ -211,7 +211,8 @@ void write_files(const std::filesystem::path& folder, const Results& results, co
 
 // ---- Made from results.
 
-// Fills everything except the run's head, as far as the tuning has come; an incomplete one has no decision.
+// Fills everything except the run's head and the notes (report/words.h), as far as the tuning has come; an incomplete one
+// has no decision.
 void add_sections(const Tuning& tuning, Results& results);
 
 // Whether a tuning's measurement cannot tell the cap apart from the best one.

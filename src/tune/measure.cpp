@@ -44,12 +44,12 @@ class TuneRun {
   Tuning run() {
     measure_inputs();
     if (!tensors().knows_forward()) {
-      tuning_.notes.emplace_back("ordered is not measured: no module awaits its parameters, see await_parameters()");
+      tuning_.notes.emplace_back(Unmeasured::kOrderedWithoutAwaiting);
     } else if (workload_.whole_step) {
-      tuning_.notes.emplace_back("ordered is not measured: the step function would have to use an OverlappedOptimizer");
+      tuning_.notes.emplace_back(Unmeasured::kOrderedWithoutOptimizer);
     }
     if (options_.sharded && workload_.whole_step) {
-      tuning_.notes.emplace_back("sharded is not measured: the step function would have to use a ShardedOptimizer");
+      tuning_.notes.emplace_back(Unmeasured::kShardedWithoutOptimizer);
     }
     PhaseOptions phases = options_.phases;
     phases.ordered = tensors().knows_forward() && !workload_.whole_step;

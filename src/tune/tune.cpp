@@ -86,7 +86,7 @@ ModuleTuning module_tuning(const Tuning& tuned, const Results& results) {
   tuning.cap_bytes = choice_of(tuned).cap_bytes;
   tuning.profile = public_profile(tuned.profile);
   tuning.allreduce = tuned.allreduce;
-  tuning.notes = tuned.notes;
+  tuning.notes = results.notes;
   tuning.options.cap.cap_bytes = tuning.cap_bytes;
   tuning.options.ready_order = tuned.profile.ready_order;
   tuning.text = results_in_text(results);
@@ -125,6 +125,7 @@ ModuleTuning tune_module(torch::nn::Module& module, const TrainingStep& step, co
   const Tuning tuned = tune(on_device, workload, settings);
   settings.on_progress = {};
   add_sections(tuned, results);
+  results.notes = notes_of(tuned);
   ModuleTuning tuning = module_tuning(tuned, results);
   if (!folder) return tuning;
   const std::vector<OutputFile> files = tables_of(tuned);

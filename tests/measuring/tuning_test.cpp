@@ -135,9 +135,10 @@ TEST(Tuning, AGainIsNeverTakenFromTheBlocksThatChose) {
 }
 
 TEST(Tuning, SaysThatTheMachineHasChanged) {
-  EXPECT_THAT(decided_tuning(0.4, 0.3).notes, IsEmpty());
-  EXPECT_THAT(decided_tuning(0.4, 0.3, 0.25).notes, ElementsAre(AllOf(HasSubstr(" % longer than when"), HasSubstr("may be off by up to"))));
-  EXPECT_THAT(decided_tuning(0.4, 0.3, 0.18).notes, ElementsAre(HasSubstr(" % less than when")));
+  EXPECT_THAT(notes_of(decided_tuning(0.4, 0.3)), IsEmpty());
+  EXPECT_THAT(notes_of(decided_tuning(0.4, 0.3, 0.25)),
+              ElementsAre(AllOf(HasSubstr(" % longer than when"), HasSubstr("may be off by up to"))));
+  EXPECT_THAT(notes_of(decided_tuning(0.4, 0.3, 0.18)), ElementsAre(HasSubstr(" % less than when")));
 }
 
 TEST(Tuning, OfCapsThatAreComparedTheCurveIsTheirs) {

@@ -80,7 +80,7 @@ TEST(DistinctCaps, MeasuresCapsWithTheSameBucketsOnce) {
   const std::vector<int64_t> sizes = {1000, 1000, 1000};
   const DistinctCaps distinct = distinct_caps({64 * kMiB, 1000, 32 * kMiB, 1000}, sizes, kBothRules[0]);
   EXPECT_THAT(distinct.caps, ElementsAre(1000, 32 * kMiB));
-  EXPECT_THAT(distinct.notes, ElementsAre("64 MiB makes the same buckets as 32 MiB: measured once, as 32 MiB"));
+  EXPECT_THAT(distinct.dropped, ElementsAre(SameBuckets{64 * kMiB, 32 * kMiB}));
 }
 
 TEST(DistinctCaps, LetsAMeasuredCapStandForTheBest) {

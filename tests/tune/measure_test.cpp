@@ -5,6 +5,7 @@
 #include "../comm/thread_ranks.h"
 #include "../test.h"
 #include "firkin/ddp/await_parameters.h"
+#include "report/words.h"
 #include "results/results.h"
 
 namespace firkin {
@@ -136,7 +137,7 @@ TEST(Tune, SaysThatNobodyAwaits) {
     const Tuning result = tune(group, workload, quick_tune());
     EXPECT_FALSE(result.profile.tensors.knows_forward());
     EXPECT_FALSE(result.ordered);
-    EXPECT_THAT(result.notes, Contains(HasSubstr("no module awaits")));
+    EXPECT_THAT(notes_of(result), Contains(HasSubstr("no module awaits")));
   });
 }
 
@@ -146,7 +147,7 @@ TEST(Tune, SaysWhereAModelHasTooFewTensorsToKeepCalibrationApart) {
     Workload workload = workload_of(net.ptr(), [net](int64_t) mutable { return net->forward(at::ones({4, 8})).mean(); });
     const Tuning result = tune(group, workload, quick_tune());
     check_result(result);
-    EXPECT_THAT(result.notes, Contains(HasSubstr("the model was also calibrated on the buckets of")));
+    EXPECT_THAT(notes_of(result), Contains(HasSubstr("the model was also calibrated on the buckets of")));
   });
 }
 

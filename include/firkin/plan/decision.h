@@ -61,9 +61,15 @@ std::vector<int64_t> default_caps(std::span<const int64_t> sizes, const CapOptio
 // gradients' size.
 std::vector<int64_t> dense_caps(int64_t smallest_cap, int64_t total_bytes);
 
+// Two caps that make the same buckets, of which one is measured.
+struct SameBuckets {
+  int64_t cap_bytes = 0, measured_bytes = 0;
+  friend bool operator==(const SameBuckets&, const SameBuckets&) = default;
+};
+
 struct DistinctCaps {
-  std::vector<int64_t> caps;       // ascending, each with other buckets
-  std::vector<std::string> notes;  // one per dropped cap, naming the cap that stands for it
+  std::vector<int64_t> caps;         // ascending, each with other buckets
+  std::vector<SameBuckets> dropped;  // and the cap that stands for each
 };
 
 // Keeps the smallest of the caps that make the same buckets. Throws InputError for a cap that is not positive.
