@@ -282,8 +282,8 @@ void put_default_first(std::vector<PasteSetting>& settings, std::string_view lef
 
 std::vector<PasteSetting> tune_settings(const Results& results) {
   const std::optional<ModelDescription>& model = results.run.model;
-  const bool half = model && model->dtype && *model->dtype == "bf16";
-  const int64_t element_bytes = half ? 2 : 4;
+  const bool is_known = model && model->parameters.value_or(0) > 0 && model->gradient_bytes;
+  const int64_t element_bytes = is_known ? std::max<int64_t>(1, *model->gradient_bytes / *model->parameters) : kFloatBytes;
   const Decision& decision = *results.decision;
   const int64_t cap_bytes = decision.cap_bytes;
   std::vector<PasteSetting> settings = paste_settings(cap_bytes, element_bytes, {});

@@ -86,6 +86,16 @@ TEST(Report, TheAnswerOfTuneSaysWhatToSetHowSureThatIsAndWhatCannotBeTold) {
   EXPECT_EQ(summarize(results).settings.front().setting, "DistributedDataParallel(model)");
 }
 
+TEST(Report, SettingsInElementsCountThoseOfTheModelHoweverItsTypeIsCalled) {
+  Results results = tune_results();
+  results.decision->cap_bytes = kMiB;
+  for (const auto& [bytes, elements] : {std::pair{4, "262144"}, {2, "524288"}}) {
+    results.run.model = ModelDescription{.name = "Net", .dtype = "bfloat16", .parameters = 1000, .gradient_bytes = 1000 * bytes};
+    const std::vector<PasteSetting> settings = summarize(results).settings;
+    EXPECT_THAT(std::ranges::find(settings, "DeepSpeed", &PasteSetting::tool)->setting, HasSubstr(elements));
+  }
+}
+
 TEST(Report, TheNextStepIsAnOptionOfTheFrontEndThatMeasured) {
   Results results = tune_results();
   results.decision->blocks = 12;
