@@ -253,17 +253,11 @@ def _seen_by(watched: Watch | None, job: _Job) -> _Seen | None:
     return job.ranks.on_rank_0(look)
 
 
-def _tuned(job: _Job, step: CountedStep, state: State, wrapping: Wrapping, watched: Watch | None) -> tuple[TuneResult, set[str]]:
-    """The result, and the names of tensors that differed between ranks at the start."""
-    ranks, started = job.ranks, time.perf_counter()
-    parameters = trainable_parameters(job.model)
-    wire, profiled = wrapping.alike(parameters[0][1].dtype)
-    job.compiled = wrapping.graphs.compiled
-    unlike = state.unlike(ranks)
-    seen = _seen_by(watched, job)
+def _profiled(job: _Job, module: torch.nn.Module, step: CountedStep, state: State, wrapping: Wrapping, seen: _Seen | None) -> Profile:
+    """When gradients are ready: as a watch saw it, or in steps without communication. Collective."""
     with wrapping.graphs.of("profile"):
         profile = Profile(*seen.tensors) if seen else measured_profile(
-            ranks, profiled, step, steps=_PROFILE_STEPS, warmup=_PROFILE_WARMUP, seconds=job.time_budget_s * _PROFILE_SHARE,
+            job.ranks, module, step, steps=_PROFILE_STEPS, warmup=_PROFILE_WARMUP, seconds=job.time_budget_s * _PROFILE_SHARE,
             find_unused_parameters=bool(job.options.get("find_unused_parameters") or job.options.get("static_graph")),
             options=job.options, zeroed=state.parameters, on_progress=job.progress.at,
             before_step=functools.partial(state.put_back, schedules_only=True),
@@ -271,9 +265,12 @@ def _tuned(job: _Job, step: CountedStep, state: State, wrapping: Wrapping, watch
     for parameter in state.parameters:
         parameter.grad = None
     gc.collect()  # the all-reduce is measured in the memory of gradients and buckets
+    return profile
+
+
+def _notes_on_inputs(job: _Job, seen: _Seen | None, wire: torch.dtype | None) -> list[str]:
     notes = []
-    if seen:  # do not spend the time this saves on more blocks
-        started -= min(_PROFILE_SHARE * job.time_budget_s, job.profile_calls() * seen.step_s)
+    if seen:
         notes.append(f"when gradients are ready was seen by firkin.watch, with communication beside it: {job.profile_calls()} steps fewer")
     if job.compiled:
         notes.append(
@@ -282,9 +279,23 @@ def _tuned(job: _Job, step: CountedStep, state: State, wrapping: Wrapping, watch
         )
     if wire is None:
         notes.append("with a communication hook: all-reduces were measured and predicted without it, steps measured with it")
-    dtype, device = parameters[0][1].dtype, parameters[0][1].device
+    return notes
+
+
+def _tuned(job: _Job, step: CountedStep, state: State, wrapping: Wrapping, watched: Watch | None) -> tuple[TuneResult, set[str]]:
+    """The result, and the names of tensors that differed between ranks at the start."""
+    ranks, started = job.ranks, time.perf_counter()
+    first = trainable_parameters(job.model)[0][1]
+    wire, module = wrapping.alike(first.dtype)
+    job.compiled = wrapping.graphs.compiled
+    unlike = state.unlike(ranks)
+    seen = _seen_by(watched, job)
+    profile = _profiled(job, module, step, state, wrapping, seen)
+    notes = _notes_on_inputs(job, seen, wire)
+    if seen:  # do not spend the time this saves on more blocks
+        started -= min(_PROFILE_SHARE * job.time_budget_s, job.profile_calls() * seen.step_s)
     sizes, seconds = allreduce_sizes(sum(profile.bytes)), min(10.0, job.time_budget_s * 0.1)
-    table = timed_all_reduces(ranks, device, sizes, seconds, job.seed, (dtype, wire or dtype), job.progress.at)
+    table = timed_all_reduces(ranks, first.device, sizes, seconds, job.seed, (first.dtype, wire or first.dtype), job.progress.at)
 
     def elapsed_s() -> float:
         return ranks.max([time.perf_counter() - started])[0]
@@ -304,13 +315,13 @@ def _tuned(job: _Job, step: CountedStep, state: State, wrapping: Wrapping, watch
         race_blocks=effort.race_blocks, fewest_gain_blocks=_FEWEST_GAIN_BLOCKS, smallest_cap_mib=1.0 if job.compiled else 0.0,
         caps_mib=job.caps_mib, ddp_options=options,
     )  # fmt: skip
-    if (blocks := results.blocks) < _INTERVAL_BLOCKS:
-        notes.append(f"steps of {step_s:.2g} s: time for {blocks} blocks; fewer than {_INTERVAL_BLOCKS} cannot show a gain")
+    if results.blocks < _INTERVAL_BLOCKS:
+        notes.append(f"steps of {step_s:.2g} s: time for {results.blocks} blocks; fewer than {_INTERVAL_BLOCKS} cannot show a gain")
     notes.append(f"step was called {step.calls} times: its loaders and counters have moved on by that many")
-    recommended = ranks.all(recommended)[0]  # rank 0's: another rank's library may round differently
-    choice = bench.settings[recommended]
     _add_facts(results, job, notes)
-    results = Results.parse(ranks.on_rank_0(results.to_json))
+    # Rank 0's, on every rank: another's library may round differently.
+    results, recommended = Results.parse(ranks.on_rank_0(results.to_json)), ranks.all(recommended)[0]
+    choice = bench.settings[recommended]
     plan = Plan.of_counts(profile, choice.counts)
     names = tuple(tuple(names) for _, names in bench.live[recommended])
     if all(names):
