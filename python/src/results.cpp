@@ -4,16 +4,17 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/filesystem.h>
 #include <nanobind/stl/optional.h>
-#include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
+#include <algorithm>
 #include <limits>
 #include <tuple>
 #include <utility>
 
 #include "core.h"
+#include "firkin/base/error.h"
 #include "firkin/base/file.h"
 #include "firkin/base/units.h"
 #include "firkin/plan/decision.h"
@@ -26,6 +27,21 @@ using namespace nb::literals;
 
 namespace firkin::python {
 namespace {
+
+// A section that every result of firkin.tune has.
+template <typename Section>
+const Section& required(const std::optional<Section>& section, const char* name) {
+  if (!section) throw InputError(fmt::format("results: {}: missing; expected the results of firkin.tune", name));
+  return *section;
+}
+
+const Decision& decision_of(const Results& results) {
+  return required(results.decision, "decision");
+}
+
+const TensorProfile& tensors_of(const Results& results) {
+  return required(results.profile, "profile").tensors;
+}
 
 // Adds the facts of a run that only PyTorch knows.
 void add_facts(Results& results, const std::vector<std::string>& command_line, const std::vector<std::string>& notes,
@@ -41,19 +57,23 @@ void add_facts(Results& results, const std::vector<std::string>& command_line, c
 }
 
 const StrategyRow& recommended(const Results& results) {
-  return *std::ranges::find(results.strategies, results.decision.value().recommended.value(), &StrategyRow::strategy);
+  const std::string& name = required(decision_of(results).recommended, "decision.recommended");
+  const auto row = std::ranges::find(results.strategies, name, &StrategyRow::strategy);
+  if (row == results.strategies.end())
+    throw InputError(fmt::format("results: decision.recommended: {}; expected one of the strategies", name));
+  return *row;
 }
 
 // PyTorch's step over the recommended one, with its 95 % interval.
 std::tuple<double, double, double> speedup(const Results& results) {
-  const std::optional<PairedRatio> gain = recommended_over_default(results.decision.value());
+  const std::optional<PairedRatio> gain = recommended_over_default(decision_of(results));
   if (!gain) return {1, 1, 1};
   return {1 / gain->ratio, 1 / gain->interval.high,
           gain->interval.low > 0 ? 1 / gain->interval.low : std::numeric_limits<double>::infinity()};
 }
 
 Prediction predict_for(const Results& results, int64_t world_size, const MeasuredAllReduce* curve) {
-  PredictionInputs inputs{.profile = results.profile.value().tensors,
+  PredictionInputs inputs{.profile = tensors_of(results),
                           .table = curve != nullptr ? curve->rows : results.allreduce,
                           .world_size = world_size,
                           .rule = {.rule = CapRule::kCloseWhenFull}};
@@ -67,9 +87,8 @@ Prediction predict_for(const Results& results, int64_t world_size, const Measure
 }
 
 void write_run(const Results& results, const std::filesystem::path& folder, const std::string& tuned) {
-  const std::vector<OutputFile> files = {{"tensors.csv", tensors_csv(results.profile.value().tensors)},
-                                         {"allreduce.csv", allreduce_csv(results.allreduce)},
-                                         {"tuned.json", tuned}};
+  const std::vector<OutputFile> files = {
+      {"tensors.csv", tensors_csv(tensors_of(results))}, {"allreduce.csv", allreduce_csv(results.allreduce)}, {"tuned.json", tuned}};
   const Results written = with_files(results, files);
   OutputFolder held(folder, "folder");
   held.set_aside(written.run.files);
@@ -106,20 +125,21 @@ void bind_results(nb::module_& module) {
            "dtype"_a, "parameters"_a, "tensors"_a, "gradient_bytes"_a,
            "Adds what only PyTorch knows of the run. notes: put before the others. link: a modelled one, or None.")
       .def_prop_ro("notes", [](const Results& self) { return self.notes; })
-      .def_prop_ro("profile", [](const Results& self) { return self.profile.value(); })
+      .def_prop_ro("profile", [](const Results& self) { return required(self.profile, "profile"); })
       .def_prop_ro("curve", [](const Results& self) { return MeasuredAllReduce{self.allreduce}; })
-      .def_prop_ro("world_size", [](const Results& self) { return self.run.environment.world_size.value(); })
+      .def_prop_ro("world_size", [](const Results& self) { return required(self.run.environment.world_size, "environment.world_size"); })
       .def_prop_ro(
-          "keeps_default", [](const Results& self) { return keeps_default(self.decision.value().outcome); },
+          "keeps_default", [](const Results& self) { return keeps_default(decision_of(self).outcome); },
           "Whether PyTorch's bucket size is recommended.")
       .def_prop_ro(
-          "cap_mib", [](const Results& self) { return short_mib(self.decision.value().cap_bytes); }, "The best cap.")
+          "cap_mib", [](const Results& self) { return short_mib(decision_of(self).cap_bytes); }, "The best cap.")
       .def_prop_ro(
-          "blocks", [](const Results& self) { return self.decision.value().blocks; }, "Those that measured the gain.")
+          "blocks", [](const Results& self) { return decision_of(self).blocks; }, "Those that measured the gain.")
       .def_prop_ro(
           "step_s", [](const Results& self) { return recommended(self).measured_s; }, "With what is recommended.")
       .def_prop_ro(
-          "predicted_s", [](const Results& self) { return recommended(self).predicted_s.value(); }, "The prediction for step_s.")
+          "predicted_s", [](const Results& self) { return required(recommended(self).predicted_s, "predicted_s"); },
+          "The prediction for step_s.")
       .def_prop_ro("speedup", &speedup, "Over PyTorch's default, and the ends of its 95 % interval.")
       .def("predict", &predict_for, "world_size"_a, "curve"_a.none() = nb::none(), nb::call_guard<nb::gil_scoped_release>(),
            "The calibrated prediction for another number of ranks. curve: all-reduce times to use in place of those that were measured.")

@@ -39,8 +39,8 @@ enum class SettingKind {
   kOverlap,
   kTorchDefault,  // c10d::Reducer, 1 MiB and then 25 MiB
   kPlan,          // any buckets
-  kCap,           // buckets of a cap, without or with a name of its own
-  kChosenCap,
+  kCap,           // buckets of any cap
+  kChosenCap,     // of the cap that won the race
   kOrdered,
   kSharded,
 };
