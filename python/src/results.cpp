@@ -104,7 +104,8 @@ Results watched(const std::vector<std::string>& lines, const std::string& libtor
   results.run.environment.world_size = world_size;
   results.notes = lines;
   for (const auto& periods : ranks) {
-    TraceRow& row = results.traces.emplace_back(TraceRow{.strategy = "watched", .name = fmt::format("rank {}", results.traces.size())});
+    TraceRow& row =
+        results.traces.emplace_back(TraceRow{.strategy = "watched", .name = fmt::format("rank {}", results.traces.size()), .file = {}});
     for (const auto& [activity, start_s, end_s] : periods) row.timeline.push_back({activity, start_s, end_s});
   }
   return results;

@@ -40,7 +40,7 @@ inline constexpr auto kFields<BucketsOfCap> = std::tuple(Field(kCapKey, &Buckets
 struct BucketsByCap {
   std::string source, rule;
   int64_t tensors = 0, gradient_bytes = 0;
-  std::vector<BucketsOfCap> caps;
+  std::vector<BucketsOfCap> caps = {};
 };
 
 template <>
@@ -76,8 +76,8 @@ inline constexpr auto kFields<MemoryOfRanks> = std::tuple(Field("ranks", &Memory
 struct MemoryByRanks {
   std::string source, dtype;
   int64_t parameters = 0;  // elements
-  RankMemory plain;
-  std::vector<MemoryOfRanks> sharded;
+  RankMemory plain = {};
+  std::vector<MemoryOfRanks> sharded = {};
 };
 
 template <>
@@ -89,7 +89,7 @@ inline constexpr auto kFields<MemoryByRanks> = std::tuple(Field("source", &Memor
 
 // What was read, without a run.
 struct ImportSummary {
-  std::vector<std::string> notes, files, formats;
+  std::vector<std::string> notes = {}, files = {}, formats = {};
   std::optional<std::string> model = {};
   std::optional<int64_t> tensors = {}, gradient_bytes = {};
   std::optional<double> backward_s = {};
