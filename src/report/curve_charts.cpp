@@ -8,6 +8,7 @@
 #include "firkin/base/units.h"
 #include "firkin/plan/uncertainty.h"
 #include "report/charts.h"
+#include "report/words.h"
 
 namespace firkin {
 namespace {
