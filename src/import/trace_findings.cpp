@@ -96,12 +96,15 @@ void set_cap(const TraceSteps& rank, const std::optional<BucketPlan>& plan, Trac
 
 namespace {
 
-// The part of the all-reduces' time in which the rank computed, in one step.
-double computing_share(const TraceSteps& rank, const TraceStep& step) {
+// Whether the all-reduces took time out of backward, in one step, and the rank computed nothing meanwhile.
+bool stops_computing(const TraceSteps& rank, const TraceStep& step) {
+  constexpr double kLeastShare = 0.05;  // of backward; less tells nothing
+  const double end_us = step.backward_us + step.backward_s() * kSecond_us;
   double under_way_us = 0, computing_us = 0;
   for (const StepReduce& reduce : step.reduces) {
-    const double from = step.backward_us + reduce.start_s * kSecond_us, to = step.backward_us + reduce.end_s * kSecond_us;
-    under_way_us += to - from;
+    const double from = step.backward_us + reduce.start_s * kSecond_us;
+    const double to = std::min(end_us, step.backward_us + reduce.end_s * kSecond_us);
+    under_way_us += std::max(0.0, to - from);
     double until = from;
     for (const TraceSpan& span : rank.computing) {
       if (span.start_us >= to) break;
@@ -109,7 +112,7 @@ double computing_share(const TraceSteps& rank, const TraceStep& step) {
       until = std::max(until, std::min(span.end_us, to));
     }
   }
-  return under_way_us > 0 ? computing_us / under_way_us : 0;
+  return under_way_us > kLeastShare * (end_us - step.backward_us) && computing_us < kLeastShare * under_way_us;
 }
 
 }  // namespace
@@ -126,12 +129,11 @@ void add_findings(const TraceSteps& rank, TracedRun& run) {
   if (!is_one && after_backward) {
     say("All of them are launched after backward, so nothing overlaps: DistributedDataParallel launches them during it.");
   } else if (!is_one && rank.on_gpu) {
-    constexpr double kLeastShare = 0.05;
     if (rank.reduces_on_computing_stream) {
       say("The all-reduces run on the stream that computes, so nothing overlaps.");
-    } else if (computing_share(rank, step) < kLeastShare) {
-      say("Hardly a kernel runs beside the all-reduces although they have a stream of their own and are launched during backward: "
-          "CUDA_DEVICE_MAX_CONNECTIONS=1 or CUDA_LAUNCH_BLOCKING=1 does that.");
+    } else if (stops_computing(rank, step)) {
+      say("Backward stands still while all-reduces run, although they have a stream of their own. CUDA_DEVICE_MAX_CONNECTIONS=1 and "
+          "CUDA_LAUNCH_BLOCKING=1 have that effect: see whether the run set one of them.");
     }
   }
   if (!rank.on_gpu) {

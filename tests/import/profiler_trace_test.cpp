@@ -13,7 +13,7 @@ using testing::DoubleNear;
 using testing::Pointwise;
 
 TraceSteps steps_in(const std::string& text, const std::optional<GradientSizes>& sizes = {}, const std::string& file = "trace.json") {
-  return find_trace_steps(parse_trace_events(text, file), sizes);
+  return find_trace_steps(parse_trace_events(text, file).at(0), sizes);
 }
 
 ReadTrace read_trace_text(const std::string& text, const std::optional<GradientSizes>& sizes = {}) {
@@ -108,8 +108,8 @@ TEST(ProfilerTrace, LeavesOutAStepWithOtherBuckets) {
 }
 
 // A step on a GPU: the host is done with backward at 60 us, when the GPU begins with it. Kernels run on stream 7 and end
-// at 200, 300 and 400 us; all-reduces on another stream.
-TraceText gpu_trace(int steps, const std::string& kernel_name, bool shapes, int stream = 20) {
+// at 200, 300 and 400 us; all-reduces on another stream, the first from 305 to 500 us.
+TraceText gpu_trace(int steps, const std::string& kernel_name, bool shapes, int stream = 20, TraceSpan last_kernel = {300, 400}) {
   TraceText trace;
   trace.head = R"("distributedInfo": {"backend": "nccl", "rank": 0, "world_size": 2})";
   for (int i = 0; i < steps; ++i) {
@@ -137,9 +137,9 @@ TraceText gpu_trace(int steps, const std::string& kernel_name, bool shapes, int 
     launch(34, 2), kernel(200, 300, 2);
     gradient(36, "200");
     launch(37, 3), reduce(305, 500, 3, 1200);
-    launch(40, 4), kernel(300, 400, 4);
+    launch(40, 4), kernel(last_kernel.start_us, last_kernel.end_us, 4);
     gradient(42, "50");
-    launch(43, 5), reduce(510, 600, 5, 50);
+    launch(43, 5), reduce(650, 700, 5, 50);
   }
   return trace;
 }
@@ -151,16 +151,21 @@ TEST(ProfilerTrace, OnAGpuAGradientIsReadyWhenTheLastKernelLaunchedBeforeItEnds)
                            "ncclDevKernel_Generic_4(ncclDevKernelArgsStorage<4096ul>)", "rcclKernel_AllReduce(int)"}) {
     const ReadTrace read = read_trace_text(gpu_trace(3, name, /*shapes=*/true).text());
     EXPECT_THAT(read.profile.ready_s, Pointwise(IsNearly(), {100e-6, 200e-6, 300e-6})) << name;
-    EXPECT_NEAR(read.run.ranks.at(0).exposed_s, 200e-6, 1e-9);
-    EXPECT_NEAR(read.run.buckets.at(1).start_s, 410e-6, 1e-9);
+    EXPECT_NEAR(read.run.ranks.at(0).exposed_s, 300e-6, 1e-9);
+    EXPECT_NEAR(read.run.buckets.at(1).start_s, 550e-6, 1e-9);
     EXPECT_EQ(read.run.backend, "nccl");
-    EXPECT_THAT(read.run.findings, testing::Not(testing::Contains(HasSubstr("beside the all-reduces"))));
+    EXPECT_THAT(read.run.findings, testing::Not(testing::Contains(HasSubstr("stands still"))));
   }
 }
 
 TEST(ProfilerTrace, SaysWhyNothingOverlapsOnAGpu) {
   const ReadTrace same = read_trace_text(gpu_trace(3, kNcclKernel, true, /*stream=*/7).text());
   EXPECT_THAT(same.run.findings, testing::Contains("The all-reduces run on the stream that computes, so nothing overlaps."));
+  const auto stands_still = testing::Contains(HasSubstr("stands still while all-reduces run"));
+  const ReadTrace waits = read_trace_text(gpu_trace(3, kNcclKernel, true, 20, {505, 605}).text());
+  EXPECT_THAT(waits.run.findings, stands_still);
+  const ReadTrace ends = read_trace_text(gpu_trace(3, kNcclKernel, true, 20, {300, 304}).text());
+  EXPECT_THAT(ends.run.findings, testing::Not(stands_still)) << "nothing was left to compute";
 }
 
 TEST(ProfilerTrace, TakesSizesThatTheTraceDoesNotSayIfItsAllReducesConfirmThem) {
