@@ -308,7 +308,8 @@ Run declare_trace(CLI::App& app) {
              "Rank 0, medians over steps. Recording slows the steps; firkin bench step gives\n"
              "undisturbed times. report.html shows the last step of each strategy.\n"
              "trace-STRATEGY.json has every operator of every rank: drop it on\n"
-             "https://ui.perfetto.dev (it stays on your machine).\n\n"
+             "https://ui.perfetto.dev (it stays on your machine). firkin import and predict\n"
+             "--trace read it back, if the ranks had no GPU.\n\n"
              "  firkin trace --ranks 2 --strategies naive,overlap\n"
              "  firkin trace --ranks 2 --strategies bucketed,torch --cap 1MiB,4MiB\n");
   add_run_flags(app, *flags, "trace");

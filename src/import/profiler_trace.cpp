@@ -245,7 +245,9 @@ ReadTrace combine_traces(std::vector<TraceSteps> ranks) {
 ReadTrace read_traces(const std::vector<std::filesystem::path>& files, const std::optional<GradientSizes>& sizes) {
   if (files.empty()) throw InputError("no trace to read; expected that of one rank or more");
   std::vector<TraceSteps> ranks;
-  for (const std::filesystem::path& file : files) ranks.push_back(find_trace_steps(read_trace_events(file), sizes));
+  for (const std::filesystem::path& file : files) {
+    for (TraceEvents& rank : read_trace_events(file)) ranks.push_back(find_trace_steps(std::move(rank), sizes));
+  }
   return combine_traces(std::move(ranks));
 }
 

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <iterator>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <span>
@@ -30,6 +31,7 @@ enum class Key {
   kDistributed,
   kRank,
   kWorldSize,
+  kPidIsRank,
   kBackend,
   kPhase,
   kCategory,
@@ -37,6 +39,8 @@ enum class Key {
   kStart,
   kDuration,
   kThread,
+  kProcess,
+  kId,
   kArgs,
   kCorrelation,
   kExternal,
@@ -54,9 +58,11 @@ enum class Key {
 using KeyName = std::pair<std::string_view, Key>;
 constexpr KeyName kTopKeys[] = {
     {"traceEvents", Key::kTraceEvents}, {"baseTimeNanoseconds", Key::kBaseTime}, {"distributedInfo", Key::kDistributed}};
-constexpr KeyName kDistributedKeys[] = {{"rank", Key::kRank}, {"world_size", Key::kWorldSize}, {"backend", Key::kBackend}};
-constexpr KeyName kEventKeys[] = {{"ph", Key::kPhase},     {"cat", Key::kCategory}, {"name", Key::kName}, {"ts", Key::kStart},
-                                  {"dur", Key::kDuration}, {"tid", Key::kThread},   {"args", Key::kArgs}};
+constexpr KeyName kDistributedKeys[] = {
+    {"rank", Key::kRank}, {"world_size", Key::kWorldSize}, {"backend", Key::kBackend}, {"pid_is_rank", Key::kPidIsRank}};
+constexpr KeyName kEventKeys[] = {{"ph", Key::kPhase},    {"cat", Key::kCategory}, {"name", Key::kName},
+                                  {"ts", Key::kStart},    {"dur", Key::kDuration}, {"tid", Key::kThread},
+                                  {"pid", Key::kProcess}, {"id", Key::kId},        {"args", Key::kArgs}};
 constexpr KeyName kArgsKeys[] = {{"correlation", Key::kCorrelation},
                                  {"External id", Key::kExternal},
                                  {"stream", Key::kStream},
@@ -81,7 +87,7 @@ struct RawEvent {
   char phase = 0;
   std::string category, name;
   double start_us = std::numeric_limits<double>::quiet_NaN(), duration_us = 0;
-  int64_t thread = 0;
+  int64_t thread = 0, process = 0, id = -1;
   int64_t correlation = -1, external = -1, stream = -1, elements = -1, group_size = 0;
   std::string type, collective, dtype, group, group_words;
   std::vector<int64_t> dimensions;  // of the first tensor
@@ -94,8 +100,8 @@ struct RawEvent {
     phase = 0;
     start_us = std::numeric_limits<double>::quiet_NaN();
     duration_us = 0;
-    thread = 0;
-    correlation = external = stream = elements = -1;
+    thread = process = 0;
+    id = correlation = external = stream = elements = -1;
     group_size = 0;
     has_dimensions = false;
   }
@@ -125,15 +131,28 @@ bool is_collective_kernel(std::string_view name) {
   return holds(name, "ncclDevKernel") || holds(name, "ncclKernel") || holds(name, "rcclKernel");
 }
 
-// Sorts events as they come into those that are kept.
+// Sorts one rank's events as they come into those that are kept.
 class Sorter {
  public:
-  explicit Sorter(TraceEvents& events) : events_(events) {}
-
   void add(const RawEvent& event) {
-    ++seen_;
-    if (event.phase != 'X' || !std::isfinite(event.start_us)) return;
-    const TraceSpan span{event.start_us, event.start_us + event.duration_us};
+    if (!std::isfinite(event.start_us)) return;
+    if (event.phase == 'X') add_whole(event, {event.start_us, event.start_us + event.duration_us});
+    if (event.phase == 'b' && event.id >= 0) begun_[event.id] = event;
+    if (event.phase != 'e') return;
+    const auto begun = begun_.find(event.id);
+    if (begun == begun_.end()) return;
+    add_whole(begun->second, {begun->second.start_us, std::max(begun->second.start_us, event.start_us)});
+    begun_.erase(begun);
+  }
+
+  // Puts everything in order and joins what the host and the GPU say of one collective.
+  TraceEvents finish() {
+    join();
+    return std::move(events_);
+  }
+
+ private:
+  void add_whole(const RawEvent& event, const TraceSpan& span) {
     if (event.category == "cpu_op") {
       add_operator(event, span);
     } else if (event.category == "user_annotation") {
@@ -145,8 +164,7 @@ class Sorter {
     }
   }
 
-  // Puts everything in order and joins what the host and the GPU say of one collective.
-  void finish() {
+  void join() {
     const auto sort = [](auto& spans) { std::ranges::sort(spans, {}, [](const auto& span) { return span.start_us; }); };
     sort(events_.launches);
     std::unordered_map<int64_t, double> launched;
@@ -173,9 +191,6 @@ class Sorter {
     sort(events_.kernels);
   }
 
-  int64_t seen() const { return seen_; }
-
- private:
   void add_operator(const RawEvent& event, const TraceSpan& span) {
     if (event.name == "torch::autograd::AccumulateGrad") {
       TraceGradient& gradient = events_.gradients.emplace_back(TraceGradient{span, event.thread});
@@ -232,18 +247,19 @@ class Sorter {
     return collective;
   }
 
-  TraceEvents& events_;
-  int64_t seen_ = 0;
+  TraceEvents events_;
+  std::unordered_map<int64_t, RawEvent> begun_;           // by id, until they end
   std::unordered_map<int64_t, TraceCollective> records_;  // what the host says of a collective of the GPU
 };
 
 // Takes what nlohmann::json's parser finds, value by value.
 class Handler {
  public:
-  explicit Handler(TraceEvents& events) : events_(events), sorter_(events) {}
-
   bool null() { return true; }
-  bool boolean(bool) { return true; }
+  bool boolean(bool value) {
+    if (in_distributed() && key_ == Key::kPidIsRank) pid_is_rank_ = value;
+    return true;
+  }
   bool number_integer(int64_t value) { return number(static_cast<double>(value), value); }
   bool number_unsigned(uint64_t value) {
     return number(static_cast<double>(value), static_cast<int64_t>(std::min<uint64_t>(value, std::numeric_limits<int64_t>::max())));
@@ -266,7 +282,7 @@ class Handler {
     } else if (inside_args() && args_key_ == Key::kType) {
       if (event_.type.empty()) event_.type = value;
     } else if (in_distributed() && key_ == Key::kBackend) {
-      events_.backend = value;
+      about_.backend = value;
     }
     return true;
   }
@@ -292,7 +308,7 @@ class Handler {
   }
   bool end_object() {
     --depth_;
-    if (events_depth_ && depth_ == *events_depth_) sorter_.add(event_);
+    if (events_depth_ && depth_ == *events_depth_) ranks_[pid_is_rank_ ? event_.process : kOnlyRank].add(event_);
     return true;
   }
   bool start_array(size_t) {
@@ -326,7 +342,20 @@ class Handler {
   const std::string& error() const { return error_; }
   bool had_events() const { return had_events_; }
   bool is_too_deep() const { return too_deep_; }
-  Sorter& sorter() { return sorter_; }
+  bool is_empty() const { return ranks_.empty(); }
+
+  std::vector<TraceEvents> finish(const std::string& file) {
+    std::vector<TraceEvents> ranks;
+    for (auto& [rank, sorter] : ranks_) {
+      TraceEvents& events = ranks.emplace_back(sorter.finish());
+      events.file = file;
+      events.base_us = about_.base_us;
+      events.rank = pid_is_rank_ ? rank : about_.rank;
+      events.world_size = about_.world_size;
+      events.backend = about_.backend;
+    }
+    return ranks;
+  }
 
  private:
   // Where the parser is: directly in an event, directly in its "args", deeper inside these.
@@ -346,6 +375,8 @@ class Handler {
       if (key_ == Key::kStart) event_.start_us = value;
       if (key_ == Key::kDuration) event_.duration_us = value >= 0 ? value : 0;
       if (key_ == Key::kThread) event_.thread = whole;
+      if (key_ == Key::kProcess) event_.process = whole;
+      if (key_ == Key::kId) event_.id = whole;
     } else if (in_args()) {
       if (key_ == Key::kCorrelation) event_.correlation = whole;
       if (key_ == Key::kExternal) event_.external = whole;
@@ -356,16 +387,19 @@ class Handler {
     } else if (inside_args() && args_key_ == Key::kDimensions) {
       if (!dimensions_are_read_) event_.dimensions.push_back(whole);
     } else if (in_distributed()) {
-      if (key_ == Key::kRank) events_.rank = whole;
-      if (key_ == Key::kWorldSize) events_.world_size = whole;
+      if (key_ == Key::kRank) about_.rank = whole;
+      if (key_ == Key::kWorldSize) about_.world_size = whole;
     } else if (depth_ == 1 && key_ == Key::kBaseTime) {
-      events_.base_us = value * 1e-3;
+      about_.base_us = value * 1e-3;
     }
     return true;
   }
 
-  TraceEvents& events_;
-  Sorter sorter_;
+  static constexpr int64_t kOnlyRank = -1;
+
+  TraceEvents about_;         // what is said of the whole file
+  bool pid_is_rank_ = false;  // as in what firkin trace writes
+  std::map<int64_t, Sorter> ranks_;
   RawEvent event_;
   size_t depth_ = 0;                    // open objects and lists
   std::optional<size_t> events_depth_;  // of the list of events, while it is open
@@ -412,13 +446,11 @@ struct TextIterator {
   bool operator==(const TextIterator&) const { return text->at == text->end; }
 };
 
-TraceEvents parse_pieces(std::function<std::string_view()> next, const std::string& file) {
-  TraceEvents events;
-  events.file = file;
+std::vector<TraceEvents> parse_pieces(std::function<std::string_view()> next, const std::string& file) {
   Text text{std::move(next)};
   text.refill();
   const bool is_empty = text.at == text.end;
-  Handler handler(events);
+  Handler handler;
   const auto fail = [&](const std::string& what) {
     throw InputError(fmt::format("{}:{}: {}; expected {}", file, text.line(), what, kExpectedTrace));
   };
@@ -428,9 +460,8 @@ TraceEvents parse_pieces(std::function<std::string_view()> next, const std::stri
   if (!is_whole && text.at == text.end) fail("the trace is cut off");
   if (is_whole && text.at != text.end) fail("not JSON");  // a byte of 0, which nlohmann::json takes for the end
   if (!is_whole) fail(holds(handler.error(), "out_of_range") ? "a number is too large" : "not JSON");
-  if (!handler.had_events() || handler.sorter().seen() == 0) fail("no events");
-  handler.sorter().finish();
-  return events;
+  if (!handler.had_events() || handler.is_empty()) fail("no events");
+  return handler.finish(file);
 }
 
 }  // namespace
@@ -444,12 +475,12 @@ bool is_trace_text(std::string_view beginning) {
   return false;
 }
 
-TraceEvents read_trace_events(const std::filesystem::path& path) {
+std::vector<TraceEvents> read_trace_events(const std::filesystem::path& path) {
   UnzippedFile file(path);
   return parse_pieces([&] { return file.next(); }, path.string());
 }
 
-TraceEvents parse_trace_events(std::string_view text, const std::string& file) {
+std::vector<TraceEvents> parse_trace_events(std::string_view text, const std::string& file) {
   bool is_given = false;
   return parse_pieces([&] { return std::exchange(is_given, true) ? std::string_view() : text; }, file);
 }

@@ -1,8 +1,8 @@
 // The events of a torch.profiler trace (Kineto's Chrome trace) that say when gradients were ready and when they
 // travelled. The file is read as a stream, unzipped if gzip made it; everything else in it is dropped at once.
 //
-//   const TraceEvents events = read_trace_events("trace_0.json.gz");
-//   events.collectives.front().elements;
+//   const std::vector<TraceEvents> ranks = read_trace_events("trace_0.json.gz");
+//   ranks[0].collectives.front().elements;
 #pragma once
 
 #include <cstdint>
@@ -73,10 +73,11 @@ struct TraceEvents {
 // Whether a file that begins so is a trace.
 bool is_trace_text(std::string_view beginning);
 
-// Throws InputError, with file and line, for a file that cannot be read, ends early or is no trace.
-TraceEvents read_trace_events(const std::filesystem::path& path);
+// One rank's events; those of every rank for a file of `firkin trace`, which has them all. Throws InputError, with file
+// and line, for a file that cannot be read, ends early or is no trace.
+std::vector<TraceEvents> read_trace_events(const std::filesystem::path& path);
 
 // The same for text. `file`: the name used in errors.
-TraceEvents parse_trace_events(std::string_view text, const std::string& file);
+std::vector<TraceEvents> parse_trace_events(std::string_view text, const std::string& file);
 
 }  // namespace firkin

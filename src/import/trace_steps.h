@@ -1,6 +1,6 @@
 // The training steps in one rank's trace: when each gradient was ready, and the all-reduces that carried them.
 //
-//   const TraceSteps rank = find_trace_steps(read_trace_events("trace_0.json.gz"), {});
+//   const TraceSteps rank = find_trace_steps(read_trace_events("trace_0.json.gz")[0], {});
 //   rank.steps[0].gradients[0].ready_s;
 //
 // A step is a pass of backward whose gradients are reduced; passes under no_sync() only count to the step's length. On a

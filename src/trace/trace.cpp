@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <cstdlib>
 #include <limits>
 #include <map>
@@ -44,6 +43,12 @@ int64_t element_count(const profiler::KinetoEvent& event) {
   return elements;
 }
 
+void describe_first_tensor(const profiler::KinetoEvent& event, Span& span) {
+  if (event.shapes().empty() || event.dtypes().empty()) return;
+  span.dimensions = event.shapes()[0];
+  span.type = event.dtypes()[0];
+}
+
 // A phase of the program, drawn on the GPU as well. Kineto's ActivityType::GPU_USER_ANNOTATION.
 constexpr uint8_t kGpuUserAnnotation = 2;
 
@@ -70,6 +75,9 @@ Span span_of(const profiler::KinetoEvent& event) {
   if (span.name.starts_with("gloo:") || span.name.starts_with("nccl:")) {  // as in "gloo:all_reduce"
     span.activity = Activity::kCollective;
     span.elements = element_count(event);
+    describe_first_tensor(event, span);
+  } else if (span.name == "torch::autograd::AccumulateGrad") {
+    describe_first_tensor(event, span);
   } else if (event.scope() == static_cast<uint8_t>(at::RecordScope::USER_SCOPE)) {
     span.activity = Activity::kPhase;
   }
@@ -78,7 +86,21 @@ Span span_of(const profiler::KinetoEvent& event) {
 
 using nlohmann::json;
 
-constexpr std::array kCategories = {"phase", "operator", "communication", "host"};  // by Activity
+// Kineto's category.
+const char* category_of(const Span& span) {
+  if (span.activity == Activity::kPhase || span.activity == Activity::kCollective) return "user_annotation";
+  return span.thread >= kFirstStream ? "kernel" : "cpu_op";
+}
+
+// What Kineto says of gradients and collectives, and a collective's size.
+json arguments_of(const Span& span) {
+  json arguments = json::object();
+  if (span.activity == Activity::kCollective) arguments["elements"] = span.elements;
+  if (span.type.empty()) return arguments;
+  arguments["Input Dims"] = json::array({span.dimensions});
+  arguments["Input type"] = {span.type};
+  return arguments;
+}
 
 // Names a process or a thread: "process_name", "thread_name".
 json name_event(const char* what, size_t rank, size_t thread, const std::string& name) {
@@ -177,12 +199,13 @@ json chrome_trace(const std::vector<std::vector<Span>>& spans_by_rank) {
         events.push_back(name_event("thread_name", rank, track->second, name));
       }
       json event = {{"name", span.name},
-                    {"cat", kCategories[static_cast<size_t>(span.activity)]},
+                    {"cat", category_of(span)},
                     {"pid", rank},
                     {"tid", track->second},
                     {"ts", microseconds(span.start_ns - first_ns)}};
+      if (json arguments = arguments_of(span); !arguments.empty()) event["args"] = std::move(arguments);
       if (span.activity == Activity::kCollective) {  // several may be under way at once, which events of one thread cannot show
-        event.update({{"id", ++collectives}, {"ph", "b"}, {"args", {{"elements", span.elements}}}});
+        event.update({{"id", ++collectives}, {"ph", "b"}});
         events.push_back(event);
         event.update({{"ph", "e"}, {"ts", microseconds(span.end_ns - first_ns)}});
         event.erase("args");
@@ -192,7 +215,8 @@ json chrome_trace(const std::vector<std::vector<Span>>& spans_by_rank) {
       events.push_back(std::move(event));
     }
   }
-  return {{"displayTimeUnit", "ms"}, {"traceEvents", std::move(events)}};
+  const json ranks = {{"world_size", spans_by_rank.size()}, {"pid_is_rank", true}};
+  return {{"displayTimeUnit", "ms"}, {"distributedInfo", ranks}, {"traceEvents", std::move(events)}};
 }
 
 }  // namespace firkin

@@ -30,6 +30,9 @@ struct Span {
   int64_t start_ns = 0;
   int64_t end_ns = 0;
   int64_t elements = 0;  // in a collective's tensors; 0 for all else
+  // Of the first tensor of a collective, or of an AccumulateGrad's gradient; empty for all else.
+  std::string type = {};  // "float", as Kineto names it
+  std::vector<int64_t> dimensions = {};
 };
 
 // Seconds. Overlapped communication is not free communication: where the transport runs on the cores that compute, both
@@ -81,7 +84,8 @@ class TraceRecorder {
 
 // Spans as a Chrome trace: the JSON that Perfetto (ui.perfetto.dev) and chrome://tracing show ("Trace Event Format",
 // Google, 2016). One process per rank: operators and phases on the threads that ran them, collectives as asynchronous
-// events beside them. Times are microseconds since the first span.
+// events beside them. Times are microseconds since the first span. Categories, and the arguments of gradients and
+// collectives, are Kineto's, so that a trace of ranks on CPUs can be imported (import/trace_events.h).
 nlohmann::json chrome_trace(const std::vector<std::vector<Span>>& spans_by_rank);
 
 }  // namespace firkin

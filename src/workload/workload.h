@@ -28,8 +28,8 @@ struct Workload {
 };
 
 // The phases (trace/) of a step.
-inline constexpr const char* kStepPhase = "step";          // the whole step
-inline constexpr const char* kBackwardPhase = "backward";  // parts of it, like those below
+inline constexpr const char* kStepPhase = "ProfilerStep#";  // the whole step, as torch.profiler calls it
+inline constexpr const char* kBackwardPhase = "backward";   // parts of it, like those below
 inline constexpr const char* kOptimizerPhase = "optimiser";
 inline constexpr const char* kForwardWaitPhase = "forward waits";  // strategy ordered
 

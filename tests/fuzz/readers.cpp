@@ -77,8 +77,9 @@ void read_log(std::string_view text) {
 }
 
 void read_trace(std::string_view text) {
-  const TraceSteps steps = find_trace_steps(parse_trace_events(text, kFile), {});
-  const ReadTrace read = combine_traces({steps});
+  std::vector<TraceSteps> ranks;
+  for (TraceEvents& events : parse_trace_events(text, kFile)) ranks.push_back(find_trace_steps(std::move(events), {}));
+  const ReadTrace read = combine_traces(std::move(ranks));
   check_profile(read.profile);
   tensors_csv(read.profile);
   if (!read.table.empty()) check_table(read.table);

@@ -42,7 +42,8 @@ TEST(ChromeTrace, HasOperatorsInMicrosecondsSinceTheFirst) {
   const std::vector<json> complete = events_of(chrome_trace(kTwoRanks), "X");
   ASSERT_EQ(complete.size(), 3u);
   EXPECT_EQ(complete[0]["ts"], 0.0);
-  EXPECT_EQ(complete[0]["cat"], "phase");
+  EXPECT_EQ(complete[0]["cat"], "user_annotation");
+  EXPECT_EQ(complete[1]["cat"], "cpu_op");
   EXPECT_EQ(complete[1]["name"], "aten::mm");
   EXPECT_EQ(complete[1]["ts"], 1.5);
   EXPECT_EQ(complete[1]["dur"], 1.25);
