@@ -353,6 +353,7 @@ class Handler {
       events.rank = pid_is_rank_ ? rank : about_.rank;
       events.world_size = about_.world_size;
       events.backend = about_.backend;
+      events.is_firkins = pid_is_rank_;
     }
     return ranks;
   }

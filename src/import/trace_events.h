@@ -59,6 +59,7 @@ struct TraceEvents {
   int64_t rank = -1;                  // -1: not said
   int64_t world_size = 0;             // 0: not said
   std::string backend;                // "nccl"; empty: not said
+  bool is_firkins = false;            // recorded by firkin trace
   std::vector<TraceSpan> forwards;    // of DistributedDataParallel
   std::vector<TraceSpan> steps;       // of the profiler: ProfilerStep#N
   std::vector<TraceSpan> optimizers;  // Optimizer.step

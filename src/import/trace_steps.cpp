@@ -37,8 +37,8 @@ struct Pass {
   double begin_us = 0, end_us = 0;
   double backward_us = 0;  // when the host begins with it
   std::vector<const TraceGradient*> gradients = {};
-  std::vector<const TraceCollective*> candidates = {};  // all-reduces launched since backward began
-  std::vector<const TraceCollective*> reduces = {};     // those that carry the gradients
+  std::vector<TraceCollective*> candidates = {};     // all-reduces launched since backward began
+  std::vector<const TraceCollective*> reduces = {};  // those that carry the gradients
 };
 
 class Finder {
@@ -55,7 +55,10 @@ class Finder {
     find_passes();
     for (Pass& pass : passes_) find_candidates(pass);
     choose_sizes();
-    for (Pass& pass : passes_) match(pass);
+    for (Pass& pass : passes_) {
+      if (events_.is_firkins) take_padding_off(pass);
+      match(pass);
+    }
     keep_alike();
     index_gpu();
     for (const Pass* pass : kept_) found_.steps.push_back(step_of(*pass));
@@ -97,7 +100,7 @@ class Finder {
   }
 
   void find_candidates(Pass& pass) {
-    for (const TraceCollective& collective : events_.collectives) {
+    for (TraceCollective& collective : events_.collectives) {
       const bool is_of_pass = collective.launched_us >= pass.backward_us && collective.launched_us < pass.end_us;
       if (is_of_pass && collective.name == "all_reduce") pass.candidates.push_back(&collective);
     }
@@ -145,6 +148,29 @@ class Finder {
     return total;
   }
 
+  // Firkin's buckets have gaps between gradients, each of which begins at a multiple of 256 bytes (ddp/buckets.cpp).
+  void take_padding_off(Pass& pass) {
+    constexpr int64_t kAlignment_bytes = 256;
+    size_t next = 0;
+    for (TraceCollective* reduce : pass.candidates) {
+      const int64_t bytes = element_bytes_of(reduce->type);
+      if (bytes == 0) continue;
+      const int64_t alignment = kAlignment_bytes / bytes;
+      int64_t sum = 0, place = 0;
+      for (size_t behind = next; behind < pass.gradients.size() && place < reduce->elements;) {
+        const int64_t elements = uses_given() ? given_[behind] : elements_of(*pass.gradients[behind]);
+        place = (place + alignment - 1) / alignment * alignment + elements;
+        sum += elements;
+        ++behind;
+        if (place == reduce->elements || sum == reduce->elements) {
+          reduce->elements = sum;
+          next = behind;
+          break;
+        }
+      }
+    }
+  }
+
   // Chooses the all-reduces that carry the pass's gradients: neighbours with as many elements together. Others, such as
   // that of a loss, stay out.
   void match(Pass& pass) {
@@ -159,7 +185,7 @@ class Finder {
     const int64_t wanted = gradient_elements(pass);
     constexpr int64_t kMost = int64_t{1} << 50;  // eight bytes each are still whole numbers to a double
     if (wanted < 1 || wanted > kMost) fail(fmt::format("gradients of {} elements in all", wanted), "1 to 2^50");
-    const std::vector<const TraceCollective*>& all = pass.candidates;
+    const std::vector<TraceCollective*>& all = pass.candidates;
     int64_t sum = 0;
     for (size_t first = 0, behind = 0; first < all.size();) {
       while (behind < all.size() && sum < wanted && all[behind]->elements >= 0) sum += all[behind++]->elements;

@@ -32,18 +32,17 @@ class Trace(Traced):
                 self.assertEqual(len(within) > 0, strategy == "overlap", (strategy, rank, within))
 
     def test_import_reads_the_ranks_and_buckets_back(self):
-        self.trace("--strategies", "naive,flat,torch", "--steps", 3)
+        self.trace("--strategies", "naive,flat,bucketed,torch", "--cap", "0.0625MiB", "--steps", 3)
         written = self.results()
-        for strategy, buckets in (("naive", TENSORS), ("flat", 1), ("torch", 1)):
-            imported = self.folder / strategy
-            self.assert_succeeds("import", self.out / f"trace-{strategy}.json", "--out", imported)
+        for one, buckets in zip(written["traces"], [TENSORS, 1, 3, 3], strict=True):
+            imported = self.folder / one["strategy"]
+            self.assert_succeeds("import", self.out / one["file"], "--out", imported)
             traced = json.loads((imported / "results.json").read_text())["traced"]
-            self.assertEqual(len(traced["buckets"]), buckets, strategy)
+            self.assertEqual(len(traced["buckets"]), buckets, one["name"])
             self.assertEqual(traced["gradient_bytes"], written["model"]["gradient_bytes"])
             self.assertEqual([rank["rank"] for rank in traced["ranks"]], [0, 1])
             self.assertEqual(traced["steps"], 3)
-            step_s = written["traces"][["naive", "flat", "torch"].index(strategy)]["ranks"][0]["samples"]["step_s"]
-            self.assertGreater(max(step_s), traced["ranks"][0]["backward_s"])
+            self.assertGreater(max(one["ranks"][0]["samples"]["step_s"]), traced["ranks"][0]["backward_s"])
 
     def test_results_json_has_figures_of_every_rank_and_the_page_a_timeline(self):
         answer = json.loads(self.trace("--strategies", "none,bucketed,torch", "--cap", "0.01MiB,4MiB", "--json").stdout)
