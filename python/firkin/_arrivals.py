@@ -31,7 +31,7 @@ class _Awaited(dict[str, Any]):
         self._calls = 0  # how many calls of the module's forward are running, one inside another
 
     def begin_forward(self, part: torch.nn.Module, *_: Any) -> None:
-        self._arrivals.note_forward()
+        self._arrivals.record_forward_place()
         self._arrivals.engine.await_module(self._index)
         if self._calls == 0:
             part.__dict__["_parameters"] = dict(dict.items(self))
@@ -142,7 +142,7 @@ class Arrivals:
 
         return remove
 
-    def note_forward(self) -> None:
+    def record_forward_place(self) -> None:
         self.check_place()
         if torch.is_grad_enabled():
             self._forward_place = _here()
@@ -176,7 +176,7 @@ class Arrivals:
         if not is_all_held:
             self.engine.drain()
 
-    def note_step(self) -> None:
+    def record_step(self) -> None:
         """After step() of an engine's optimiser."""
         self._place, self._is_unused = _here() if self.is_installed else None, False
 

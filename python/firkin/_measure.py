@@ -192,7 +192,7 @@ class StepBench:
         """Whether the program holds gradients, or their memory, after a step, and whether it uses no_sync()."""
         memory, unsynced = [], []
 
-        def look(model: torch.nn.Module) -> None:
+        def probe(model: torch.nn.Module) -> None:
             ddp = _ddp.ddp_in(model)
             no_sync = ddp.no_sync
             ddp.no_sync = lambda: unsynced.append(True) or no_sync()  # type: ignore[func-returns-value, method-assign]
@@ -202,7 +202,7 @@ class StepBench:
                     memory.append(StorageWeakRef(gradient.untyped_storage()))
                 parameter.grad = gradient = None
 
-        self._wrapped(setting, look)
+        self._wrapped(setting, probe)
         kept = any(not each.expired() for each in memory)
         keeps, accumulates = self._ranks.max([float(kept), float(bool(unsynced))])
         return keeps > 0, accumulates > 0

@@ -68,7 +68,7 @@ class EngineOptimizer(torch.optim.Optimizer):
         return loss
 
     def _after_step(self) -> None:
-        self._arrivals.note_step()
+        self._arrivals.record_step()
         self._stepped_after = self._arrivals.backwards
 
     def _before_gradients_are_seen(self) -> None:

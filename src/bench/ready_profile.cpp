@@ -61,45 +61,45 @@ class ReadyRecorder {
 class BackwardClock {
  public:
   explicit BackwardClock(c10::Device device)
-      : seen_(std::make_shared<Seen>(device)),
-        debug_info_(kind(), seen_),
+      : passes_(std::make_shared<Passes>(device)),
+        debug_info_(kind(), passes_),
         callback_(at::addThreadLocalCallback(at::RecordFunctionCallback(&function_begins).scopes({at::RecordScope::BACKWARD_FUNCTION}))) {}
   ~BackwardClock() { at::removeCallback(callback_); }
   BackwardClock(const BackwardClock&) = delete;
   BackwardClock& operator=(const BackwardClock&) = delete;
 
   // Passes since construction; one within another (activation checkpointing) is a part of that.
-  int passes() const { return seen_->passes; }
+  int passes() const { return passes_->count; }
   // When the first function of the first pass began.
-  const DeviceTime& began() const { return seen_->began; }
+  const DeviceTime& began() const { return passes_->began; }
   // When the last pass ended, with gradients accumulated and hooks run.
-  const DeviceTime& ended() const { return seen_->ended; }
+  const DeviceTime& ended() const { return passes_->ended; }
 
  private:
   // The only kind that LibTorch leaves to others.
   static c10::DebugInfoKind kind() { return c10::DebugInfoKind::TEST_INFO; }
 
-  struct Seen : c10::DebugInfoBase {
-    explicit Seen(c10::Device on) : device(on) {}
+  struct Passes : c10::DebugInfoBase {
+    explicit Passes(c10::Device on) : device(on) {}
     c10::Device device;
     std::mutex mutex;  // guards what follows: functions may run on several of autograd's threads
-    int passes = 0;
+    int count = 0;
     int last_graph = -1;  // autograd's number of the last outermost pass
     DeviceTime began, ended;
   };
 
   static std::unique_ptr<at::ObserverContext> function_begins(const at::RecordFunction& /*function*/) {
-    auto* const seen = static_cast<Seen*>(c10::ThreadLocalDebugInfo::get(kind()));
-    if (seen == nullptr || !BackwardWatch::is_in_outermost()) return nullptr;
-    const std::lock_guard lock(seen->mutex);
+    auto* const passes = static_cast<Passes*>(c10::ThreadLocalDebugInfo::get(kind()));
+    if (passes == nullptr || !BackwardWatch::is_in_outermost()) return nullptr;
+    const std::lock_guard lock(passes->mutex);
     const int graph = torch::autograd::get_current_graph_task_id();
-    if (graph == std::exchange(seen->last_graph, graph)) return nullptr;
-    if (seen->passes++ == 0) seen->began = device_now(seen->device);
-    torch::autograd::Engine::get_default_engine().queue_callback([seen] { seen->ended = device_now(seen->device); });
+    if (graph == std::exchange(passes->last_graph, graph)) return nullptr;
+    if (passes->count++ == 0) passes->began = device_now(passes->device);
+    torch::autograd::Engine::get_default_engine().queue_callback([passes] { passes->ended = device_now(passes->device); });
     return nullptr;
   }
 
-  std::shared_ptr<Seen> seen_;
+  std::shared_ptr<Passes> passes_;
   c10::DebugInfoGuard debug_info_;
   at::CallbackHandle callback_;
 };

@@ -88,14 +88,14 @@ inline std::optional<RankProblem> first_problem(const ProcessGroup& group, const
   return RankProblem{rank, text_of_rank(group, ours.value_or(""), rank)};
 }
 
-// Calls `look` on rank 0 and returns its result there; nothing elsewhere. If it throws, every rank throws an
+// Calls `call` on rank 0 and returns its result there; nothing elsewhere. If it throws, every rank throws an
 // InputError. Collective.
-template <typename Look>
-auto on_rank_0_alone(const ProcessGroup& group, const Look& look) {
-  decltype(look()) found{};
+template <typename Call>
+auto on_rank_0_alone(const ProcessGroup& group, const Call& call) {
+  decltype(call()) found{};
   std::optional<std::string> problem;
   try {
-    if (group.rank == 0) found = look();
+    if (group.rank == 0) found = call();
   } catch (const std::exception& error) {
     problem = error.what();
   }

@@ -87,7 +87,7 @@ class CudaTimer final : public DeviceTimer {
     if (sms != 0) hold(sms);
   }
 
-  Moment note() override {
+  Moment stamp() override {
     const Moment moment = next_++;
     int64_t* at = place(moment);
     launch(note_, {}, std::array<void*, 1>{&at});

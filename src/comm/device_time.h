@@ -43,7 +43,7 @@ inline double seconds_between(const DeviceTime& from, const DeviceTime& to) {
 // ---- Moments and waits on the streams of a device, by its own clock: queued there like any other work, so that no
 // thread of the CPU waits for them.
 //
-//   const Moment began = timer->note();  // when the current stream has come to here
+//   const Moment began = timer->stamp();  // when the current stream has come to here
 //   work();
 //   timer->wait({began, 5e-3});          // goes on 5 ms after that, or at once if `work` took longer
 
@@ -62,7 +62,7 @@ class DeviceTimer {
   virtual ~DeviceTimer() = default;
 
   // The moment at which all is done that was queued on the current stream before.
-  virtual Moment note() = 0;
+  virtual Moment stamp() = 0;
 
   // Makes the current stream wait until the later of the two. Returns that moment, not when the stream went on, so that
   // the delays of consecutive waits do not add up.

@@ -50,8 +50,8 @@ class GroupState {
     lost_ = true;
   }
 
-  // See firkin::note_step().
-  void note_step(int64_t wrapper, int64_t step, const void* caller) {
+  // See firkin::record_step().
+  void record_step(int64_t wrapper, int64_t step, const void* caller) {
     const std::lock_guard lock(mutex_);
     const auto is_another = [](auto& first, const auto& now) {
       if (!first) first = now;

@@ -61,7 +61,7 @@ std::optional<FailedRank> find_other(c10d::Store& store, const SurveyOptions& op
   return found;
 }
 
-Survey look(c10d::Store& store, const SurveyOptions& options) {
+Survey read_survey(c10d::Store& store, const SurveyOptions& options) {
   Survey survey;
   survey.missing = ranks_without("failed", store, options.size);
   if (survey.missing.empty()) survey.other = find_other(store, options);
@@ -72,11 +72,11 @@ Survey survey_store(c10d::Store& store, const SurveyOptions& options) {
   const auto until = Clock::now() + options.window;
   const std::chrono::milliseconds pause(50 + options.size);  // the more ranks ask at once, the less often each does
   set_mark(store, options.rank, options.where);
-  Survey survey = look(store, options);
+  Survey survey = read_survey(store, options);
   while (!survey.missing.empty() && Clock::now() < until) {
     std::this_thread::sleep_for(pause);
     try {
-      survey = look(store, options);
+      survey = read_survey(store, options);
     } catch (const std::exception&) {
       return survey;  // the store's host has finished its survey and is gone
     }

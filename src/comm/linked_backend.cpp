@@ -46,7 +46,7 @@ class LinkQueue {
   }
 
   // Sets a transfer's moment to now.
-  void note(LinkTransfer::Moment& moment) {
+  void set_to_now(LinkTransfer::Moment& moment) {
     const std::lock_guard lock(mutex_);
     moment = Clock::now();
     changed_.notify_one();
@@ -208,7 +208,7 @@ class LinkedBackend final : public LinkedCollectives {
           if (future.hasError()) {
             queue->fail(transfer, future.exception_ptr());
           } else {
-            queue->note((*transfer).*moment);
+            queue->set_to_now((*transfer).*moment);
           }
         },
         /*uses_future=*/false);
@@ -281,7 +281,7 @@ class LinkedDevice final : public LinkedCollectives {
     DeviceTimer::Moment all_arrived_at = 0;
     {
       const c10::StreamGuard joining(joining_);  // not the link's, which may be busy with the collective before
-      all_arrived_at = timer_->note();
+      all_arrived_at = timer_->stamp();
     }
     let_wait(carrying_, joining_);
     const c10::StreamGuard carrying(carrying_);

@@ -20,15 +20,15 @@ namespace {
 
 using std::chrono::milliseconds;
 
-// How long a rank looks for the others' marks, in units of GroupOptions::look_every: by then all ranks that wait have
+// How long a rank looks for the others' marks, in units of GroupOptions::poll_every: by then all ranks that wait have
 // seen a failure. The rank that hosts the store stays longer, because the others get no answer without it.
-constexpr double kLooksOfASurvey = 2;
-constexpr double kLooksOfTheHostsSurvey = 2.8;
+constexpr double kSurveyPolls = 2;
+constexpr double kHostSurveyPolls = 2.8;
 constexpr milliseconds kStorePatience{2000};  // for the answer to one question
 constexpr milliseconds kTimeoutGrace{1000};   // lets the backend's own timeout come first, because it says more
 
 constexpr const char* kCrossed = "crossed";
-constexpr int kRanksPerLook = 8;
+constexpr int kRanksPerPoll = 8;
 
 std::string describe(const ProcessGroup& group, const std::optional<Survey>& survey, const std::string& what) {
   const GroupState& state = *group.state;
@@ -73,9 +73,9 @@ std::string describe_crossed(int rank, const WaitPlace& place, int other_rank, c
 }
 
 std::string find_crossed(c10d::Store& store, int rank, int size, const WaitNote& ours, int64_t turn) {
-  const int64_t most = std::min<int64_t>(kRanksPerLook, size);
+  const int64_t most = std::min<int64_t>(kRanksPerPoll, size);
   for (int64_t i = 0; i <= most; ++i) {
-    const int other = i == most ? 0 : static_cast<int>((rank + 1 + turn * kRanksPerLook + i) % size);
+    const int other = i == most ? 0 : static_cast<int>((rank + 1 + turn * kRanksPerPoll + i) % size);
     if (other == rank || !store.check({note_key(other)})) continue;
     const auto note = parse_wait_note(store.get_to_str(note_key(other)));
     if (note && are_crossed(ours, *note)) return describe_crossed(rank, ours.place, other, note->place);
@@ -105,13 +105,13 @@ bool is_in_vain(c10d::Store& store, int rank, int size, const std::optional<Wait
   // found crossed waits.
   const auto crossed = state.store.ask(kStorePatience, [rank = group.rank, what](c10d::Store& asked) {
     set_mark(asked, rank, what);  // first: the others wait for it
-    std::string told = asked.check({kCrossed}) ? asked.get_to_str(kCrossed) : "";
-    if (!told.empty()) set_mark(asked, rank, told);
-    return told;
+    std::string message = asked.check({kCrossed}) ? asked.get_to_str(kCrossed) : "";
+    if (!message.empty()) set_mark(asked, rank, message);
+    return message;
   });
   if (crossed && !crossed->empty()) lose_group_as(group, *crossed);
-  const double looks = state.store_host == StoreHost::kThisRank ? kLooksOfTheHostsSurvey : kLooksOfASurvey;
-  const auto window = std::chrono::duration_cast<milliseconds>(looks * state.options.look_every);
+  const double polls = state.store_host == StoreHost::kThisRank ? kHostSurveyPolls : kSurveyPolls;
+  const auto window = std::chrono::duration_cast<milliseconds>(polls * state.options.poll_every);
   const auto survey = survey_ranks(state.store, {.rank = group.rank, .size = group.size, .where = what, .window = window});
   std::string message = describe(group, survey, what);
   if (!backend_text.empty()) message += fmt::format(" [{}: {}]", backend, shorten_backend_text(backend_text));
@@ -253,11 +253,11 @@ void wait(const ProcessGroup& group, const Work& work, c10::function_ref<std::st
   }
   const milliseconds timeout = group.timeout.value_or(group.state->options.timeout);
   const milliseconds limit = timeout + kTimeoutGrace;
-  int64_t looks = 0;
-  std::set<int> ended;  // local ranks whose processes had ended at the last look
+  int64_t polls = 0;
+  std::set<int> ended;  // local ranks whose processes had ended at the last poll
   for (milliseconds waited{0}; waited < limit;) {
     const milliseconds slice =
-        group.state->lost() ? milliseconds(1) : std::min(std::max(milliseconds(1), group.state->options.look_every), limit - waited);
+        group.state->lost() ? milliseconds(1) : std::min(std::max(milliseconds(1), group.state->options.poll_every), limit - waited);
     if (completes(work, slice, error)) return;
     if (work->isCompleted()) {
       if (completes(work, kNoTimeout, error)) return;  // it has just succeeded
@@ -267,10 +267,10 @@ void wait(const ProcessGroup& group, const Work& work, c10::function_ref<std::st
     throw_if_lost(group);
     std::optional<WaitNote> note;
     if (const auto begun = group.state->steps_begun(); begun && group.place) note = WaitNote{*group.place, *begun};
-    const auto look = [rank = group.rank, size = group.size, note, turn = looks++](c10d::Store& asked) {
+    const auto poll = [rank = group.rank, size = group.size, note, turn = polls++](c10d::Store& asked) {
       return is_in_vain(asked, rank, size, note, turn);
     };
-    const auto in_vain = group.state->store.ask(kStorePatience, look);
+    const auto in_vain = group.state->store.ask(kStorePatience, poll);
     if (in_vain.value_or(false)) lose_group(group, what(), "");
     if (!group.place) continue;  // a rank may have ended after its part in something else
     // Within a step every rank is needed to the end. What a rank sent before it ended has arrived one slice later.
@@ -280,8 +280,8 @@ void wait(const ProcessGroup& group, const Work& work, c10::function_ref<std::st
   lose_group(group, what(), "not complete after " + format_seconds(static_cast<double>(limit.count()) / 1000));
 }
 
-void note_step(const ProcessGroup& group, int64_t wrapper, int64_t step, const void* caller) {
-  group.state->note_step(wrapper, step, caller);
+void record_step(const ProcessGroup& group, int64_t wrapper, int64_t step, const void* caller) {
+  group.state->record_step(wrapper, step, caller);
 }
 
 void wait(const ProcessGroup& group, const Work& work, const char* what) {

@@ -115,7 +115,7 @@ void Synchronizer::begin_step() {
   setup_.group.place->step = setup_.control.place->step = step_;
   // On a CPU autograd works in the thread that calls it.
   const bool is_on_cpu = std::ranges::all_of(setup_.parameters, [](const NamedTensor& each) { return each.tensor.is_cpu(); });
-  note_step(setup_.control, setup_.control.place->wrapper, step_, is_on_cpu ? nullptr : BackwardWatch::caller());
+  record_step(setup_.control, setup_.control.place->wrapper, step_, is_on_cpu ? nullptr : BackwardWatch::caller());
   or_lose_group([&] {  // if this throws, the rank has nothing that it could send
     for (StepExtension* extension : extensions_) extension->begun();
     transport_->begin();
@@ -276,7 +276,7 @@ Synchronizer::Call::Call(Synchronizer& synchronizer, std::string_view name)
   place.step = ++synchronizer.calls_.try_emplace(std::string(name), -1).first->second;
   place.name = fmt::format("{} on {}", name, before_.name);
   synchronizer.setup_.group.place = synchronizer.setup_.control.place = place;
-  note_step(synchronizer.setup_.control, place.wrapper, place.step);
+  record_step(synchronizer.setup_.control, place.wrapper, place.step);
 }
 
 Synchronizer::Call::~Call() {

@@ -75,12 +75,12 @@ class InspectorReader {
                               most_ranks, world));
     }
     if (imported.table.empty()) fail(place, "no all-reduce that a GPU timed; expected what NCCL's Inspector writes about training");
-    const auto note = [&](int64_t count, const char* what) {
+    const auto append_note = [&](int64_t count, const char* what) {
       if (count > 0) imported.notes.push_back(fmt::format("skipped {} {}", count, what));
     };
-    note(others_, "lines of other operations than all-reduces");
-    note(host_times_, "all-reduces that the host timed");
-    note(incomplete, "all-reduces that the files of some rank lack");
+    append_note(others_, "lines of other operations than all-reduces");
+    append_note(host_times_, "all-reduces that the host timed");
+    append_note(incomplete, "all-reduces that the files of some rank lack");
     return imported;
   }
 

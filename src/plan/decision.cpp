@@ -134,7 +134,7 @@ double step_of_period(const StepModel& model, double period_s) {
 
 std::vector<BucketPlan> ordered_candidates(const StepModel& model, int64_t most_buckets) {
   constexpr size_t kMost = 3;
-  constexpr double kNotTold = 1.05;
+  constexpr double kAsGood = 1.05;
   const SearchOptions options = {.most_buckets = most_buckets, .simulation = with_agreement(model.simulation, model.costs)};
   std::vector<BucketPlan> plans = {find_ordered_plan(model.profile, model.costs, options).plan};
   const int64_t total = model.profile.total_bytes();
@@ -145,9 +145,10 @@ std::vector<BucketPlan> ordered_candidates(const StepModel& model, int64_t most_
     if (std::ranges::find(plans, plan.buckets, &BucketPlan::buckets) == plans.end()) plans.push_back(std::move(plan));
   }
   std::ranges::stable_sort(plans, {}, [&](const BucketPlan& plan) { return predict_ordered_step(model, plan); });
-  const double limit_s = kNotTold * predict_ordered_step(model, plans[0]);
-  const auto told = std::ranges::find_if(plans, [&](const BucketPlan& plan) { return predict_ordered_step(model, plan) > limit_s; });
-  plans.erase(told, plans.end());
+  const double limit_s = kAsGood * predict_ordered_step(model, plans[0]);
+  const auto first_slower =
+      std::ranges::find_if(plans, [&](const BucketPlan& plan) { return predict_ordered_step(model, plan) > limit_s; });
+  plans.erase(first_slower, plans.end());
   plans.resize(std::min(plans.size(), kMost));
   return plans;
 }

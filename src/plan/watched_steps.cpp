@@ -68,8 +68,8 @@ double least_rate(const StepOfRanks& rows, const std::vector<int64_t>& bucket_by
   return bytes_per_s;
 }
 
-// Notes hosts whose ranks have more threads than cores.
-void note_shared_cores(const std::vector<RankSteps>& ranks, std::vector<std::string>& notes) {
+// Appends a note for every host whose ranks have more threads than cores.
+void append_shared_cores_notes(const std::vector<RankSteps>& ranks, std::vector<std::string>& notes) {
   struct Host {
     std::set<int64_t> cores;
     int64_t ranks = 0, threads = 0;
@@ -113,7 +113,7 @@ WatchSummary summarize(const std::vector<RankSteps>& ranks) {
   summary.steps = std::ssize(steps);
   summary.phases = facts.phases;
   summary.bucket_bytes = facts.bucket_bytes;
-  note_shared_cores(ranks, summary.notes);
+  append_shared_cores_notes(ranks, summary.notes);
   if (steps.empty()) return summary;
   summary.first_step = steps.begin()->first;
   summary.last_step = steps.rbegin()->first;

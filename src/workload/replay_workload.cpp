@@ -34,7 +34,7 @@ class ReplayClock {
     began_ = Clock::now();
     from_s_ = 0;
     held_up_.reset();
-    if (timer_) from_ = timer_->note();
+    if (timer_) from_ = timer_->stamp();
   }
 
   // seconds: since begin(); never less than in the call before.
@@ -52,7 +52,7 @@ class ReplayClock {
     const auto before = Clock::now();
     body();
     began_ += Clock::now() - before;
-    if (timer_) held_up_ = timer_->note();
+    if (timer_) held_up_ = timer_->stamp();
   }
 
  private:

@@ -220,7 +220,7 @@ class Stepped {
  public:
   Stepped(const ProcessGroup& group, std::string name) : connections_(take_connections(group)), name_(std::move(name)) {}
   void step() {
-    note_step(connections_.group(), connections_.number(), ++step_);
+    record_step(connections_.group(), connections_.number(), ++step_);
     ProcessGroup group = connections_.group();
     group.place = {connections_.number(), step_, name_};
     wait(group, start_all_reduce(group, at::ones({4})), [this] { return "a step of " + name_; });
@@ -258,9 +258,9 @@ TEST(CrossedWaits, ALateRankIsNone) {
   run_ranks(2, [&](const ProcessGroup& group) {
     Stepped a(group, "module A"), b(group, "module B");
     a.step();
-    if (group.rank == 1) std::this_thread::sleep_for(3 * kTestLooks);
+    if (group.rank == 1) std::this_thread::sleep_for(3 * kTestPollEvery);
     b.step();  // rank 0 leaves a note here
-    if (group.rank == 0) std::this_thread::sleep_for(2 * kTestLooks);
+    if (group.rank == 0) std::this_thread::sleep_for(2 * kTestPollEvery);
     a.step();  // and rank 1, which finds the old one, here
     b.step();
   });
@@ -274,11 +274,11 @@ TEST(CrossedWaits, OfRanksThatStepFromSeveralThreadsNothingIsConcluded) {
     std::thread beside([&] {
       a.step();
       both.arrive_and_wait();
-      if (group.rank == 0) std::this_thread::sleep_for(3 * kTestLooks);
+      if (group.rank == 0) std::this_thread::sleep_for(3 * kTestPollEvery);
       a.step();
     });
     both.arrive_and_wait();
-    if (group.rank == 1) std::this_thread::sleep_for(3 * kTestLooks);
+    if (group.rank == 1) std::this_thread::sleep_for(3 * kTestPollEvery);
     b.step();
     beside.join();
   });

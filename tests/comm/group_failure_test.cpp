@@ -112,7 +112,7 @@ TEST(GroupFailure, AStoreThatDoesNotAnswerIsTheMessage) {
   auto store = c10::make_intrusive<StoppableStore>();
   std::latch formed(2), done(2);
   const auto rank_body = [&](int rank) {
-    ProcessGroup group = make_process_group(store, rank, 2, {.timeout = kLongTimeout, .look_every = kTestLooks});
+    ProcessGroup group = make_process_group(store, rank, 2, {.timeout = kLongTimeout, .poll_every = kTestPollEvery});
     group.timeout = 500ms;
     formed.arrive_and_wait();
     store->stop();

@@ -53,11 +53,11 @@ inline void run_ranks_with(int size, const GroupOptions& options, const std::fun
   }
 }
 
-inline constexpr std::chrono::milliseconds kTestLooks{250};  // GroupOptions::look_every: threads hear of each other's end sooner
+inline constexpr std::chrono::milliseconds kTestPollEvery{250};  // GroupOptions::poll_every: threads hear of each other's end sooner
 
 inline void run_ranks(int size, const std::function<void(const ProcessGroup&)>& body,
                       std::chrono::milliseconds timeout = std::chrono::seconds(60)) {
-  run_ranks_with(size, {.timeout = timeout, .look_every = kTestLooks}, body);
+  run_ranks_with(size, {.timeout = timeout, .poll_every = kTestPollEvery}, body);
 }
 
 inline std::string loss_of(const std::function<void()>& body) {
@@ -88,7 +88,7 @@ inline void expect_sum(const ProcessGroup& group) {
 
 // Over a modelled link (modelled_link.h).
 inline void run_linked_ranks(int size, const std::string& link, const std::function<void(const ProcessGroup&)>& body) {
-  run_ranks_with(size, {.timeout = std::chrono::seconds(60), .look_every = kTestLooks, .link = parse_link(link, size)}, body);
+  run_ranks_with(size, {.timeout = std::chrono::seconds(60), .poll_every = kTestPollEvery, .link = parse_link(link, size)}, body);
 }
 
 }  // namespace firkin

@@ -101,7 +101,7 @@ ProcessGroup with_backend(const ProcessGroup& group, c10::Device device, const c
 CheckedTimer::CheckedTimer(c10::Device device)
     : device_(device), moments_(at::empty({kMoments}, at::TensorOptions(at::kLong).device(device))) {}
 
-DeviceTimer::Moment CheckedTimer::note() {
+DeviceTimer::Moment CheckedTimer::stamp() {
   begin_operation(device_, "note");
   return write(Clocks::all().done_ns(key_of(current_stream_of(device_))));
 }

@@ -108,7 +108,7 @@ ProcessGroup with_checked_device(const ProcessGroup& group);
 class CheckedTimer final : public DeviceTimer {
  public:
   explicit CheckedTimer(c10::Device device);
-  Moment note() override;
+  Moment stamp() override;
   Moment wait(After first, std::optional<After> second) override;
   // Nanoseconds of the host's clock; and how many moments there have been.
   int64_t ns(Moment moment) const { return moments_.const_data_ptr<int64_t>()[moment]; }

@@ -42,12 +42,12 @@ struct GroupOptions {
   // When connect() begins to say on standard error which ranks it waits for; then it says so every minute.
   std::chrono::milliseconds report_after = std::chrono::seconds(10);
   // How often a waiting rank looks whether another has given up.
-  std::chrono::milliseconds look_every = std::chrono::seconds(1);
+  std::chrono::milliseconds poll_every = std::chrono::seconds(1);
   std::optional<ModelledLink> link = std::nullopt;  // makes collectives take the time they would take over this link
 };
 
 // What a wait is for. wait() uses it to detect that two ranks wait for each other in different wrapped modules (see
-// note_step()).
+// record_step()).
 struct WaitPlace {
   // Equal on every rank, and unique to one wrapped module of the group: Connections::number(), for example.
   int64_t wrapper = 0;
@@ -188,9 +188,9 @@ Work start_or(const ProcessGroup& group, at::Tensor bytes);
 //
 // what: completes the sentence "rank 1 (gpu07) did not reach ...", for example "bucket 3 of step 17"; called only after
 // a failure. Throws GroupError if the collective failed, timed out, or another rank gave up, which is noticed within
-// GroupOptions::look_every. Finding out who is missing then takes less than three times that and 1.3 s. After a throw
+// GroupOptions::poll_every. Finding out who is missing then takes less than three times that and 1.3 s. After a throw
 // the backend may use the tensor until its own timeout. With group.place, ranks that step wrapped modules in different
-// orders, and so wait for each other, all throw a GroupError naming both modules within about twice look_every.
+// orders, and so wait for each other, all throw a GroupError naming both modules within about twice poll_every.
 void wait(const ProcessGroup& group, const Work& work, c10::function_ref<std::string()> what);
 void wait(const ProcessGroup& group, const Work& work, const char* what);
 
@@ -199,7 +199,7 @@ void wait(const ProcessGroup& group, const Work& work, const char* what);
 // group from one thread: once a second thread records a step, this rank reports and concludes nothing. caller: if one
 // of autograd's threads records the step on behalf of the thread that called backward(), an address that identifies the
 // latter.
-void note_step(const ProcessGroup& group, int64_t wrapper, int64_t step, const void* caller = nullptr);
+void record_step(const ProcessGroup& group, int64_t wrapper, int64_t step, const void* caller = nullptr);
 
 // Gives up the group because this rank failed: the others notice within about a second instead of
 // after their timeouts, and their errors name this rank and `what`. Throws GroupError(what).
