@@ -56,7 +56,7 @@ class ReadyRecorder {
   ParameterHooks hooks_;  // last: hooks run until it is destroyed
 };
 
-// Notes when backward passes that the constructing thread starts begin and end, for as long as it lives. One at a time
+// Records when backward passes that the constructing thread starts begin and end, for as long as it lives. One at a time
 // per thread; autograd's threads for devices inherit its callbacks and debugging information.
 class BackwardClock {
  public:
@@ -104,8 +104,8 @@ class BackwardClock {
   at::CallbackHandle callback_;
 };
 
-// Records when a module first awaits each parameter in a forward pass
-// (firkin/ddp/await_parameters.h), for as long as it lives.
+// Records when a module first awaits each parameter in a forward pass (firkin/ddp/await_parameters.h), for as long as it
+// lives.
 class ForwardRecorder {
  public:
   ForwardRecorder(torch::nn::Module& module, const std::vector<NamedTensor>& parameters, c10::Device device)

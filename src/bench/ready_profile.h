@@ -4,7 +4,7 @@
 //   const LayerProfile profile = measure_layers(group, workload, {.steps = 20});
 //   profile.times.layers[3].name;        // "blocks.2"
 //   median(profile.times.layers[3].backward_s);
-//   profile.watched_to_bare.ratio;       // 1.002: looking on costs 0.2 % of a step
+//   profile.watched_to_bare.ratio;       // 1.002: watching costs 0.2 % of a step
 #pragma once
 
 #include <cstdint>

@@ -1,110 +1,22 @@
 #include "bench/step_bench.h"
 
-#include <ATen/Context.h>
-#include <ATen/Parallel.h>
+#include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
-#include <ATen/record_function.h>
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <chrono>
 #include <iterator>
 #include <numeric>
-#include <unordered_map>
 #include <utility>
 
+#include "bench/step_runner.h"
 #include "comm/across_ranks.h"
-#include "comm/backends.h"
-#include "firkin/base/error.h"
-#include "firkin/base/json_text.h"
+#include "comm/device_time.h"
 #include "firkin/base/units.h"
-#include "firkin/ddp/module_parameters.h"
 #include "firkin/stats/estimates.h"
 
-#include <torch/headeronly/version.h>
-#include <torch/optim/sgd.h>
-#include <torch/csrc/distributed/c10d/comm.hpp>
-#include <torch/csrc/distributed/c10d/logger.hpp>
-#include <torch/csrc/distributed/c10d/reducer.hpp>
-
 namespace firkin {
-
-namespace {
-
-std::vector<at::Tensor> detached(const std::vector<at::Tensor>& tensors) {
-  std::vector<at::Tensor> result;
-  for (const at::Tensor& tensor : tensors) result.push_back(tensor.detach());
-  return result;
-}
-
-// Broadcasts in pieces of the size that DistributedDataParallel uses.
-void broadcast_from_rank_0(const ProcessGroup& group, const std::vector<at::Tensor>& tensors) {
-  if (!tensors.empty()) c10d::broadcast_coalesced(group.c10d, tensors, 250 * kMiB);
-}
-
-// The Reducer expects forward order, the reverse of gradient-ready order.
-std::vector<NamedTensor> in_forward_order(const std::vector<NamedTensor>& registered, std::vector<int64_t> ready_order) {
-  if (ready_order.empty()) return registered;
-  std::vector<NamedTensor> result;
-  for (auto parameter = ready_order.rbegin(); parameter != ready_order.rend(); ++parameter) {
-    result.push_back(registered.at(static_cast<size_t>(*parameter)));
-  }
-  return result;
-}
-
-std::shared_ptr<c10d::Reducer> make_reducer(const ProcessGroup& group, const std::vector<NamedTensor>& parameters,
-                                            const DataParallelOptions& options) {
-  std::vector<at::Tensor> tensors;
-  std::unordered_map<size_t, std::string> names;
-  for (const NamedTensor& parameter : parameters) {
-    names[tensors.size()] = parameter.name;
-    tensors.push_back(parameter.tensor);
-  }
-  const std::vector<bool> dense(tensors.size(), false);
-  const int64_t cap = options.cap.cap_bytes;
-  const int64_t first_cap = options.cap.first_cap_bytes.value_or(cap);
-  // Caps are dealt out in the order of the tensors that are passed: gradient-ready order, so that the first bucket is
-  // the first to go.
-  const std::vector<at::Tensor> in_ready_order(tensors.rbegin(), tensors.rend());
-  std::vector<int64_t> indices(tensors.size());
-  std::iota(indices.rbegin(), indices.rend(), 0);
-  auto buckets = std::get<0>(c10d::compute_bucket_assignment_by_size(
-      in_ready_order, {static_cast<size_t>(first_cap), static_cast<size_t>(cap)}, dense, indices, {}));
-  return std::make_shared<c10d::Reducer>(tensors, std::move(buckets), group.c10d, dense, cap, /*find_unused_parameters=*/false,
-                                         /*gradient_as_bucket_view=*/true, names, first_cap, /*skip_all_reduce_unused_params=*/false,
-                                         /*use_python_reducer=*/false, /*bucket_bytes_cap_list=*/std::vector<int64_t>{});
-}
-
-}  // namespace
-
-TorchPeer::TorchPeer(const torch::nn::Module& module, const ProcessGroup& group, const DataParallelOptions& options) : group_(group) {
-  const std::vector<NamedTensor> parameters = in_forward_order(trainable_parameters(module), options.ready_order);
-  if (parameters.empty()) throw InputError("the strategy torch: the module has no trainable parameter");
-  const std::vector<at::Tensor> buffers = detached(module.buffers());
-  if (options.broadcast_parameters) {
-    broadcast_from_rank_0(group, detached(module.parameters()));
-    broadcast_from_rank_0(group, buffers);
-  }
-  if (options.broadcast_buffers) buffers_ = buffers;
-  reducer_ = make_reducer(group, parameters, options);
-  logger_ = std::make_shared<c10d::Logger>(reducer_);
-}
-
-void TorchPeer::prepare() {
-  broadcast_from_rank_0(group_, buffers_);
-  reducer_->prepare_for_backward({});
-}
-
-void TorchPeer::rebuild_buckets() {
-  reducer_->rebuild_buckets();
-}
-
-std::vector<int64_t> TorchPeer::bucket_bytes() const {
-  std::vector<int64_t> bytes;
-  for (c10d::GradBucket& bucket : reducer_->get_grad_buckets()) bytes.push_back(static_cast<int64_t>(bucket.getBuffer().nbytes()));
-  return bytes;
-}
-
 namespace {
 
 // [value][rank]. Collective.
@@ -240,75 +152,6 @@ void add_ratio_to_torch(const std::vector<StepSetting>& settings, const std::vec
 
 }  // namespace
 
-StepRunner::StepRunner(const ProcessGroup& group, Workload& workload, DataParallelOptions options) : workload_(workload) {
-  if (options.strategy.launch == Launch::kByTorch) {
-    peer_.emplace(*workload.module, group, options);
-    return;
-  }
-  options.finish_with_backward = static_cast<bool>(workload.whole_step);
-  // Ranks differ after settings without communication.
-  if (!options.broadcast_parameters) options.audit_every = 0;
-  const bool shards = options.strategy.shards;
-  ddp_.emplace(*workload.module, group, std::move(options));
-  if (shards) {
-    sharded_.emplace(*ddp_, [&workload](const std::vector<NamedTensor>& parts) {
-      return std::make_unique<torch::optim::SGD>(tensors_of(parts), workload.optimizer->param_groups()[0].options().get_lr());
-    });
-  } else if (workload.optimizer) {
-    overlapped_.emplace(*ddp_, *workload.optimizer);
-  }
-}
-
-StepTimes StepRunner::step(int64_t step) {
-  RECORD_USER_SCOPE(kStepPhase);
-  const auto now = [device = device_of(workload_)] { return device_now(device); };
-  const auto started = now();
-  forget_gradients(workload_);
-  if (peer_) peer_->prepare();
-  if (workload_.whole_step) {
-    workload_.whole_step();
-    if (peer_) peer_->rebuild_buckets();
-    return {.step_s = seconds_between(started, now()), .comm_s = ddp_ ? ddp_->stats().exposed_wait_s : 0};
-  }
-  at::Tensor loss;
-  {
-    RECORD_USER_SCOPE("forward");
-    loss = workload_.loss(step);
-  }
-  {
-    RECORD_USER_SCOPE(kBackwardPhase);
-    loss.backward();
-  }
-  const auto backward_ended = now();
-  {
-    RECORD_USER_SCOPE("synchronisation");
-    if (ddp_) ddp_->finish_gradient_synchronization();
-    if (peer_) peer_->rebuild_buckets();
-  }
-  const auto synchronized = now();
-  {
-    RECORD_USER_SCOPE(kOptimizerPhase);
-    if (overlapped_) overlapped_->step();
-    if (sharded_) sharded_->step();
-    if (peer_) workload_.optimizer->step();
-  }
-  loss.reset();  // frees the graph too: training loops keep both until the next step
-  const auto ended = now();
-  return {.step_s = seconds_between(started, ended), .comm_s = seconds_between(backward_ended, synchronized)};
-}
-
-void StepRunner::drain() {
-  if (overlapped_) overlapped_->drain();
-  if (sharded_) ddp_->drain();
-}
-
-std::vector<BucketStats> StepRunner::buckets() const {
-  if (ddp_) return ddp_->stats().buckets;
-  std::vector<BucketStats> buckets;
-  for (const int64_t bytes : peer_->bucket_bytes()) buckets.push_back({.bytes = bytes, .bytes_on_wire = bytes});
-  return buckets;
-}
-
 std::vector<SettingSteps> measure_steps(const ProcessGroup& group, Workload& workload, const std::vector<StepSetting>& settings,
                                         const StepBenchOptions& options) {
   std::vector<SettingSteps> result;
@@ -345,30 +188,6 @@ StepConfiguration measured_configuration(const ModelDescription& model, const st
     add_ratio_to_torch(settings, steps, i, row);
   }
   return measured;
-}
-
-void add_ranks(const ProcessGroup& group, Environment& environment) {
-  environment.libtorch = TORCH_VERSION;
-  environment.backend = group.backend;
-  environment.device = c10::DeviceTypeName(group.device.type(), /*lower_case=*/true);
-  if (group.device.is_cuda()) {
-    environment.gpu = gpus_in_words();
-    environment.nccl = nccl_version();
-    // "highest": float32 is multiplied as float32; "high", "medium": as TF32, or less.
-    const bool is_exact = at::globalContext().float32MatmulPrecision() == at::Float32MatmulPrecision::HIGHEST;
-    environment.float32_matmul = is_exact ? "float32" : "TF32 or less";
-  }
-  environment.world_size = group.size;
-  environment.threads_per_rank = at::get_num_threads();
-  if (!group.link.empty()) environment.link = group.link;
-  std::vector<Host> of_ranks;
-  for (const std::string& text : gather_texts(group, dump_json(json_of(this_host())))) {
-    of_ranks.push_back(value_from_json<Host>(nlohmann::json::parse(text), ""));
-  }
-  environment.hosts = by_host(of_ranks);
-  environment.cpu = environment.hosts[0].cpu;
-  environment.cores = environment.hosts[0].cores;
-  environment.os = environment.hosts[0].os;
 }
 
 }  // namespace firkin

@@ -1,4 +1,4 @@
-#include "bench/step_bench.h"
+#include "bench/step_memory.h"
 
 #include <c10/core/Allocator.h>
 #include <c10/core/CPUAllocator.h>
@@ -12,6 +12,7 @@
 #include <string_view>
 #include <unordered_map>
 
+#include "bench/step_runner.h"
 #include "comm/across_ranks.h"
 #include "firkin/base/units.h"
 
@@ -22,7 +23,7 @@ namespace {
 std::mutex mutex;
 int64_t live_bytes = 0;
 int64_t most_bytes = 0;
-// LibTorch wants blocks whose context is their address, so their size cannot travel with them
+// LibTorch wants blocks whose context is their address, so their size cannot travel with them.
 std::unordered_map<void*, int64_t> sizes;
 
 void free_block(void* data) {
@@ -73,7 +74,7 @@ int64_t lasting_bytes(const Workload& workload) {
 
 bool is_out_of_memory(const std::exception& error) {
   if (dynamic_cast<const std::bad_alloc*>(&error) != nullptr || dynamic_cast<const c10::OutOfMemoryError*>(&error) != nullptr) return true;
-  // LibTorch's CPU allocator
+  // This is LibTorch's CPU allocator.
   return std::string_view(error.what()).find("can't allocate memory") != std::string_view::npos;
 }
 

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <iterator>
 
+#include "bench/step_runner.h"
 #include "comm/across_ranks.h"
 #include "ddp/flight.h"
 

@@ -5,6 +5,7 @@
 
 #include <random>
 
+#include "bench/rank_machines.h"
 #include "comm/across_ranks.h"
 #include "comm/backends.h"
 #include "firkin/base/machine.h"

@@ -9,6 +9,8 @@
 
 #include "firkin/base/json_text.h"
 #include "firkin/base/units.h"
+#include "group_store.h"
+#include "survey.h"
 
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 
@@ -101,7 +103,7 @@ class Gatherer {
     group_ = group;
     const std::string size = group->get_to_str(kSize);
     if (size == std::to_string(arrival_.size)) return arrive();
-    // Rank 0 looks for this, if it is alive.
+    // Rank 0 checks for this, if it is alive.
     contradict(fmt::format("rank 0 was started as one of {}; expected one number of ranks for all", size));
   }
 

@@ -19,7 +19,7 @@
 #include <memory>
 #include <string>
 
-#include "group_store.h"
+#include "bounded_store.h"
 
 namespace firkin {
 

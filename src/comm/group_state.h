@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "backends.h"
+#include "bounded_store.h"
 #include "firkin/comm/process_group.h"
 #include "group_store.h"
 
@@ -108,10 +109,10 @@ std::string shorten_backend_text(const std::string& text);
 // Throws GroupError with the first loss's message when the group is lost.
 void throw_if_lost(const ProcessGroup& group);
 
-// A waiting rank looks in the group's store for a rank that has given up, and for two ranks that
-// wait for each other in different wrapped modules, which only their timeouts would end.
+// A waiting rank polls the group's store for a rank that has given up, and for two ranks that wait for each other in
+// different wrapped modules, which only their timeouts would end.
 //
-// Keys, below the group's prefix, beside those of group_store.h:
+// Keys, below the group's prefix, beside those of group_store.h and survey.h:
 //   at/R     where rank R waits, once it has waited for long, and which steps it has begun
 //   crossed  what the rank that found crossed waits said of them
 

@@ -10,6 +10,8 @@
 #include "firkin/base/json_text.h"
 #include "firkin/base/units.h"
 #include "group_state.h"
+#include "group_store.h"
+#include "survey.h"
 
 namespace firkin {
 
@@ -84,8 +86,8 @@ std::string find_crossed(c10d::Store& store, int rank, int size, const WaitNote&
 }
 
 // Whether a rank has given up, or this one and another wait for each other. note: where this rank waits; the first turn
-// writes it to the store, and without it only failures are looked for. turn: how many times this wait has looked
-// before; each time it looks at a few of many ranks.
+// writes it to the store, and without it only failures are looked for. turn: how many polls this wait has made before;
+// each reads the notes of a few of many ranks.
 bool is_in_vain(c10d::Store& store, int rank, int size, const std::optional<WaitNote>& note, int64_t turn) {
   if (note && turn == 0) store.set(note_key(rank), to_text(*note));
   if (someone_failed(store)) return true;
@@ -95,7 +97,7 @@ bool is_in_vain(c10d::Store& store, int rank, int size, const std::optional<Wait
 }
 
 // A collective of this rank has failed at `what` ("an all-reduce"). Finds out which ranks are missing, within the time
-// that wait() promises (see group_store.h). backend_text: its raw error; empty: another rank gave up first. backend:
+// that wait() promises (see survey.h). backend_text: its raw error; empty: another rank gave up first. backend:
 // the name that the message gives it.
 [[noreturn]] void lose_group(const ProcessGroup& group, const std::string& what, const std::string& backend_text,
                              const char* backend = "Gloo") {

@@ -1,3 +1,5 @@
+// connect(), make_process_group() and adopt_process_group(): they find the store, gather the ranks there, and connect
+// them. Each step runs with a deadline on a thread of its own, because a store whose host is stopped never answers.
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <fmt/format.h>
 #include <netdb.h>
@@ -6,6 +8,7 @@
 #include <cstdlib>
 #include <string_view>
 
+#include "bounded_store.h"
 #include "device_time.h"
 #include "firkin/base/error.h"
 #include "firkin/base/units.h"
@@ -13,23 +16,20 @@
 #include "firkin/comm/rank_info.h"
 #include "gathering.h"
 #include "group_state.h"
+#include "group_store.h"
+#include "survey.h"
 
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
 namespace firkin {
-
-// connect(), make_process_group() and adopt_process_group(): they find the store, gather the ranks
-// there, and connect them. Each step runs with a deadline on a thread of its own, because a store
-// whose host is stopped never answers.
-
 namespace {
 
 using std::chrono::milliseconds;
 using Store = c10::intrusive_ptr<c10d::Store>;
 
 constexpr milliseconds kStoreGrace{500};    // for an answer of the store after the timeout
-constexpr milliseconds kConnectSlice{250};  // how long to wait between two looks whether another rank has given up
+constexpr milliseconds kConnectSlice{250};  // from one poll for a rank that has given up to the next
 constexpr milliseconds kConnectGrace{500};  // for the connections, when the last rank arrived just in time
 constexpr milliseconds kListenerPatience{400};
 constexpr milliseconds kLongestTimeout = std::chrono::hours(24 * 365);  // longer ones overflow clocks

@@ -10,6 +10,7 @@
 
 #include "bench/allreduce_bench.h"
 #include "bench/ready_profile.h"
+#include "bench/step_bench.h"
 #include "comm/across_ranks.h"
 #include "firkin/base/error.h"
 #include "firkin/base/progress.h"

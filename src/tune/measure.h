@@ -8,9 +8,9 @@
 #include <string>
 #include <vector>
 
-#include "bench/step_bench.h"
 #include "firkin/comm/process_group.h"
 #include "firkin/plan/bucket_plan.h"
+#include "measuring/steps.h"
 #include "measuring/tuning.h"
 #include "results/results.h"
 #include "workload/workload.h"

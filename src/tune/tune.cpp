@@ -8,6 +8,7 @@
 #include <optional>
 #include <utility>
 
+#include "bench/rank_machines.h"
 #include "bench/ready_profile.h"
 #include "comm/across_ranks.h"
 #include "firkin/base/error.h"

@@ -11,6 +11,7 @@
 #include <memory>
 
 #include "bench/step_bench.h"
+#include "bench/step_runner.h"
 #include "firkin/base/units.h"
 #include "firkin/comm/run_ranks.h"
 #include "firkin/stats/estimates.h"

@@ -14,7 +14,7 @@
 #include <optional>
 #include <string>
 
-#include "bench/step_bench.h"
+#include "bench/step_memory.h"
 #include "comm/across_ranks.h"
 #include "firkin/base/units.h"
 #include "firkin/comm/run_ranks.h"

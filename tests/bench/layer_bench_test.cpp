@@ -3,6 +3,7 @@
 #include "../comm/thread_ranks.h"
 #include "../test.h"
 #include "bench/step_bench.h"
+#include "bench/step_runner.h"
 #include "small_workload.h"
 
 namespace firkin {

@@ -2,7 +2,8 @@
 
 #include "../comm/thread_ranks.h"
 #include "../torch.h"
-#include "bench/step_bench.h"
+#include "bench/step_memory.h"
+#include "bench/torch_peer.h"
 #include "firkin/ddp/data_parallel.h"
 #include "model/transformer_config.h"
 #include "small_workload.h"

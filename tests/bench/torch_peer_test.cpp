@@ -1,9 +1,10 @@
 // c10d::Reducer as experiments have it, and that our buckets compute what it computes.
 
+#include "bench/torch_peer.h"
 #include "../ddp/known_gradients.h"
 #include "../pairwise.h"
 #include "../test.h"
-#include "bench/step_bench.h"
+#include "bench/step_runner.h"
 
 namespace firkin {
 namespace {

@@ -8,7 +8,7 @@
 #include "../comm/process_ranks.h"
 #include "../ddp/device_course.h"
 #include "../torch.h"
-#include "bench/step_bench.h"
+#include "bench/step_runner.h"
 #include "checked_device.h"
 #include "firkin/tune/tune.h"
 #include "workload/workload.h"
