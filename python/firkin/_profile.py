@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import math
 import time
@@ -233,6 +234,25 @@ def profile(
     return measured_profile(ranks, model, step, steps=steps, warmup=warmup, find_unused_parameters=find_unused_parameters)
 
 
+def _record_step(
+    step: Step, wrapped: Unsynced, clock: Clock, zeroed: Sequence[torch.Tensor], ready: Sequence[torch.Tensor] = ()
+) -> BackwardRecord:
+    """Runs one step and records it. Raises InputError unless it has run exactly one synchronising backward of the model."""
+    with BackwardRecord(clock, zeroed, wrapped, ready) as record:
+        step(wrapped)
+    clock.synchronize()
+    if record.uncounted and not wrapped.called:
+        raise InputError("step did not call the model it was given; expected step(model) to use its argument")
+    if record.uncounted and not record.passes:
+        raise InputError("step did no synchronising backward pass; expected the last one outside no_sync()")
+    if len(record.passes) != 1:
+        raise InputError(
+            f"step did {len(record.passes) or 'no'} backward passes; expected one, and with gradient accumulation the others under"
+            " `with model.no_sync():`"
+        )
+    return record
+
+
 def measured_profile(
     ranks: Ranks, model: torch.nn.Module, step: Step, *, steps: int, warmup: int, find_unused_parameters: bool, seconds: float = math.inf,
     options: Mapping[str, Any] = MappingProxyType({}), zeroed: Sequence[torch.Tensor] = (),
@@ -260,21 +280,7 @@ def measured_profile(
     rows: list[list[float]] = []
     order: list[int] = []
     started = time.perf_counter()
-
-    def recorded(ready: Sequence[torch.Tensor] = ()) -> BackwardRecord:
-        with BackwardRecord(clock, zeroed or tensors, wrapped, ready) as record:
-            step(wrapped)
-        clock.synchronize()
-        if record.uncounted and not wrapped.called:
-            raise InputError("step did not call the model it was given; expected step(model) to use its argument")
-        if record.uncounted and not record.passes:
-            raise InputError("step did no synchronising backward pass; expected the last one outside no_sync()")
-        if len(record.passes) != 1:
-            raise InputError(
-                f"step did {len(record.passes) or 'no'} backward passes; expected one, and with gradient accumulation the others under"
-                " `with model.no_sync():`"
-            )
-        return record
+    recorded = functools.partial(_record_step, step, wrapped, clock, zeroed or tensors)
 
     def without_hooks() -> float:
         """The seconds of a step's backward."""

@@ -265,6 +265,9 @@ void bind_prediction(nb::module_& module) {
       "that of an idle link. residual: of the calibration they come from; None: not calibrated. sensitivity: also multiply each input by\n"
       "1/8 to 8.\n"
       "Raises InputError.");
+}
+
+void bind_buckets(nb::module_& module) {
   module.def("assign_buckets", &assigned_buckets, "sizes"_a, "cap_mib"_a = 25.0, "rule"_a = "close-when-full",
              "first_cap_mib"_a = nb::none(),
              "Groups gradients into buckets under a cap; returns the indices into `sizes` of each bucket.\n\n"
@@ -330,6 +333,7 @@ NB_MODULE(_core, module) {
   firkin::python::bind_profile(module);
   firkin::python::bind_allreduce(module);
   firkin::python::bind_prediction(module);
+  firkin::python::bind_buckets(module);
   firkin::python::bind_tuning(module);
   firkin::python::bind_watching(module);
   firkin::python::bind_results(module);

@@ -1,3 +1,4 @@
+// Sets of connections beside a group's own: taken, given back, abandoned, and left behind when the group is lost.
 #include "group_state.h"
 
 #include <fmt/format.h>

@@ -1,3 +1,4 @@
+// The clock of a CUDA device: kernels that read its global timer, and that wait for it.
 #include <ATen/ops/empty.h>
 #include <c10/core/DeviceGuard.h>
 #include <c10/cuda/CUDACachingAllocator.h>

@@ -1,3 +1,4 @@
+// Makes Gloo backends: on the interface that PyTorch would choose, with sockets that no child process inherits.
 #include "backends.h"
 
 #include <dirent.h>

@@ -1,3 +1,4 @@
+// Backends over a modelled link: collectives end when the link would have carried them.
 #include "backends.h"
 
 #include <ATen/core/grad_mode.h>

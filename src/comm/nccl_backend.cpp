@@ -1,3 +1,4 @@
+// Makes NCCL backends, and says what NCCL and its GPU are.
 #include "backends.h"
 
 #include <ATen/cuda/CUDAContextLight.h>
@@ -22,7 +23,7 @@ std::string gpu_identity(c10::Device device) {
   for (const char byte : at::cuda::getDeviceProperties(device.index())->uuid.bytes) {
     identity += fmt::format("{:02x}", static_cast<unsigned char>(byte));
   }
-  // NCCL takes ranks with different values for ranks on different machines
+  // NCCL takes ranks with different values for ranks on different machines.
   const char* machine = std::getenv("NCCL_HOSTID");
   return machine == nullptr ? identity : identity + "@" + machine;
 }

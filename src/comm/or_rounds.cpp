@@ -1,3 +1,4 @@
+// The rounds of start_or(): messages that double their reach, on a thread that waits for them.
 #include "group_state.h"
 
 #include <ATen/ops/empty.h>

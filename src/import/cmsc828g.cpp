@@ -1,3 +1,4 @@
+// Reads the layer sizes and layer times that an assignment of the course CMSC 828G asks for.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 

@@ -64,6 +64,24 @@ struct ImportText {
   ImportFormat format = {};
 };
 
+// The files of CMSC 828G's assignment among the texts: both, or none. Throws InputError for one alone, and for two of one
+// format.
+std::map<ImportFormat, const ImportText*> course_files(const std::vector<ImportText>& texts) {
+  std::map<ImportFormat, const ImportText*> course;
+  for (const ImportText& text : texts) {
+    if (find_format(text.format).read) continue;
+    const auto [same, is_first] = course.emplace(text.format, &text);
+    if (!is_first)
+      fail(at_line(text.file, 1), fmt::format("{}, as in {}; expected one such file", name_of(text.format), same->second->file));
+  }
+  if (course.size() == 1) {
+    const auto& [there, text] = *course.begin();
+    const ImportFormat missing = there == ImportFormat::kCmsc828gSizes ? ImportFormat::kCmsc828gTimes : ImportFormat::kCmsc828gSizes;
+    fail(at_line(text->file, 1), fmt::format("without {}; expected both", name_of(missing)));
+  }
+  return course;
+}
+
 }  // namespace
 
 std::string name_of(ImportFormat format) {
@@ -103,18 +121,7 @@ Imported import_files(const std::vector<std::filesystem::path>& files, const Imp
       imported.formats.push_back(texts.back().format);
     }
   }
-  std::map<ImportFormat, const ImportText*> course;
-  for (const ImportText& text : texts) {
-    if (find_format(text.format).read) continue;
-    const auto [same, is_first] = course.emplace(text.format, &text);
-    if (!is_first)
-      fail(at_line(text.file, 1), fmt::format("{}, as in {}; expected one such file", name_of(text.format), same->second->file));
-  }
-  if (course.size() == 1) {
-    const auto& [there, text] = *course.begin();
-    const ImportFormat missing = there == ImportFormat::kCmsc828gSizes ? ImportFormat::kCmsc828gTimes : ImportFormat::kCmsc828gSizes;
-    fail(at_line(text->file, 1), fmt::format("without {}; expected both", name_of(missing)));
-  }
+  const std::map<ImportFormat, const ImportText*> course = course_files(texts);
   const auto add = [&imported](const Imported& more) {
     imported.table.insert(imported.table.end(), more.table.begin(), more.table.end());
     imported.notes.insert(imported.notes.end(), more.notes.begin(), more.notes.end());

@@ -1,5 +1,12 @@
 // Firkin's error types. Errors that only one component throws are declared beside it (data_parallel.h: StepError,
 // AuditError).
+//
+//   try {
+//     train();
+//   } catch (const firkin::InputError& error) {  // one line, for whoever wrote the input
+//     std::cerr << error.what() << "\n";
+//     return 2;
+//   }
 #pragma once
 
 #include <stdexcept>
@@ -20,7 +27,8 @@ class RuntimeError : public std::runtime_error {
 
 // A collective failed or timed out: the group is lost, on this rank and soon on all others. The one-line message names
 // the missing ranks: "rank 1 (gpu07) did not reach an all-reduce [Gloo: Timed out waiting 2000ms for recv operation to
-// complete]". Later collectives of this group throw the same error at once; create a new group to continue.
+// complete]". Later collectives of this group throw the same error at once. End the process then: its launcher has to
+// start all ranks anew.
 class GroupError : public RuntimeError {
  public:
   using RuntimeError::RuntimeError;

@@ -1,4 +1,7 @@
 // Bytes and seconds: constants, parsing, and human-readable formatting.
+//
+//   const int64_t cap = parse_size("25MiB", "--cap");  // 26214400
+//   format_bytes(cap);                                 // "25 MiB"
 #pragma once
 
 #include <charconv>

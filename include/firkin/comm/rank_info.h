@@ -1,4 +1,7 @@
 // This process's rank, as its launcher states it in the environment.
+//
+//   const std::optional<RankInfo> info = rank_info_from_environment();
+//   if (info) group = connect(*info, options);  // started by torchrun, mpirun or srun
 #pragma once
 
 #include <optional>

@@ -1,6 +1,10 @@
 // What predictions are made from, and the files that hold it: when each gradient becomes ready in the backward pass and
 // when the next forward pass uses its parameter (tensors.csv), and the times of all-reduces by size and number of ranks
 // (allreduce.csv).
+//
+//   const TensorProfile profile = read_tensors_csv("tensors.csv");
+//   const CommCosts costs = comm_costs(read_allreduce_csv("allreduce.csv"), /*world_size=*/2);
+//   simulate(profile, assign_buckets(profile.bytes, {.cap_bytes = 25 * kMiB}), costs).exposed_s;
 #pragma once
 
 #include <cstdint>
@@ -26,8 +30,8 @@ struct TensorProfile {
   std::vector<double> ready_s;  // seconds from the start of backward
   double backward_s = 0;        // end of the backward pass without communication; at least the last ready_s
 
-  // For communication that also overlaps the next forward pass.
-  // first use of the parameter, seconds from the start of forward; 0: before forward begins
+  // The rest is for communication that also overlaps the next forward pass.
+  // First use of the parameter: seconds from the start of forward; 0: before forward begins.
   std::vector<double> needed_s = {};
   std::vector<double> update_s = {};  // the optimiser's step on the tensor
   double forward_s = 0;               // end of the forward pass without waiting; at least the largest needed_s
