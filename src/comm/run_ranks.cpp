@@ -167,7 +167,7 @@ void signal_all(const std::vector<RankProcess>& processes, int signal) {
   }
 }
 
-// Notes the signals that ask this launch to end. These and the end of a rank interrupt poll(). It uses handlers, because
+// Records the signals that ask this launch to end. These and the end of a rank interrupt poll(). It uses handlers, because
 // blocking a signal for a signalfd works per thread, and LibTorch has threads of its own. Only one at a time; the
 // destructor restores the handlers that were there before.
 class LaunchSignals {
@@ -279,10 +279,10 @@ RankArguments parse_arguments(int argc, const char* const* argv) {
 
 // Printed when this rank ends with exit code 2; empty: it has said why. launch_local_ranks() prints nothing for this
 // code, because it is that of an InputError, which the rank reports.
-std::string said_at_exit;
+std::string message_at_exit;
 
-void say_at_exit(int exit_code, void* /*unused*/) {
-  if (exit_code == kBadInput && !said_at_exit.empty()) fmt::print(stderr, "{}\n", said_at_exit);
+void print_at_exit(int exit_code, void* /*unused*/) {
+  if (exit_code == kBadInput && !message_at_exit.empty()) fmt::print(stderr, "{}\n", message_at_exit);
 }
 
 int run(const RankArguments& arguments, const RankBody& body, const GroupOptions& options, const std::string& program) {
@@ -291,11 +291,11 @@ int run(const RankArguments& arguments, const RankBody& body, const GroupOptions
   if (!info) return body(make_process_group(c10::make_intrusive<c10d::HashStore>(), 0, 1, options), arguments.others);
   const int threads = threads_per_rank(info->local_world_size);  // LibTorch would take every core in each process
   const ProcessGroup group = begin_rank(*info, arguments.ranks, threads, options);
-  said_at_exit = fmt::format("{}: rank {} ended with exit code {}", program, info->rank, kBadInput);
-  on_exit(say_at_exit, nullptr);  // the body may call exit()
-  const auto forget = c10::make_scope_exit([] { said_at_exit.clear(); });
+  message_at_exit = fmt::format("{}: rank {} ended with exit code {}", program, info->rank, kBadInput);
+  on_exit(print_at_exit, nullptr);  // the body may call exit()
+  const auto forget = c10::make_scope_exit([] { message_at_exit.clear(); });
   const int exit_code = body(group, arguments.others);
-  say_at_exit(exit_code, nullptr);
+  print_at_exit(exit_code, nullptr);
   return exit_code;
 }
 

@@ -85,7 +85,7 @@ const ElementType* find_type(std::string_view name) {
 }
 
 // What the log says of its next table.
-struct Said {
+struct TableFacts {
   std::string collective = {};   // empty: not said
   std::set<int64_t> ranks = {};  // of the devices listed
   bool split = false;            // whether they are of several communicators
@@ -103,7 +103,7 @@ struct Table {
   const Header* header = nullptr;  // null: of another collective, and left out
   Words columns = {};
   size_t words_before = 0;  // of a tag or a time stamp
-  Said said = {};
+  TableFacts facts = {};
 };
 
 // A row's words by the names of their columns.
@@ -168,8 +168,8 @@ void check_bandwidths(const Values& values, const BenchmarkRow& row, int64_t wor
 
 // Throws InputError if it is not a row of an all-reduce, or not a correct one.
 BenchmarkRow row_of(const Table& table, const Values& values, const ImportOptions& options) {
-  const Said& said = table.said;
-  BenchmarkRow row = {.where = values.where, .world_size = said.world_size(), .type = said.type, .operation = said.operation};
+  const TableFacts& facts = table.facts;
+  BenchmarkRow row = {.where = values.where, .world_size = facts.world_size(), .type = facts.type, .operation = facts.operation};
   row.bytes = values.number<int64_t>("bytes");
   row.seconds = values.number<double>("time") * table.header->unit_s;
   if (!values.text("type").empty()) {
@@ -231,39 +231,39 @@ bool holds_nccl_row(const Words& words) {
   return false;
 }
 
-void read_statement(Said& said, std::string_view line, const Words& words) {
+void read_statement(TableFacts& facts, std::string_view line, const Words& words) {
   const auto rank = std::ranges::find(words, "Rank");  // "# Rank  0 Group  0 Pid  17 on host device  0 [0x07] NVIDIA A100"
   if (words.end() - rank > 3 && std::ranges::find(words, "device") != words.end()) {
-    if (const auto number = parse_number<int64_t>(rank[1])) said.ranks.insert(*number);
-    said.split = said.split || (rank[2] == "Group" && rank[3] != "0");
+    if (const auto number = parse_number<int64_t>(rank[1])) facts.ranks.insert(*number);
+    facts.split = facts.split || (rank[2] == "Group" && rank[3] != "0");
   }
   const Words parts = words_of(line, " :=.");  // "# Datatype: MPI_FLOAT.", "# #processes = 8"
   if (parts.size() < 2) return;
   const std::string_view name = parts[parts.size() - 2], value = parts.back();
-  if (name == "Datatype" || name == "reductions" || name == "datatype") said.type = value;
-  if (name == "reduction") said.operation = value;
-  if (name == "#processes") said.processes = parse_number<int64_t>(value).value_or(0);
+  if (name == "Datatype" || name == "reductions" || name == "datatype") facts.type = value;
+  if (name == "reduction") facts.operation = value;
+  if (name == "#processes") facts.processes = parse_number<int64_t>(value).value_or(0);
 }
 
 // The table that a header begins.
-Table begin_table(BenchmarkRows& rows, const Said& said, std::string_view line, std::string_view header, const std::string& where,
+Table begin_table(BenchmarkRows& rows, const TableFacts& facts, std::string_view line, std::string_view header, const std::string& where,
                   const ImportOptions& options) {
-  if (!said.collective.empty() && !names_all_reduce(said.collective)) {
-    rows.skip("tables of " + said.collective, where);
+  if (!facts.collective.empty() && !names_all_reduce(facts.collective)) {
+    rows.skip("tables of " + facts.collective, where);
     return {};
   }
   const auto known = std::ranges::find(kHeaders, header, &Header::words);
   if (known == kHeaders.end()) fail(where, fmt::format("unknown columns '{}'; expected those of {}", header, kAllReduces));
-  if (said.collective.empty()) require_collective(options, where);
+  if (facts.collective.empty()) require_collective(options, where);
   const size_t words_before = words_of(line).size() - words_of(header).size();
-  return {.header = &*known, .columns = words_of(known->columns), .words_before = words_before, .said = said};
+  return {.header = &*known, .columns = words_of(known->columns), .words_before = words_before, .facts = facts};
 }
 
 BenchmarkRows rows_of_log(std::string_view text, const std::string& file, const ImportOptions& options) {
   BenchmarkRows rows;
-  Said said;
+  TableFacts facts;
   std::optional<Table> table;
-  const auto forget = [&] { said = {.type = said.type, .operation = said.operation}; };  // IMB names these once
+  const auto forget = [&] { facts = {.type = facts.type, .operation = facts.operation}; };  // IMB names these once
   for_each_line(text, [&](int64_t number, std::string_view raw) {
     const std::string line = single_spaced(raw), where = at_line(file, number);
     const Words words = words_of(line);
@@ -271,24 +271,24 @@ BenchmarkRows rows_of_log(std::string_view text, const std::string& file, const 
     const bool is_left_out = table && !table->header;  // rows of another collective's table
     if (collective) {
       forget();
-      said.collective = *collective;
+      facts.collective = *collective;
       table.reset();
     } else if (const auto header = header_in(line)) {
-      table = begin_table(rows, said, line, *header, where, options);
+      table = begin_table(rows, facts, line, *header, where, options);
       forget();
     } else if (table && !is_left_out && words.size() > table->words_before && is_whole(words[table->words_before])) {
       const auto values = std::span(words).subspan(table->words_before);
       if (values.size() != table->columns.size()) {
         fail(where, fmt::format("a row of {} values; expected {}, as its header has", values.size(), table->columns.size()));
       }
-      if (table->said.world_size() == 1) return rows.skip("rows of one rank alone (was nccl-tests built with MPI=1?)", where);
+      if (table->facts.world_size() == 1) return rows.skip("rows of one rank alone (was nccl-tests built with MPI=1?)", where);
       rows.rows.push_back(row_of(*table, {table->columns, values, options.in_place, where}, options));
     } else if (!is_left_out && holds_nccl_row(words)) {
       fail(where, "a row behind other words, or without a header; expected the log as nccl-tests prints it");
     } else if (!is_left_out && line.find(" in-place") < line.find(" out-of-place") && line.find(" out-of-place") != std::string::npos) {
       fail(where, "in-place before out-of-place; expected the log as nccl-tests prints it");
     } else {
-      read_statement(said, line, words);
+      read_statement(facts, line, words);
     }
   });
   return rows;
