@@ -28,7 +28,7 @@ class StepError(RuntimeError):
 class GroupError(RuntimeError):
     """A collective failed and the process group is lost. The message names the missing ranks.
 
-    To go on, create the group, and everything made with it, again.
+    End the process then: its launcher has to start all ranks anew.
     """
 
 

@@ -227,6 +227,6 @@ def _after_step(optimizer: Any, _args: Any, _kwargs: Any) -> None:
 
 @functools.cache
 def notice_steps() -> None:
-    """For all engines: PyTorch's hooks must not change while an optimiser steps, when an engine may well be collected."""
+    """Installs hooks on all optimisers once: they must not change while an optimiser steps, when an engine may well be collected."""
     register_optimizer_step_pre_hook(_before_step)
     register_optimizer_step_post_hook(_after_step)

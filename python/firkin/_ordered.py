@@ -58,7 +58,7 @@ class OverlappedOptimizer(EngineOptimizer):
             setattr(self, f"register_{kind}_hook", getattr(optimizer, f"register_{kind}_hook"))
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Steps the parameters whose gradients have arrived; the others when needed, with the options of now."""
+        """Steps the parameters whose gradients have arrived; the others when needed, with the options that are set now."""
         loss = self._before_step(closure)
         self._native.step()
         self._after_step()

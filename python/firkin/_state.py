@@ -179,7 +179,7 @@ def _put_container(held: Any) -> _Put:
 
 
 def _put_generator(thing: Any) -> _Put | None:
-    """A function that restores a generator of random numbers; None for another thing."""
+    """A function that restores a generator of random numbers; None for anything else."""
     numpy = getattr(sys.modules.get("numpy"), "random", None)
     if isinstance(thing, random.Random):
         return functools.partial(thing.setstate, thing.getstate())

@@ -15,11 +15,10 @@ _log = logging.getLogger("firkin")
 def read_trace(
     paths: str | os.PathLike[str] | Sequence[str | os.PathLike[str]], *, parameters: Sequence[tuple[str, int]] | None = None
 ) -> Profile:
-    """The profile of a run from its traces: when each gradient is ready, in seconds from the begin of backward.
+    """The profile of a run from its traces: when each gradient is ready, in seconds from the start of backward.
 
     paths: Chrome traces of torch.profiler, zipped or not: of one rank, or of several ranks of the same run. Times are
-    medians over the traces' steps, of the slowest rank. What else is to be said about the run is logged (logger
-    "firkin", level INFO).
+    medians over the traces' steps, of the slowest rank. Findings about the run are logged (logger "firkin", level INFO).
     parameters: for traces without record_shapes=True, the name and bytes of each parameter that gets a gradient, in order
     of registration: [(n, p.nbytes) for n, p in model.named_parameters()]. The trace's all-reduces must confirm them.
 

@@ -27,7 +27,7 @@ struct GradientSizes {
   bool are_bytes = false;  // or elements
 };
 
-// Seconds from the begin of the step's backward.
+// Seconds from the start of the step's backward.
 struct StepGradient {
   double ready_s = 0;
   double host_s = 0;  // when the host got there
@@ -44,7 +44,7 @@ struct StepReduce {
 
 struct TraceStep {
   double begin_us = 0;                // on the trace's clock: of the pass, with its forward
-  double backward_us = 0;             // begin of backward; on a GPU of its first kernel
+  double backward_us = 0;             // start of backward; on a GPU of its first kernel
   std::optional<double> step_s = {};  // from this pass to that of the next step; none for the last
   std::vector<StepGradient> gradients;
   std::vector<StepReduce> reduces;

@@ -8,7 +8,7 @@
 
 namespace firkin {
 
-// One all-reduce of a step. Medians over the steps, on the first rank given, in seconds from the begin of backward.
+// One all-reduce of a step. Medians over the steps, on the first rank given, in seconds from the start of backward.
 struct TracedBucket {
   int64_t bytes = 0;
   std::optional<int64_t> tensors = {};  // none if the sizes do not say which gradients it holds

@@ -90,10 +90,9 @@ const NamedModel& find_model(std::string_view name);
 //    "num_heads": 4, "tied": true}
 
 // One JSON object. Keys: `base` (a named model to start from), `family` (cs336 or gpt2), the sizes in kConfigSizes,
-// `tied`, `rope_theta`. Without `base`, every size is required and the rest defaults as in TransformerConfig. Throws
-// InputError for unreadable files, malformed JSON, unknown or repeated keys, wrong types, and sizes
-// that check_config rejects.
-// `file`: the name that errors carry
+// `tied`, `rope_theta`. Without `base`, every size is required and the rest defaults as in TransformerConfig. `file` is
+// the name used in errors. Throws InputError for unreadable files, malformed JSON, unknown or repeated keys, wrong types,
+// and sizes that check_config rejects.
 TransformerConfig parse_model_json(std::string_view text, const std::string& file);
 TransformerConfig model_from_json_file(const std::filesystem::path& path);
 

@@ -193,7 +193,7 @@ Prediction predict(PredictionInputs inputs) {
   };
   model.input_draws = draws_of(with_latency(grown ? grown->laws : redraw_costs(inputs.table, world)), model.search.simulation);
   model.draws_growth = grown.has_value();
-  // The part of a table's distance from its own line that its times may have wrong, where it does not state their errors.
+  // The times of a table that states no errors are taken to err by this part of the table's distance from its own line.
   constexpr double kPartOfMisfit = 0.15;
   const double unstated = kPartOfMisfit * fit_alpha_beta(model.costs.isolated.points()).median_relative_error;
   std::vector<CommCosts> drawn_costs = with_latency(grown ? grown->laws : redraw_costs(inputs.table, world, unstated));

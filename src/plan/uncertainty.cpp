@@ -85,7 +85,7 @@ SensitivityPoint best_point(const ScaledInputs& inputs, const std::vector<Unifor
           .near_high_bytes = std::min(plans[high].caps.highest_cap_bytes, total)};
 }
 
-// What the draw has wrong of plans with buckets of this size. Between two sizes the weights are those that keep the
+// The factor by which the draw errs for plans with buckets of this size. Between two sizes, the weights keep the
 // variance.
 double own_factor(const InputDraw& draw, const TensorProfile& profile, const BucketPlan& plan) {
   const double mean_bytes = static_cast<double>(profile.total_bytes()) / static_cast<double>(plan.buckets.size());

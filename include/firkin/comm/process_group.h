@@ -41,7 +41,7 @@ struct GroupOptions {
   std::chrono::milliseconds rendezvous_timeout = std::chrono::minutes(5);
   // When connect() begins to say on standard error which ranks it waits for; then it says so every minute.
   std::chrono::milliseconds report_after = std::chrono::seconds(10);
-  // How often a waiting rank looks whether another has given up.
+  // How often a waiting rank asks the store whether another has given up.
   std::chrono::milliseconds poll_every = std::chrono::seconds(1);
   std::optional<ModelledLink> link = std::nullopt;  // makes collectives take the time they would take over this link
 };

@@ -162,8 +162,8 @@ struct Confirmation {
 
 // Whether further blocks of two settings could change what is said of them.
 struct Outlook {
-  // The interval of 99 % excludes either no gain or one of kLeastGain. It is stricter than what is reported, since who
-  // looks again and again, and stops at the first interval that excludes something, is wrong more often than it says.
+  // The interval of 99 % excludes either no gain or one of kLeastGain. It is stricter than the interval that is reported,
+  // because blocks that end as soon as an interval excludes something make it exclude the truth too often.
   bool settled = false;
   double blocks_needed = 0;  // in all, until the interval of 95 % is expected to exclude one of the two
 };

@@ -58,7 +58,7 @@ struct PredictedPlan {
 
 // What the cap to use gains over PyTorch's default, as a share of backward with its communication under the default.
 struct PredictedGain {
-  double expected = 0;       // mean over what inputs and model may have wrong (possible_inputs())
+  double expected = 0;       // mean over the errors of inputs and model (possible_inputs())
   double low = 0, high = 0;  // of the middle nine tenths of these cases, and of the inputs as they are stated
 };
 
@@ -98,16 +98,16 @@ enum class PredictedAnswer {
   kNothingToGain,  // keep PyTorch's default
 };
 
-// Whether a cap is within 5 % of the best one, by the share of the cases considered in which it is (PlanOdds). Shares are
-// no frequencies, so words are said: of the caps of two studies, 78 % of those called likely were, 62 % of those that may
-// be, and 16 % of those called unlikely. Others since: docs/performance_model.md.
+// Whether a cap is within 5 % of the best one, by the share of the cases considered in which it is (PlanOdds). Such a
+// share is not a frequency, so people are shown a word instead. In two studies, 78 % of the caps called likely were
+// within 5 %, 62 % of those called possible, and 16 % of those called unlikely; docs/performance_model.md has later ones.
 enum class NearBest { kUnlikely, kPossible, kLikely };
 
 // share: of the draws, PredictedCap::near_best.
 NearBest near_best_of(double share);
 
-// kNothingToGain where less than kWorthMeasuring is expected, kLikely where the range of the gain excludes a loss. kLikely
-// as well if what it gains is not known.
+// kNothingToGain where less than kWorthMeasuring is expected; kLikely where the range of the gain excludes a loss, and
+// where the gain is not known.
 PredictedAnswer answer_of(const Prediction& prediction);
 
 // Throws InputError if the inputs fail the checks of the functions it combines, or take no time at all. Thread-safe.

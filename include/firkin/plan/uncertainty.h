@@ -21,8 +21,8 @@ struct InputDraw {
   double compute_factor = 1;  // for ready times and the end of backward
   CommCosts costs;
   SimulationOptions simulation = {};
-  // What simulation has wrong of one cap and not of others: logarithms of factors on the time of plans whose buckets
-  // have 2^i bytes in the mean. Plans between two of these sizes have part of both.
+  // The simulation's errors that depend on the size of buckets: logarithms of factors on the time of plans whose
+  // buckets have 2^i bytes in the mean. Plans between two of these sizes have part of both.
   std::array<double, 64> by_bucket_bytes = {};
 };
 
@@ -33,7 +33,8 @@ inline constexpr int kDraws = 200;
 // standard error of a median of independent normal samples). Sizes with neither do not vary; empty if none does.
 // Deterministic. The draws matter for caps of many small calls over slow links; otherwise a prediction's interval is
 // mostly the model's own error (model_range()).
-// unstated_error: of the logarithm, for rows without any of these.
+//
+// unstated_error: the logarithm's standard error, for rows that state none of these.
 std::vector<CommCosts> redraw_costs(const AllReduceTable& table, int64_t world_size, double unstated_error = 0);
 
 // ---- More ranks than were measured.
@@ -72,7 +73,7 @@ double model_range(const std::optional<double>& residual);
 std::vector<InputDraw> with_model_errors(std::vector<InputDraw> draws, const InputDraw& nominal,
                                          const std::optional<double>& residual = {});
 
-// What a prediction may have wrong, all of it at once: kDraws sets of inputs, whose all-reduces are `costs` in turn. In
+// All the errors that a prediction may have, at once: kDraws sets of inputs, whose all-reduces are `costs` in turn. In
 // each, latency, the time of bytes and backward err by factors exp(0.35 z), exp(0.2 z) and exp(0.15 z), each z standard
 // normal, and the time of every size of bucket by exp(0.02 z) of its own. Unless `contention_known`, what the simulation
 // leaves out is drawn too: an all-reduce slows computation by 1 + 0.3 exp(2 z), and a call takes up to half its latency

@@ -141,8 +141,7 @@ struct IndifferenceSet {
 //
 // settings_by_block: [setting][block], seconds; block b was measured in the same stretch of time for every setting, in
 // random order. With fewer than kFewestSamples blocks every setting is a member. Deterministic. 8 settings take 0.07 s
-// with 30 blocks and 0.8 s with 1,000. Throws std::invalid_argument as
-// fit_blocks().
+// with 30 blocks and 0.8 s with 1,000. Throws std::invalid_argument as fit_blocks().
 IndifferenceSet indifference_set(const std::vector<std::vector<double>>& settings_by_block);
 
 }  // namespace firkin
