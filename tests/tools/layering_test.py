@@ -113,7 +113,8 @@ class Tidy(unittest.TestCase):
         unused = []
         for file, text in sources("python/firkin/*.py"):
             for node in ast.walk(ast.parse(text)):
-                if isinstance(node, (ast.FunctionDef, ast.ClassDef)) and re.match(r"_[a-z]", node.name) and words.count(node.name) < 2:
+                is_private = isinstance(node, (ast.FunctionDef, ast.ClassDef)) and re.match(r"_[a-z]", node.name, re.IGNORECASE)
+                if is_private and not node.decorator_list and words.count(node.name) < 2:
                     unused.append(f"{file}:{node.lineno}: {node.name}")
         self.assertEqual(unused, [])
 
