@@ -1,4 +1,7 @@
 // The parameters of a module that data-parallel training synchronises, and a callback when one receives its gradient.
+//
+//   ParameterHooks hooks(trainable_parameters(net), [](size_t parameter) { ++gradients[parameter]; });
+//   loss.backward();  // calls it for every gradient
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -1,3 +1,4 @@
+// Chooses the plan that automatic buckets try: the best that the performance model predicts for the training it has seen.
 #include "automatic.h"
 
 #include <fmt/format.h>
