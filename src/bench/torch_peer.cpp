@@ -1,8 +1,8 @@
 #include "bench/torch_peer.h"
 
-#include <algorithm>
 #include <numeric>
 #include <string>
+#include <tuple>
 #include <unordered_map>
 #include <utility>
 

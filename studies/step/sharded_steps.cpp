@@ -18,6 +18,7 @@
 #include "comm/across_ranks.h"
 #include "firkin/base/units.h"
 #include "firkin/comm/run_ranks.h"
+#include "firkin/ddp/data_parallel.h"
 #include "firkin/ddp/overlapped_optimizer.h"
 #include "firkin/ddp/sharded_optimizer.h"
 #include "firkin/stats/estimates.h"

@@ -14,6 +14,7 @@
 #include "bench/step_bench.h"
 #include "firkin/base/units.h"
 #include "firkin/comm/run_ranks.h"
+#include "firkin/ddp/data_parallel.h"
 #include "firkin/stats/estimates.h"
 
 #include <torch/torch.h>
