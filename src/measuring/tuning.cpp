@@ -62,8 +62,9 @@ std::string_view name_of(SettingKind kind) {
 std::string name_of(const TunedSetting& setting) {
   std::string name(name_of(setting.kind));
   if (setting.kind == SettingKind::kPlan) name += fmt::format(", {} buckets", setting.plan.buckets.size());
-  if (setting.kind == SettingKind::kCap) name += " " + format_bytes(setting.cap_bytes.value());
-  return setting.options.empty() ? name : name + " + options";
+  if (setting.kind == SettingKind::kCap) name += fmt::format(" {}", format_bytes(setting.cap_bytes.value()));
+  if (!setting.options.empty()) name += " + options";
+  return name;
 }
 
 const SettingSteps* find_setting(const Tuning& tuning, SettingKind kind, bool with_options) {

@@ -90,7 +90,7 @@ std::string settings_of(const Decision& decision, const RunHead& run) {
   std::vector<std::string> set;
   if (!keeps_default(decision.outcome)) {
     const std::string cap = exact_cap(decision.cap_bytes);
-    set.push_back(is_cpp_program(run) ? "a cap of " + cap + " MiB" : "bucket_cap_mb=" + cap);
+    set.push_back(is_cpp_program(run) ? fmt::format("a cap of {} MiB", cap) : fmt::format("bucket_cap_mb={}", cap));
   }
   if (decision.options) set.push_back(*decision.options);
   return fmt::format("{}", fmt::join(set, " and "));
