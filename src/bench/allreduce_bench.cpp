@@ -39,7 +39,7 @@ void for_known_sums(const at::Tensor& buffer, int64_t first_index, Body body) {
 
 std::function<void()> start_reduce_scatter(const ProcessGroup& group, const at::Tensor& bucket) {
   const auto slices = std::make_shared<SlicedBucket>();
-  return [&group, bucket, slices, reduction = slices->launch(group, bucket)] {
+  return [&group, bucket, slices, reduction = slices->start(group, bucket)] {
     wait(group, reduction, "a reduce-scatter");
     slices->finish(group, bucket);
   };

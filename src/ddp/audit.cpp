@@ -14,7 +14,7 @@
 
 #include "agreement.h"
 #include "comm/across_ranks.h"
-#include "transport.h"
+#include "step_setup.h"
 
 namespace firkin {
 namespace {

@@ -17,7 +17,7 @@
 
 namespace firkin {
 
-struct StepSetup;     // transport.h
+struct StepSetup;     // step_setup.h
 class StepAgreement;  // agreement.h
 
 // A multiplicative hash, as fast as memory.

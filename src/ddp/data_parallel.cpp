@@ -222,8 +222,8 @@ DataParallel::DataParallel(torch::nn::Module& module, const ProcessGroup& group,
   }
   const bool is_sharded = setup->options.strategy.shards;
   const bool is_ordered = setup->options.strategy.wait == Wait::kAtFirstUse && !is_sharded;
-  const auto slices = std::make_shared<SlicedBuckets>();
-  if (is_sharded) setup->collective = slices;
+  const auto slices = std::make_shared<SlicedReduction>();
+  setup->reduction = is_sharded ? slices : make_reduction(setup->options.gradient_hook);
   parts_->connect(*setup);
   if (broadcasts) broadcast_state(group, module);
   try {

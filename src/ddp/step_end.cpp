@@ -154,8 +154,8 @@ std::string Synchronizer::difference_of_buffers() {
 
 // A communication hook may fail on one rank long after the call, so no rank uses its result before all ranks have one.
 std::optional<StepFailure> Synchronizer::finish_comm_hook() {
-  if (transport_->comm_hook() == nullptr) return std::nullopt;
-  open_->error = transport_->finish_comm_hook([this] { return where(); });
+  if (!setup_.reduction->may_fail_alone()) return std::nullopt;
+  open_->error = transport_->finish_reductions([this] { return where(); });
   ProcessGroup control = setup_.control;
   if (open_->error) control.timeout = kPatienceWithHook;
   std::optional<std::string> ours;
@@ -224,8 +224,8 @@ void Synchronizer::fail(StepFailure failure, std::exception_ptr error) {
 // Whether every rank has called the communication hook for as many buckets. If not, what some have sent would wait for
 // the others for ever.
 bool Synchronizer::is_comm_hook_even() {
-  if (transport_->comm_hook() == nullptr) return true;
-  const auto ranks = all_gather(setup_.control, {static_cast<double>(transport_->comm_hook()->count())});
+  if (!setup_.reduction->may_fail_alone()) return true;
+  const auto ranks = all_gather(setup_.control, {static_cast<double>(setup_.reduction->started())});
   return std::ranges::all_of(ranks, [&](const auto& rank) { return rank == ranks[0]; });
 }
 

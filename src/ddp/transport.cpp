@@ -1,20 +1,17 @@
 #include "transport.h"
 
-#include <ATen/core/grad_mode.h>
 #include <ATen/record_function.h>
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <utility>
 
-#include "comm/backends.h"
+#include "comm/across_ranks.h"
 #include "firkin/base/error.h"
 #include "firkin/base/units.h"
 
 namespace firkin {
 namespace {
-
-using c10::ivalue::Future;
 
 // What LibTorch's Module::zero_grad(false) keeps: it puts another tensor over the memory in the gradient's place.
 const void* memory_of(const at::Tensor& gradient) {
@@ -24,66 +21,6 @@ const void* memory_of(const at::Tensor& gradient) {
 
 }  // namespace
 
-GradientHook bf16_compression() {
-  return {.name = "bf16", .wire_dtype = at::kBFloat16};
-}
-GradientHook fp16_compression() {
-  return {.name = "fp16", .wire_dtype = at::kHalf};
-}
-GradientHook comm_hook(std::string name, std::shared_ptr<c10d::CommHookInterface> hook) {
-  return {.name = std::move(name), .comm_hook = std::move(hook)};
-}
-
-void CommHookCalls::begin(const GradientBuckets& buckets) {
-  futures_.assign(static_cast<size_t>(buckets.bucket_count()), nullptr);
-  count_ = 0;
-  error_ = nullptr;
-}
-
-Work CommHookCalls::launch(const ProcessGroup& /*group*/, const GradientBuckets& buckets, int64_t bucket) {
-  if (error_) return nullptr;
-  std::vector<size_t> offsets, lengths;
-  std::vector<c10::IntArrayRef> sizes;
-  std::vector<at::Tensor> parameters;
-  const Bucket& tensors = buckets.plan().buckets[static_cast<size_t>(bucket)];
-  for (int64_t tensor = tensors.first; tensor < tensors.first + tensors.count; ++tensor) {
-    const at::Tensor& parameter = buckets.parameter(tensor);
-    offsets.push_back(static_cast<size_t>(buckets.offset(tensor)));
-    lengths.push_back(static_cast<size_t>(parameter.numel()));
-    sizes.push_back(parameter.sizes());
-    parameters.push_back(parameter);
-  }
-  c10d::GradBucket seen(static_cast<size_t>(count_), futures_.size(), buckets.wire(bucket), std::move(offsets), std::move(lengths),
-                        std::move(sizes), std::move(parameters), /*sparse_grad_indices=*/std::nullopt);
-  c10::intrusive_ptr<Future>& future = futures_[static_cast<size_t>(bucket)];
-  try {
-    future = hook_->runHook(seen);
-  } catch (const std::exception&) {
-    error_ = std::current_exception();
-    return nullptr;
-  }
-  ++count_;
-  // Unlike c10d's own wrapper of a future, this can be waited for with a timeout, so that firkin::wait() can look out for
-  // ranks that have died. An error of the future is for finish().
-  const auto work = c10::make_intrusive<OwnWork>(0, c10d::OpType::ALLREDUCE, nullptr, std::vector<at::Tensor>{});
-  future->addCallback([work](Future& /*future*/) { work->complete(nullptr); }, /*uses_future=*/false);
-  return work;
-}
-
-void CommHookCalls::finish(const ProcessGroup& /*group*/, const GradientBuckets& buckets, int64_t bucket) {
-  const at::NoGradGuard no_grad;
-  const c10::intrusive_ptr<Future> future = futures_[static_cast<size_t>(bucket)];
-  future->wait();  // on a device: the current streams wait
-  if (future->hasError()) std::rethrow_exception(future->exception_ptr());
-  const at::Tensor result = hook_->parseHookResult(future->value());
-  const at::Tensor& buffer = buckets.wire(bucket);
-  if (result.numel() != buffer.numel()) {
-    throw InputError(
-        fmt::format("the communication hook returned {} elements for a bucket of {}; expected as many", result.numel(), buffer.numel()));
-  }
-  if (!result.is_same(buffer)) buffer.copy_(result.reshape(buffer.sizes()));
-}
-
 BucketTransport::BucketTransport(const StepSetup& setup, const std::vector<StepExtension*>& extensions, AdoptedGradients& adopted)
     : setup_(setup),
       extensions_(extensions),
@@ -91,10 +28,8 @@ BucketTransport::BucketTransport(const StepSetup& setup, const std::vector<StepE
       ready_order_(setup.initial_order),
       settled_(tensors_of(setup.parameters)),
       communication_(plan_communication(setup.parameters, ready_order_, setup.options)),
-      counter_(setup.parameters.size()) {
-  if (const auto& hook = setup.options.gradient_hook.comm_hook) comm_hook_ = std::make_shared<CommHookCalls>(hook);
-  collective_ = setup.collective ? setup.collective : comm_hook_;
-  if (!collective_) collective_ = std::make_shared<BucketCollective>();
+      counter_(setup.parameters.size()),
+      form_(setup.reduction->form(setup.group)) {
   build_buckets();
   settled_.set();
 }
@@ -111,10 +46,8 @@ void BucketTransport::build_buckets() {
     position_of_[parameter] = static_cast<int64_t>(position);
     tensors.push_back(setup_.parameters[parameter].tensor);
   }
-  // A communication hook divides by itself, and gets buckets without gaps.
-  const int64_t shared_by = setup_.options.strategy.shards ? setup_.group.size : comm_hook_ ? 1 : 0;
-  buckets_ = std::make_unique<GradientBuckets>(std::move(tensors), communication_.plan, comm_hook_ ? 1.0 : 1.0 / setup_.group.size,
-                                               setup_.options.gradient_hook.wire_dtype, shared_by);
+  buckets_ = std::make_unique<GradientBuckets>(std::move(tensors), communication_.plan, form_.scale,
+                                               setup_.options.gradient_hook.wire_dtype, form_.shared_by);
   for (const Bucket& bucket : communication_.plan.buckets) flights_.emplace_back(bucket.count);
   launched_ = flights_.size();
   set_launch_order(communication_.plan.launch_order);
@@ -143,14 +76,13 @@ void BucketTransport::begin() {
   if (buckets_ == nullptr) {
     build_buckets();
     settled_.set();
-    // Under sharded no parameter's gradient ever lies there.
-  } else if (!setup_.options.strategy.shards && buckets_->leave_kept_gradients()) {
+  } else if (form_.holds_gradients && buckets_->leave_kept_gradients()) {
     settled_.set();
   }
   placed_.assign(placed_.size(), false);
   own_.clear();
   counter_.begin_step();
-  collective_->begin(*buckets_);
+  setup_.reduction->begin(*buckets_);
   launched_ = 0;
   for (BucketFlight& bucket : flights_) bucket.begin(timing_);
   started_at_ = device_now(timing_ ? timing_->device() : c10::kCPU);
@@ -199,7 +131,7 @@ void BucketTransport::put(size_t parameter) {
 // in earlier ones, is held by others there.)
 bool BucketTransport::is_programs_own(size_t parameter) const {
   const at::Tensor& gradient = setup_.parameters[parameter].tensor.grad();
-  if (!gradient.defined() || gradient.layout() != at::kStrided || setup_.options.strategy.shards) return false;
+  if (!gradient.defined() || gradient.layout() != at::kStrided || !form_.holds_gradients) return false;
   const at::Tensor& place = buckets_->view(position_of(parameter));
   if (gradient.is_same(place) || gradient.is_alias_of(place)) return false;
   const HeldBy held = held_elsewhere(gradient);
@@ -212,17 +144,17 @@ void BucketTransport::launch_next() {
   flight(bucket).join_writers(wire.device());
   buckets_->pack(bucket);
   const auto may_be_late = [bucket](const StepExtension* each) { return each->may_arrive_later(bucket); };
-  const bool ends_with_backward = setup_.options.strategy.shards || std::ranges::none_of(extensions_, may_be_late);
+  const bool ends_with_backward = std::ranges::none_of(extensions_, may_be_late);
   const at::RecordFunctionGuard recorded(at::isRecordFunctionEnabled() && (ends_with_backward || late_collectives_are_recorded));
-  flight(bucket).launch(wire.device(), [&] { return collective_->launch(setup_.group, *buckets_, bucket); });
+  flight(bucket).launch(wire.device(), [&] { return setup_.reduction->start(setup_.group, *buckets_, bucket); });
   ++launched_;
 }
 
-std::exception_ptr BucketTransport::finish_comm_hook(What what) {
+std::exception_ptr BucketTransport::finish_reductions(What what) {
   for (const int64_t bucket : not_received()) {
     flight(bucket).wait(setup_.group, what);
     try {
-      comm_hook_->finish(setup_.group, *buckets_, bucket);
+      setup_.reduction->finish(setup_.group, *buckets_, bucket);
     } catch (const std::exception&) {
       return std::current_exception();
     }
@@ -247,8 +179,7 @@ std::exception_ptr BucketTransport::send(RankState state, What what) {
     launch_next();
     if (!sends_when_ready()) flight(bucket).wait(setup_.group, what);
   }
-  if (comm_hook_ && !error) error = comm_hook_->error();
-  return error;
+  return error ? error : setup_.reduction->error();
 }
 
 void BucketTransport::receive(const std::vector<bool>& wanted, double scale, bool all, What what) {
@@ -257,7 +188,9 @@ void BucketTransport::receive(const std::vector<bool>& wanted, double scale, boo
   finished_stats_ = stats_;
   for (const int64_t bucket : not_received()) {
     const auto may_be_late = [bucket](const StepExtension* each) { return each->may_arrive_later(bucket); };
-    if (all || std::ranges::none_of(extensions_, may_be_late)) adopt(receive_bucket(bucket, what));
+    if (!all && std::ranges::any_of(extensions_, may_be_late)) continue;
+    const std::vector<size_t> complete = receive_bucket(bucket, what);
+    if (form_.holds_gradients) adopt(complete);
   }
   settled_.set();
   if (sends_when_ready() && counter_.has_learned()) counter_.learn(counter_.received());
@@ -268,7 +201,7 @@ void BucketTransport::drop(What what) {
     flight(bucket).wait(setup_.group, what);
     consume(bucket);
   }
-  collective_->drop(setup_.group);
+  setup_.reduction->settle(setup_.group);
   own_.clear();
   settled_.set();
 }
@@ -286,7 +219,7 @@ void BucketTransport::consume(int64_t bucket) {
 }
 
 std::vector<size_t> BucketTransport::receive_bucket(int64_t bucket, What what) {
-  if (flight(bucket).wait(setup_.group, what)) collective_->finish(setup_.group, *buckets_, bucket);
+  if (flight(bucket).wait(setup_.group, what)) setup_.reduction->finish(setup_.group, *buckets_, bucket);
   consume(bucket);
   const size_t index = launch_index_[static_cast<size_t>(bucket)];
   finished_stats_[index] = stats_[index];
@@ -337,7 +270,7 @@ void BucketTransport::learn(int root, bool we_had_data) {
   std::vector<int64_t> roots_order = list_of_rank(setup_.control, counter_.observed_order(), root);
   const std::vector<int64_t> roots_counts = list_of_rank(setup_.control, counter_.received(), root);
   counter_.learn(we_had_data ? counter_.received() : roots_counts);
-  if (is_plan_final_ || setup_.options.strategy.shards || !setup_.options.ready_order.empty() || takes_plan(setup_.options)) return;
+  if (is_plan_final_ || !form_.holds_gradients || !setup_.options.ready_order.empty() || takes_plan(setup_.options)) return;
   ready_order_ = std::move(roots_order);
   CommunicationPlan communication = plan_communication(setup_.parameters, ready_order_, setup_.options);
   if (communication.order == communication_.order && communication.plan == communication_.plan) return;

@@ -2,7 +2,7 @@
 // base class of a step's extensions.
 #pragma once
 
-#include <ATen/core/ivalue.h>
+#include <ATen/core/Tensor.h>
 #include <c10/util/FunctionRef.h>
 
 #include <cstdint>
@@ -19,63 +19,9 @@
 #include "buckets.h"
 #include "flight.h"
 #include "ready_order.h"
-
-#include <torch/csrc/distributed/c10d/comm.hpp>
+#include "step_setup.h"
 
 namespace firkin {
-
-// Reduces full buckets, here by all-reduces. launch() is called for every bucket of a step, in the same order on every
-// rank. A reduction may have a third part after the step, as in SlicedBuckets. Not thread-safe.
-class BucketCollective {
- public:
-  virtual ~BucketCollective() = default;
-
-  virtual void begin(const GradientBuckets& /*buckets*/) {}  // a step begins
-  // Starts the reduction of buckets.wire(bucket), as it is on the current stream. Null: nothing is to be waited for.
-  virtual Work launch(const ProcessGroup& group, const GradientBuckets& buckets, int64_t bucket) {
-    return start_all_reduce(group, buckets.wire(bucket));
-  }
-  // Once the reduction has arrived: makes its result the bucket's content.
-  virtual void finish(const ProcessGroup& /*group*/, const GradientBuckets& /*buckets*/, int64_t /*bucket*/) {}
-  // Instead of finish(), if the step has failed: for all launched reductions, once they have arrived.
-  virtual void drop(const ProcessGroup& /*group*/) {}
-};
-
-// Calls a communication hook of PyTorch's for each bucket. It can fail when called, or later in its future; after a
-// failed call it is not called again in this step, which fails. Not thread-safe.
-class CommHookCalls final : public BucketCollective {
- public:
-  explicit CommHookCalls(std::shared_ptr<c10d::CommHookInterface> hook) : hook_(std::move(hook)) {}
-
-  void begin(const GradientBuckets& buckets) override;
-  // Never throws: see error().
-  Work launch(const ProcessGroup& group, const GradientBuckets& buckets, int64_t bucket) override;
-  // Throws the error of the call's future, and InputError for a result of another size.
-  void finish(const ProcessGroup& group, const GradientBuckets& buckets, int64_t bucket) override;
-
-  // The error of the call that failed; null if none did.
-  const std::exception_ptr& error() const { return error_; }
-  // How many calls returned. If ranks differ in it, some wait for a collective that never comes.
-  int64_t count() const { return count_; }
-
- private:
-  std::shared_ptr<c10d::CommHookInterface> hook_;
-  std::vector<c10::intrusive_ptr<c10::ivalue::Future>> futures_;  // one per bucket
-  int64_t count_ = 0;
-  std::exception_ptr error_;
-};
-
-// What the steps of a wrapped module need. Only `parameters` and `initial_order` ever change, and only between steps.
-struct StepSetup {
-  torch::nn::Module* module = nullptr;
-  ProcessGroup group;    // carries the gradients, and nothing else
-  ProcessGroup control;  // the same ranks over other connections, for all else: nothing small waits behind a bucket
-  DataParallelOptions options;
-  std::shared_ptr<BucketCollective> collective = nullptr;  // takes the place of all-reduces
-  std::vector<NamedTensor> parameters;                     // the trained ones
-  // The order of parameters until a step has shown in which order their gradients become ready.
-  std::vector<int64_t> initial_order;
-};
 
 // How ordered/, sharded/ and automatic/ take part in a step. Called in the order below, under the step's lock; all but
 // gradient() on every rank alike. An exception in gradient() comes out of backward() and fails the step; any other
@@ -129,13 +75,11 @@ class BucketTransport {
   // Sends what is not sent yet. Unless state is kWithData, what the parameters hold is ignored. Returns what is wrong
   // with a gradient of this rank (for example that it is sparse); everything is sent all the same.
   std::exception_ptr send(RankState state, What what);
-  // Null without a communication hook.
-  const CommHookCalls* comm_hook() const { return comm_hook_.get(); }
-  // After send(), unless a rank has failed: puts the hook's results into the buckets. Returns the hook's error on this
-  // rank, if it failed.
-  std::exception_ptr finish_comm_hook(What what);
-  // Makes the scaled sums the gradients of the wanted parameters, except for those that may arrive later (unless
-  // `all`).
+  // After send(), unless a rank has failed: finishes all reductions, before receive() uses any. Returns the error of the
+  // first that failed on this rank, if one did.
+  std::exception_ptr finish_reductions(What what);
+  // Waits for the sums, except for those that may arrive later (unless `all`), and scales them. They become the gradients
+  // of the wanted parameters, unless the reduction keeps them in the buckets.
   void receive(const std::vector<bool>& wanted, double scale, bool all, What what);
   // After the first receive() of these buckets: learns the order and the counts of `root`. Collective.
   void learn(int root, bool we_had_data);
@@ -215,10 +159,9 @@ class BucketTransport {
   // By parameter: gradients of the program's own in this step, which it reads or zeroes without grad().
   std::map<size_t, at::Tensor> own_;
   std::vector<BucketFlight> flights_;
-  std::shared_ptr<BucketCollective> collective_;
-  std::shared_ptr<CommHookCalls> comm_hook_;  // the collective, if it is a communication hook
-  std::vector<size_t> launch_index_;          // per bucket
-  size_t launched_ = 0;                       // how many buckets of this step, so far
+  BucketForm form_;
+  std::vector<size_t> launch_index_;  // per bucket
+  size_t launched_ = 0;               // how many buckets of this step, so far
   std::optional<c10::Stream> timing_;
   DeviceTime started_at_;
   std::vector<BucketStats> stats_;

@@ -53,7 +53,7 @@ TEST(Sharded, OneRankThatStandsForManyTrainsAsAloneAndWaitsForTheLink) {
 // The bucket's sum over three ranks is `sum`, of which each rank first has its slice, and then everything.
 void expect_sum_in_slices(const ProcessGroup& group, SlicedBucket slices, const at::Tensor& sum) {
   const at::Tensor bucket = sum * std::vector<double>{0.5, 0.25, 0.25}[static_cast<size_t>(group.rank)];
-  wait(group, slices.launch(group, bucket), "slices");
+  wait(group, slices.start(group, bucket), "slices");
   slices.finish(group, bucket);
   const at::Tensor own = slices.own(group, bucket).clone();
   EXPECT_TRUE(at::equal(own, slices.own(group, sum)));

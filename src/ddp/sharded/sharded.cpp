@@ -70,7 +70,7 @@ std::string why_not_sharded(const torch::nn::Module& module) {
   return "";
 }
 
-Sharded::Sharded(Synchronizer& synchronizer, std::shared_ptr<SlicedBuckets> slices)
+Sharded::Sharded(Synchronizer& synchronizer, std::shared_ptr<SlicedReduction> slices)
     : FirstUse(synchronizer, kUnusedParts), slices_(std::move(slices)) {
   renewed();
 }
@@ -173,10 +173,6 @@ std::exception_ptr Sharded::objection() const {
 }
 
 void Sharded::received(const StepAgreement& agreement, bool is_first) {
-  const int64_t step = synchronizer_.steps_finished();
-  for (const int64_t bucket : transport().not_received()) {
-    synchronizer_.transport().receive_bucket(bucket, [&] { return fmt::format("{} of step {}", transport().first_pending(), step); });
-  }
   if (is_first) {
     modules_->learn();
     std::vector<int64_t> first_use;

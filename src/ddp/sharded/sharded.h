@@ -63,8 +63,8 @@ struct ParameterPart {
 // and fails that step.
 class Sharded final : public FirstUse {
  public:
-  // synchronizer: must outlive this. slices: the synchronizer's collective.
-  Sharded(Synchronizer& synchronizer, std::shared_ptr<SlicedBuckets> slices);
+  // synchronizer: must outlive this. slices: its reduction.
+  Sharded(Synchronizer& synchronizer, std::shared_ptr<SlicedReduction> slices);
   ~Sharded() override;
 
   std::vector<NamedTensor> parts() const;
@@ -78,7 +78,6 @@ class Sharded final : public FirstUse {
 
   void begun() override;
   std::exception_ptr objection() const override;
-  bool may_arrive_later(int64_t /*bucket*/) const override { return true; }  // they are received here
   void received(const StepAgreement& agreement, bool is_first) override;
   void renewed() override;
 
@@ -106,7 +105,7 @@ class Sharded final : public FirstUse {
   const at::Tensor& flat(int64_t bucket) const { return transport().buckets()->wire(bucket); }
   size_t trained() const { return is_late_.size(); }
 
-  std::shared_ptr<SlicedBuckets> slices_;
+  std::shared_ptr<SlicedReduction> slices_;
   torch::optim::Optimizer* optimizer_ = nullptr;
   ShardedOptions options_;
   std::vector<ParameterPart> parts_;  // trained parameters in their order, then frozen ones

@@ -61,7 +61,7 @@ at::Tensor SlicedBucket::own(const ProcessGroup& group, const at::Tensor& bucket
   return bucket.narrow(0, range.begin, range.count);
 }
 
-Work SlicedBucket::launch(const ProcessGroup& group, const at::Tensor& bucket) {
+Work SlicedBucket::start(const ProcessGroup& group, const at::Tensor& bucket) {
   if (group.is_alone() || bucket.numel() == 0) return nullptr;
   const at::NoGradGuard no_grad;
   // If one rank has most of the bucket, it receives less in an all-reduce (twice the bucket's bytes), without memory.
@@ -102,7 +102,7 @@ void SlicedBucket::finish(const ProcessGroup& group, const at::Tensor& bucket) {
   sum.copy_(whole);
 }
 
-void SlicedBucket::drop(const ProcessGroup& group) {
+void SlicedBucket::settle(const ProcessGroup& group) {
   wait_for_pieces(group);
   if (received_.defined()) keep_for_current_stream(received_);
   received_.reset();

@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-#include "ddp/transport.h"
+#include "ddp/reduction.h"
 #include "firkin/comm/process_group.h"
 
 namespace firkin {
@@ -36,12 +36,12 @@ class SlicedBucket {
 
   // Sends every rank its slice, in half the bytes of an all-reduce. NCCL does so by a reduce-scatter, which sums on the
   // way. With Gloo, and if the bucket is not divided evenly, it is an all-to-all, and what arrives is kept here.
-  Work launch(const ProcessGroup& group, const at::Tensor& bucket);
+  Work start(const ProcessGroup& group, const at::Tensor& bucket);
   // Once that has arrived: sums this rank's slice in the order of ranks. With two ranks, it equals an all-reduce's to
   // the last bit.
   void finish(const ProcessGroup& group, const at::Tensor& bucket);
   // Instead of finish(), if the sum is not needed.
-  void drop(const ProcessGroup& group);
+  void settle(const ProcessGroup& group);
 
   // After the step: starts an all-gather of the slices.
   void gather(const ProcessGroup& group, const at::Tensor& bucket);
@@ -53,29 +53,32 @@ class SlicedBucket {
   void wait_for_pieces(const ProcessGroup& group);
 
   SliceLengths lengths_;
-  std::vector<Work> pieces_;  // all but the last that launch() has started
+  std::vector<Work> pieces_;  // all but the last that start() has started
   // What the ranks have sent for this rank's slice, in their order. For a bucket that travels in pieces it is free
   // memory, and what they have sent is in the bucket's own. Undefined if nothing is to be summed.
   at::Tensor received_;
   std::vector<Work> gathers_;
 };
 
-// The collectives of all buckets of a wrapped module.
-class SlicedBuckets final : public BucketCollective {
+// The reduction of the strategy sharded: every rank gets the sum of its slice of each bucket.
+class SlicedReduction final : public Reduction {
  public:
   // Replaces the buckets, while nothing is in flight.
   void divide(std::vector<SlicedBucket> buckets) { buckets_ = std::move(buckets); }
   SlicedBucket& operator[](int64_t bucket) { return buckets_[static_cast<size_t>(bucket)]; }
   bool is_any_gathering() const { return std::ranges::any_of(buckets_, &SlicedBucket::is_gathering); }
 
-  Work launch(const ProcessGroup& group, const GradientBuckets& buckets, int64_t bucket) override {
-    return (*this)[bucket].launch(group, buckets.wire(bucket));
+  BucketForm form(const ProcessGroup& group) const override {
+    return {.scale = 1.0 / group.size, .shared_by = group.size, .holds_gradients = false};
+  }
+  Work start(const ProcessGroup& group, const GradientBuckets& buckets, int64_t bucket) override {
+    return (*this)[bucket].start(group, buckets.wire(bucket));
   }
   void finish(const ProcessGroup& group, const GradientBuckets& buckets, int64_t bucket) override {
     (*this)[bucket].finish(group, buckets.wire(bucket));
   }
-  void drop(const ProcessGroup& group) override {
-    for (SlicedBucket& bucket : buckets_) bucket.drop(group);
+  void settle(const ProcessGroup& group) override {
+    for (SlicedBucket& bucket : buckets_) bucket.settle(group);
   }
 
  private:
