@@ -233,11 +233,12 @@ DataParallel::DataParallel(torch::nn::Module& module, const ProcessGroup& group,
   }
   agree_to_begin(group, problem);
   Synchronizer& synchronizer = *parts_->synchronizer;
-  if (is_ordered) parts_->first_use = (parts_->ordered = std::make_unique<Ordered>(synchronizer)).get();
-  if (is_sharded) parts_->first_use = (parts_->sharded = std::make_unique<Sharded>(synchronizer, slices)).get();
+  const StepSetup& used = synchronizer.setup();
+  BucketTransport& transport = synchronizer.transport();
+  if (is_ordered) parts_->first_use = (parts_->ordered = std::make_unique<Ordered>(synchronizer, used, transport)).get();
+  if (is_sharded) parts_->first_use = (parts_->sharded = std::make_unique<Sharded>(synchronizer, used, transport, slices)).get();
   if (parts_->first_use != nullptr) synchronizer.add(*parts_->first_use);
-  if (synchronizer.setup().options.buckets)
-    synchronizer.add(*(parts_->automatic = std::make_unique<Automatic>(synchronizer, parts_->ordered.get())));
+  if (used.options.buckets) synchronizer.add(*(parts_->automatic = std::make_unique<Automatic>(used, transport, parts_->ordered.get())));
   synchronizer.install_hooks();
 }
 

@@ -156,31 +156,28 @@ std::vector<double> ForwardTimes::seconds() const {
   return result;
 }
 
-void FirstUse::renewed() {
-  const StepSetup& setup = synchronizer_.setup();
-  modules_.emplace(*setup.module, setup.parameters, [this](const torch::nn::Module& module) { module_awaits(module); });
+void FirstUse::renewed(BucketTransport& transport) {
+  transport_ = &transport;
+  modules_.emplace(*setup_.module, setup_.parameters, [this](const torch::nn::Module& module) { module_awaits(module); });
   pauses_.assign(1, {});
-  is_late_.assign(setup.parameters.size(), false);
+  is_late_.assign(setup_.parameters.size(), false);
 }
 
-// The forward that led to this gradient must have waited for the parameter, or it has used an old value.
-void FirstUse::gradient(size_t parameter) {
-  if (const std::exception_ptr problem = objection()) std::rethrow_exception(problem);
-  if (is_late_[parameter]) modules_->check_awaited(parameter, synchronizer_.setup().parameters[parameter].name);
+// The forward that led to a gradient must have waited for the parameter, or it has used an old value.
+void FirstUse::check(std::optional<size_t> gradient) {
+  if (steps_are_lost_) throw RuntimeError(std::string("DataParallel: ") + unused_);
+  if (gradient && is_late_[*gradient]) modules_->check_awaited(*gradient, setup_.parameters[*gradient].name);
 }
 
-std::exception_ptr FirstUse::objection() const {
-  return steps_are_lost_ ? std::make_exception_ptr(RuntimeError(std::string("DataParallel: ") + unused_)) : nullptr;
-}
-
-void FirstUse::dropped() {
+void FirstUse::ended(const StepAgreement& /*agreement*/, bool is_good) {
+  if (is_good) return;
   steps_are_lost_ = false;  // that step has failed, and the next one starts clean
   is_late_.assign(is_late_.size(), false);
   modules_->begin_forward();
 }
 
 bool FirstUse::may_be_late(int64_t bucket) const {
-  return std::ranges::all_of(synchronizer_.transport().parameters_in(bucket),
+  return std::ranges::all_of(transport().parameters_in(bucket),
                              [this](int64_t parameter) { return modules_->is_awaited(static_cast<size_t>(parameter)); });
 }
 
@@ -209,10 +206,9 @@ ForwardTimes FirstUse::end_forward() {
 }
 
 std::vector<int64_t> FirstUse::first_use_of_buckets(const std::vector<int64_t>& of_parameters) const {
-  const BucketTransport& transport = synchronizer_.transport();
-  std::vector<int64_t> first_use(transport.communication().plan.buckets.size(), std::numeric_limits<int64_t>::max());
+  std::vector<int64_t> first_use(transport().communication().plan.buckets.size(), std::numeric_limits<int64_t>::max());
   for (size_t bucket = 0; bucket < first_use.size(); ++bucket) {
-    for (const int64_t parameter : transport.parameters_in(static_cast<int64_t>(bucket))) {
+    for (const int64_t parameter : transport().parameters_in(static_cast<int64_t>(bucket))) {
       first_use[bucket] = std::min(first_use[bucket], of_parameters[static_cast<size_t>(parameter)]);
     }
   }
@@ -222,7 +218,7 @@ std::vector<int64_t> FirstUse::first_use_of_buckets(const std::vector<int64_t>& 
 void FirstUse::module_awaits(const torch::nn::Module& module) {
   const auto held = synchronizer_.lock();
   const bool is_first = modules_->note(module, std::ssize(pauses_));
-  synchronizer_.transport().settled().follow();
+  transport().settled().follow();
   if (anything_late_) synchronizer_.throw_if_lost();
   if (is_first) receive_in_forward(modules_->parameters_of(module));  // later in a forward it has them
 }
@@ -246,14 +242,14 @@ void FirstUse::receive_parameters(const torch::nn::Module& part) {
   modules_->note_received(parameters);  // even if they have come with others
   if (!anything_late_) return;
   synchronizer_.throw_if_lost();
-  synchronizer_.transport().settled().follow();
+  transport().settled().follow();
   receive_in_forward(parameters);
 }
 
 void FirstUse::drain() {
   const auto held = synchronizer_.enter();
   if (synchronizer_.is_step_open()) return;  // what is in flight is this step's
-  synchronizer_.transport().settled().follow();
+  transport().settled().follow();
   const c10::impl::ExcludeDispatchKeyGuard no_transforms(kTransforms);
   synchronizer_.or_lose_group([&] { receive_rest(); });
 }
@@ -266,7 +262,7 @@ void FirstUse::receive_rest() {
 void FirstUse::add_to(DataParallelStats& stats) const {
   const auto held = synchronizer_.lock();
   stats.forward_wait_s = last_forward_wait_s_;
-  const GradientBuckets* buckets = synchronizer_.transport().buckets();
+  const GradientBuckets* buckets = transport().buckets();
   for (int64_t bucket = 0; buckets != nullptr && bucket < buckets->bucket_count(); ++bucket) {
     if (may_be_late(bucket)) stats.awaited_bytes += buckets->gradient_bytes(bucket);
   }

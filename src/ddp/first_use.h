@@ -5,7 +5,6 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
-#include <exception>
 #include <functional>
 #include <mutex>
 #include <optional>
@@ -99,7 +98,8 @@ struct ForwardTimes {
 class FirstUse : public StepExtension {
  public:
   // synchronizer: must outlive this. unused: the error if nobody has used the gradients of a step.
-  FirstUse(Synchronizer& synchronizer, const char* unused) : synchronizer_(synchronizer), unused_(unused) {}
+  FirstUse(Synchronizer& synchronizer, const StepSetup& setup, const char* unused)
+      : synchronizer_(synchronizer), setup_(setup), unused_(unused) {}
 
   // See DataParallel.
   void drain();
@@ -110,10 +110,9 @@ class FirstUse : public StepExtension {
   virtual void receive_rest();
 
   void before_comparison() override { receive_all(); }
-  void gradient(size_t parameter) override;
-  std::exception_ptr objection() const override;
-  void dropped() override;
-  void renewed() override;
+  void check(std::optional<size_t> gradient) override;
+  void ended(const StepAgreement& agreement, bool is_good) override;
+  void renewed(BucketTransport& transport) override;
 
  protected:
   virtual void receive_all() = 0;
@@ -131,7 +130,11 @@ class FirstUse : public StepExtension {
   // By bucket: the earliest first use of its parameters.
   std::vector<int64_t> first_use_of_buckets(const std::vector<int64_t>& of_parameters) const;
 
+  BucketTransport& transport() { return *transport_; }
+  const BucketTransport& transport() const { return *transport_; }
+
   Synchronizer& synchronizer_;
+  const StepSetup& setup_;
   std::optional<AwaitingModules> modules_;  // a derived class's destructor ends it first
   std::vector<bool> is_late_;               // by parameter: it, or its gradient, was in flight when the last step ended
   std::atomic<bool> anything_late_ = false;
@@ -143,6 +146,7 @@ class FirstUse : public StepExtension {
   void receive_in_forward(const std::vector<size_t>& parameters);
 
   const char* unused_;
+  BucketTransport* transport_ = nullptr;  // from renewed()
   std::vector<ForwardTimes::Pause> pauses_;
   double forward_wait_s_ = 0;  // since the last step ended
   double last_forward_wait_s_ = 0;

@@ -127,7 +127,6 @@ void Synchronizer::renew() {
   receive_means(/*all=*/true);
   reduce_joined(setup_, *agreement_, renewal);
   receive_buffers();
-  for (StepExtension* extension : extensions_) extension->dropped();
   train(renewal.parameters);
   ++steps_finished_;
 }
@@ -144,7 +143,7 @@ void Synchronizer::train(std::vector<NamedTensor> parameters) {
     setup_.parameters = before;
     throw;
   }
-  for (StepExtension* extension : extensions_) extension->renewed();
+  for (StepExtension* extension : extensions_) extension->renewed(*transport_);
   hooks_.reset();
   install_hooks();
 }

@@ -36,9 +36,8 @@ void Synchronizer::send(RankState state) {
     const bool buffers_changed = buffers_ && buffers_->look();
     if (state == RankState::kWithData) note_missing_gradients();
     if (state != RankState::kWithData) used_.assign(used_.size(), false);
-    for (StepExtension* extension : extensions_) extension->sending();
     open_->fail_with(transport_->send(open_->failure ? RankState::kFailed : state, [this] { return where(); }));
-    for (const StepExtension* extension : extensions_) open_->fail_with(extension->objection());
+    check_extensions();
     RankReport report;
     report.state = open_->failure ? RankState::kFailed : state;
     report.parameters_changed = open_->parameters_changed;
@@ -54,6 +53,14 @@ void Synchronizer::send(RankState state) {
     agreement_->launch(report, used_);
     if (buffers_) buffers_->launch(0);
   });
+}
+
+void Synchronizer::check_extensions() {
+  try {
+    for (StepExtension* extension : extensions_) extension->check(std::nullopt);
+  } catch (const std::exception&) {
+    open_->fail_with(std::current_exception());
+  }
 }
 
 // Whether the parameter got a gradient in this backward. One that a step has left there (perhaps zeroed) does not
@@ -124,12 +131,10 @@ void Synchronizer::complete() {
   is_begun_ = false;
   optimizer_steps_.clear();
   const bool is_good = steps_finished_ > finished_before;
-  if (is_good) {
-    or_lose_group([&] {
-      for (StepExtension* extension : extensions_) extension->ended(*agreement_);
-      if (const auto observer = observer_) observer();  // a copy, because it may remove itself
-    });
-  }
+  or_lose_group([&] {
+    for (StepExtension* extension : extensions_) extension->ended(*agreement_, is_good);
+    if (const auto observer = observer_; observer && is_good) observer();  // a copy, because it may remove itself
+  });
   ++step_;
   if (is_good && audit_.is_due(step_)) audit_.note_buffers(untouched_buffers());
 }
@@ -169,7 +174,6 @@ void Synchronizer::succeed() {
   const int root = agreement_->first_with_data();
   if (root == setup_.group.size) {  // no rank had anything to send: join() ends
     transport_->drop([this] { return where(); });
-    for (StepExtension* extension : extensions_) extension->dropped();
     if (buffers_) buffers_->wait(/*keep=*/false);
     failures_.clear();
     return forget_all_gradients();
@@ -207,7 +211,6 @@ void Synchronizer::receive_buffers() {
 void Synchronizer::fail(StepFailure failure, std::exception_ptr error) {
   const bool is_even = is_comm_hook_even();
   if (is_even) transport_->drop([this] { return where(); });
-  for (StepExtension* extension : extensions_) extension->dropped();
   if (buffers_) buffers_->wait(/*keep=*/false);
   forget_all_gradients();
   const std::string what = fmt::format("the communication hook failed on rank {} while other ranks waited for what it was to send: {}",

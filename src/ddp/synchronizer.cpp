@@ -41,7 +41,7 @@ void Synchronizer::prepare_steps() {
   if (setup_.options.broadcast_buffers) buffers_.emplace(*setup_.module, setup_.control, setup_.group);
   touched_.assign(setup_.parameters.size(), false);
   used_.assign(setup_.parameters.size(), false);
-  transport_ = std::make_unique<BucketTransport>(setup_, extensions_, adopted_);  // last: may throw
+  transport_ = std::make_unique<BucketTransport>(setup_, adopted_);  // last: may throw
 }
 
 Synchronizer::~Synchronizer() {
@@ -117,7 +117,7 @@ void Synchronizer::begin_step() {
   const bool is_on_cpu = std::ranges::all_of(setup_.parameters, [](const NamedTensor& each) { return each.tensor.is_cpu(); });
   record_step(setup_.control, setup_.control.place->wrapper, step_, is_on_cpu ? nullptr : BackwardWatch::caller());
   or_lose_group([&] {  // if this throws, the rank has nothing that it could send
-    for (StepExtension* extension : extensions_) extension->begun();
+    for (StepExtension* extension : extensions_) extension->begin();
     transport_->begin();
   });
   open_->suspects = audit_.note_begin();
@@ -165,7 +165,7 @@ void Synchronizer::on_gradient(size_t parameter) {
   touched_[parameter] = true;
   if (!synchronizes_) {
     note_first_gradient();
-    for (StepExtension* extension : extensions_) extension->gradient(parameter);
+    for (StepExtension* extension : extensions_) extension->check(parameter);
     return audit_.note_local_gradient(parameter);
   }
   const bool begins = !open_;
@@ -182,7 +182,7 @@ void Synchronizer::on_gradient(size_t parameter) {
                     "torch::autograd::grad(..., create_graph = true), with its result added to the loss before a single backward()",
                     which.name));
   }
-  for (StepExtension* extension : extensions_) extension->gradient(parameter);
+  for (StepExtension* extension : extensions_) extension->check(parameter);
   transport_->ready(parameter);
 }
 

@@ -19,6 +19,7 @@
 #include "backward_watch.h"
 #include "firkin/base/error.h"
 #include "module_state.h"
+#include "step_extension.h"
 #include "transport.h"
 
 namespace firkin {
@@ -262,6 +263,7 @@ class Synchronizer {
   bool are_gradients_placeholders() const;
   std::vector<NamedTensor> untouched_buffers() const;
   void send(RankState state);
+  void check_extensions();
   void note_missing_gradients();
   void complete();
   std::optional<StepFailure> finish_comm_hook();

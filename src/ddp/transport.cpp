@@ -21,9 +21,8 @@ const void* memory_of(const at::Tensor& gradient) {
 
 }  // namespace
 
-BucketTransport::BucketTransport(const StepSetup& setup, const std::vector<StepExtension*>& extensions, AdoptedGradients& adopted)
+BucketTransport::BucketTransport(const StepSetup& setup, AdoptedGradients& adopted)
     : setup_(setup),
-      extensions_(extensions),
       adopted_(adopted),
       ready_order_(setup.initial_order),
       settled_(tensors_of(setup.parameters)),
@@ -72,6 +71,11 @@ void BucketTransport::set_launch_order(std::vector<int64_t> order) {
 }
 
 void BucketTransport::begin() {
+  if (backward_clock_) {
+    backward_ = BackwardTimes();
+    backward_.began = device_now(*backward_clock_);
+    backward_.ready.resize(setup_.parameters.size());
+  }
   settled_.follow();
   if (buckets_ == nullptr) {
     build_buckets();
@@ -112,13 +116,18 @@ void BucketTransport::place(size_t parameter) {
   const int64_t position = position_of(parameter);
   settled_.follow(setup_.parameters[parameter].tensor.device());
   put(parameter);
-  for (StepExtension* extension : extensions_) extension->placed(parameter);
+  DeviceTime placed_at;
+  if (backward_clock_) {
+    placed_at = device_now(*backward_clock_);
+    backward_.ready[parameter] = {placed_at, backward_.launching.size()};
+  }
   const int64_t bucket = buckets_->bucket_of(position);
   flight(bucket).tensor_placed(buckets_->wire(bucket).device());
   const size_t launched_before = launched_;
   while (launched_ < flights_.size() && flight(bucket_at(launched_)).is_full()) launch_next();
-  if (launched_ == launched_before) return;
-  for (StepExtension* extension : extensions_) extension->launched(launched_ - launched_before);
+  if (!backward_clock_ || launched_ == launched_before) return;
+  backward_.launching.emplace_back(placed_at, device_now(*backward_clock_));
+  backward_.launches += static_cast<int64_t>(launched_ - launched_before);
 }
 
 void BucketTransport::put(size_t parameter) {
@@ -143,9 +152,7 @@ void BucketTransport::launch_next() {
   const at::Tensor& wire = buckets_->wire(bucket);
   flight(bucket).join_writers(wire.device());
   buckets_->pack(bucket);
-  const auto may_be_late = [bucket](const StepExtension* each) { return each->may_arrive_later(bucket); };
-  const bool ends_with_backward = std::ranges::none_of(extensions_, may_be_late);
-  const at::RecordFunctionGuard recorded(at::isRecordFunctionEnabled() && (ends_with_backward || late_collectives_are_recorded));
+  const at::RecordFunctionGuard recorded(at::isRecordFunctionEnabled() && (!may_be_late(bucket) || late_collectives_are_recorded));
   flight(bucket).launch(wire.device(), [&] { return setup_.reduction->start(setup_.group, *buckets_, bucket); });
   ++launched_;
 }
@@ -163,6 +170,8 @@ std::exception_ptr BucketTransport::finish_reductions(What what) {
 }
 
 std::exception_ptr BucketTransport::send(RankState state, What what) {
+  backward_ended_ = device_now(timing_ ? timing_->device() : c10::kCPU);
+  if (backward_clock_) backward_.ended = device_now(*backward_clock_);
   std::exception_ptr error;
   if (state == RankState::kWithoutData) buckets_->fill_with_zeros();
   while (launched_ < flights_.size()) {
@@ -187,8 +196,7 @@ void BucketTransport::receive(const std::vector<bool>& wanted, double scale, boo
   scale_ = scale;
   finished_stats_ = stats_;
   for (const int64_t bucket : not_received()) {
-    const auto may_be_late = [bucket](const StepExtension* each) { return each->may_arrive_later(bucket); };
-    if (!all && std::ranges::any_of(extensions_, may_be_late)) continue;
+    if (!all && may_be_late(bucket)) continue;
     const std::vector<size_t> complete = receive_bucket(bucket, what);
     if (form_.holds_gradients) adopt(complete);
   }

@@ -1,5 +1,4 @@
-// Gradient buckets: filled in backward, launched in the plan's order, reduced and received; and the
-// base class of a step's extensions.
+// Gradient buckets: filled in backward, launched in the plan's order, reduced and received.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -13,6 +12,7 @@
 #include <span>
 #include <string>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "agreement.h"
@@ -23,29 +23,18 @@
 
 namespace firkin {
 
-// How ordered/, sharded/ and automatic/ take part in a step. Called in the order below, under the step's lock; all but
-// gradient() on every rank alike. An exception in gradient() comes out of backward() and fails the step; any other
-// loses the group.
-class StepExtension {
- public:
-  virtual ~StepExtension() = default;
-
-  virtual void begun() {}  // a step has begun; nothing is in a bucket yet
-  // Parameters will be compared between ranks: receive what is in flight.
-  virtual void before_comparison() {}
-  virtual void gradient(size_t /*parameter*/) {}  // one has arrived, to be synchronised or not
-  virtual void placed(size_t /*parameter*/) {}    // it is complete and in its bucket, during backward
-  virtual void launched(size_t /*buckets*/) {}    // because of that gradient
-  virtual void sending() {}                       // backward is over; what is left is sent next
-  // The error with which this rank fails the step; null if it can go on.
-  virtual std::exception_ptr objection() const { return nullptr; }
-  // Whether the step may end before the bucket has arrived.
-  virtual bool may_arrive_later(int64_t /*bucket*/) const { return false; }
-  virtual void received(const StepAgreement& /*agreement*/, bool /*is_first*/) {}  // is_first: with these buckets
-  // The step is over; may be collective.
-  virtual void ended(const StepAgreement& /*agreement*/) {}
-  virtual void dropped() {}  // instead of the last two: some rank failed, or none had data
-  virtual void renewed() {}  // the setup has other parameters, and the buckets are new; before the next step
+// One backward, by the clock of a device. A device's times are to be read only later: reading them waits for the device.
+struct BackwardTimes {
+  struct Ready {
+    DeviceTime at;
+    size_t launches = 0;  // how many entries of `launching` came before it
+  };
+  DeviceTime began = {};
+  std::vector<std::optional<Ready>> ready = {};  // per parameter: in its bucket; none: not before backward ended
+  // One or several buckets, from the gradient that filled them.
+  std::vector<std::pair<DeviceTime, DeviceTime>> launching = {};
+  int64_t launches = 0;  // how many buckets these are
+  DeviceTime ended = {};
 };
 
 // Parameter -> the memory of the gradient that a step has left there. Identities alone, which keep nothing alive.
@@ -63,11 +52,19 @@ class BucketTransport {
 
   // All must outlive this; `adopted` goes from one set of buckets to the next. Throws InputError for options that do
   // not fit the parameters, c10::Error when memory is out.
-  BucketTransport(const StepSetup& setup, const std::vector<StepExtension*>& extensions, AdoptedGradients& adopted);
+  BucketTransport(const StepSetup& setup, AdoptedGradients& adopted);
 
   // From the next step on, times are taken by events of this stream's device, and the stream is made to wait for the
   // sums; without a stream, by the CPU's clock.
   void time_on(std::optional<c10::Stream> stream) { timing_ = stream; }
+  // From the next step on: which buckets may arrive after receive(), by bucket; empty: none.
+  void let_arrive_late(std::vector<bool> buckets) { may_be_late_ = std::move(buckets); }
+  // From the next step on, backward is timed by this device's clock, or not at all.
+  void time_backward_on(std::optional<c10::Device> clock) { backward_clock_ = clock; }
+  // The last backward that was timed.
+  const BackwardTimes& backward_times() const { return backward_; }
+  // When backward was over in the last step, by the clock of time_on().
+  const DeviceTime& backward_ended() const { return backward_ended_; }
   void begin();
   void ready(size_t parameter);
   // For a parameter that backward will bring no gradient for: places what it holds already.
@@ -78,7 +75,7 @@ class BucketTransport {
   // After send(), unless a rank has failed: finishes all reductions, before receive() uses any. Returns the error of the
   // first that failed on this rank, if one did.
   std::exception_ptr finish_reductions(What what);
-  // Waits for the sums, except for those that may arrive later (unless `all`), and scales them. They become the gradients
+  // Waits for the sums, except for those that may be late (unless `all`), and scales them. They become the gradients
   // of the wanted parameters, unless the reduction keeps them in the buckets.
   void receive(const std::vector<bool>& wanted, double scale, bool all, What what);
   // After the first receive() of these buckets: learns the order and the counts of `root`. Collective.
@@ -137,6 +134,7 @@ class BucketTransport {
   BucketFlight& flight(int64_t bucket) { return flights_[static_cast<size_t>(bucket)]; }
   const BucketFlight& flight(int64_t bucket) const { return flights_[static_cast<size_t>(bucket)]; }
   void build_buckets();
+  bool may_be_late(int64_t bucket) const { return !may_be_late_.empty() && may_be_late_[static_cast<size_t>(bucket)]; }
   void place(size_t parameter);
   void put(size_t parameter);
   bool is_programs_own(size_t parameter) const;
@@ -144,7 +142,6 @@ class BucketTransport {
   void consume(int64_t bucket);
 
   const StepSetup& setup_;
-  const std::vector<StepExtension*>& extensions_;
   AdoptedGradients& adopted_;
   std::vector<int64_t> ready_order_;
   StreamMark settled_;
@@ -162,8 +159,11 @@ class BucketTransport {
   BucketForm form_;
   std::vector<size_t> launch_index_;  // per bucket
   size_t launched_ = 0;               // how many buckets of this step, so far
+  std::vector<bool> may_be_late_;     // by bucket; empty: none
   std::optional<c10::Stream> timing_;
-  DeviceTime started_at_;
+  DeviceTime started_at_, backward_ended_;
+  std::optional<c10::Device> backward_clock_;
+  BackwardTimes backward_;
   std::vector<BucketStats> stats_;
   std::vector<BucketStats> finished_stats_;
 };

@@ -26,17 +26,18 @@ constexpr int64_t kLargestMemory = 64 * kMiB;  // for these, on the wire
 // time spent launching, which depends on the plan. A gradient without a ready time was complete at the end of backward.
 constexpr size_t kTimesOfTheWhole = 4;
 std::vector<double> row_of(const WatchedStep& step) {
+  const BackwardTimes& backward = step.backward;
   std::vector<double> launching_s = {0};  // [k]: what the first k launches took
-  for (const auto& [from, to] : step.launching) launching_s.push_back(launching_s.back() + seconds_between(from, to));
-  const double launch_s = step.launches > 0 ? launching_s.back() / static_cast<double>(step.launches) : 0;
-  const double backward_s = seconds_between(step.began, step.sent) - launching_s.back();
+  for (const auto& [from, to] : backward.launching) launching_s.push_back(launching_s.back() + seconds_between(from, to));
+  const double launch_s = backward.launches > 0 ? launching_s.back() / static_cast<double>(backward.launches) : 0;
+  const double backward_s = seconds_between(backward.began, backward.ended) - launching_s.back();
   const std::vector<double> forward_s = step.forward.seconds();
   std::vector<double> row = {seconds_between(step.before, step.end), backward_s, launch_s, forward_s.empty() ? 0 : forward_s.back()};
-  for (const auto& ready : step.ready) {
-    row.push_back(ready ? seconds_between(step.began, ready->at) - launching_s[ready->launches] : backward_s);
+  for (const auto& ready : backward.ready) {
+    row.push_back(ready ? seconds_between(backward.began, ready->at) - launching_s[ready->launches] : backward_s);
   }
   for (const int64_t pause : step.forward.first_use) row.push_back(forward_s[static_cast<size_t>(pause)]);
-  row.resize(kTimesOfTheWhole + 2 * step.ready.size());
+  row.resize(kTimesOfTheWhole + 2 * backward.ready.size());
   return row;
 }
 
@@ -128,17 +129,18 @@ PlanTrial::Verdict PlanTrial::judge(std::span<const double> period_s) const {
   return {.new_to_old = paired_ratio(block_s[1], block_s[0]), .old_s = fit[0].median, .new_s = fit[1].median};
 }
 
-Automatic::Automatic(Synchronizer& synchronizer, Ordered* ordered)
-    : synchronizer_(synchronizer),
+Automatic::Automatic(const StepSetup& setup, BucketTransport& transport, Ordered* ordered)
+    : setup_(setup),
+      transport_(&transport),
       ordered_(ordered),
-      setup_(synchronizer.setup()),
       options_(*setup_.options.buckets),
       old_name_(format_bytes(setup_.options.cap.cap_bytes) + " caps") {
-  renewed();
+  Automatic::renewed(transport);
 }
 
 // Parameters changed: restart from warm-up.
-void Automatic::renewed() {
+void Automatic::renewed(BucketTransport& transport) {
+  transport_ = &transport;
   phase_ = setup_.group.is_alone() ? AutomaticPhase::kSettled : AutomaticPhase::kWarmUp;  // one rank sends nothing
   steps_ = 0;
   times_.clear();
@@ -149,38 +151,21 @@ void Automatic::renewed() {
   periods_.clear();
 }
 
-void Automatic::begun() {
-  if (!is_profiling()) return;
-  step_ = {.began = now()};
-  step_.ready.resize(setup_.parameters.size());
-}
-
-void Automatic::placed(size_t parameter) {
-  if (!is_profiling()) return;
-  placed_at_ = now();
-  step_.ready[parameter] = WatchedStep::Ready{placed_at_, step_.launching.size()};
-}
-
-void Automatic::launched(size_t buckets) {
-  if (!is_profiling()) return;
-  step_.launching.emplace_back(placed_at_, now());
-  step_.launches += static_cast<int64_t>(buckets);
-}
-
-void Automatic::sending() {
-  if (is_profiling()) step_.sent = now();
+void Automatic::begin() {
+  const bool is_profiling = phase_ == AutomaticPhase::kProfiling;
+  transport_->time_backward_on(is_profiling ? std::optional(clock()) : std::nullopt);
 }
 
 // A step counts if all ranks had data and the step before ended well, which all ranks know alike.
-void Automatic::ended(const StepAgreement& agreement) {
+void Automatic::ended(const StepAgreement& agreement, bool is_good) {
   if (phase_ == AutomaticPhase::kSettled) return;
+  if (!is_good) return last_end_.reset();  // the time to the next end belongs to no step
   if (last_end_ && agreement.ranks_with_data() == setup_.group.size) {
     step_.before = *last_end_;
-    step_.end = now();
-    if (ordered_ != nullptr) step_.forward = ordered_->last_forward();
+    step_.end = device_now(clock());
     step_ended();
   }
-  last_end_ = now();  // taken again: what was measured after the step is not part of the next one
+  last_end_ = device_now(clock());  // taken again: what was measured after the step is not part of the next one
 }
 
 void Automatic::log(const std::string& line) const {
@@ -215,10 +200,12 @@ void Automatic::use(const CommunicationPlan& plan) {
     ordered_->receive_rest();
     ordered_->forget_buckets();
   }
-  synchronizer_.transport().use_plan(plan);
+  transport_->use_plan(plan);
 }
 
 void Automatic::profile() {
+  step_.backward = transport_->backward_times();
+  if (ordered_ != nullptr) step_.forward = ordered_->last_forward();
   watched_.push_back(std::exchange(step_, {}));
   if (std::ssize(watched_) < options_.profile_steps) return;
   for (const WatchedStep& step : std::exchange(watched_, {})) times_.push_back(max_over_ranks(setup_.group, row_of(step)));

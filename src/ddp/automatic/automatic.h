@@ -111,16 +111,7 @@ std::optional<CommunicationPlan> plan_of_rank_0(const ProcessGroup& group, const
 // What this rank observed in one step. A device's times are read only after the last observed step
 // has ended, because reading them waits for the device.
 struct WatchedStep {
-  struct Ready {
-    DeviceTime at;
-    size_t launches = 0;  // how many came before it
-  };
-  DeviceTime began;
-  std::vector<std::optional<Ready>> ready = {};  // per parameter: in its bucket; none: not before backward ended
-  // One or several buckets, from the gradient that filled them.
-  std::vector<std::pair<DeviceTime, DeviceTime>> launching = {};
-  int64_t launches = 0;              // how many buckets were launched
-  DeviceTime sent = {};              // when backward was over
+  BackwardTimes backward = {};       // if the step was profiled
   ForwardTimes forward = {};         // the one before, under the strategy ordered
   DeviceTime before = {}, end = {};  // the ends of the previous step and of this one
 };
@@ -133,26 +124,21 @@ void check_automatic(const DataParallelOptions& options, const std::vector<Named
 // depends on a clock. If planning fails, the log says so and the plan in use stays.
 class Automatic final : public StepExtension {
  public:
-  // Both must outlive this. `ordered` is null under another strategy, and is told of steps before this.
-  Automatic(Synchronizer& synchronizer, Ordered* ordered);
+  // setup, ordered: must outlive this; renewed() replaces the transport. `ordered` is null under another strategy, and its
+  // hooks are called before these.
+  Automatic(const StepSetup& setup, BucketTransport& transport, Ordered* ordered);
 
   AutomaticPhase phase() const { return phase_; }
 
-  void begun() override;
-  void placed(size_t parameter) override;
-  void launched(size_t buckets) override;
-  void sending() override;
-  void ended(const StepAgreement& agreement) override;
-  void dropped() override { last_end_.reset(); }  // the time to the next end belongs to no step
-  void renewed() override;
+  void begin() override;
+  void ended(const StepAgreement& agreement, bool is_good) override;
+  void renewed(BucketTransport& transport) override;
 
  private:
-  // Whether steps are profiled: every gradient is timed.
-  bool is_profiling() const { return phase_ == AutomaticPhase::kProfiling; }
-  DeviceTime now() const { return device_now(setup_.parameters[0].tensor.device()); }
+  c10::Device clock() const { return setup_.parameters[0].tensor.device(); }
   // After a step that counts. Collective.
   void step_ended();
-  const CommunicationPlan& in_use() const { return synchronizer_.transport().communication(); }
+  const CommunicationPlan& in_use() const { return transport_->communication(); }
   // Takes effect with the next step.
   void use(const CommunicationPlan& plan);
   void profile();
@@ -166,9 +152,9 @@ class Automatic final : public StepExtension {
   std::string describe(const CommunicationPlan& plan) const { return describe_buckets(setup_.parameters, plan); }
   std::string cost() const;
 
-  Synchronizer& synchronizer_;
-  Ordered* ordered_;
   const StepSetup& setup_;
+  BucketTransport* transport_;
+  Ordered* ordered_;
   AutomaticBuckets options_;
   std::string old_name_;  // "25 MiB caps"
   AutomaticPhase phase_ = AutomaticPhase::kWarmUp;
@@ -182,8 +168,7 @@ class Automatic final : public StepExtension {
   std::optional<PlanTrial> trial_;
   std::vector<std::pair<DeviceTime, DeviceTime>> periods_;  // the beginning and end of each of the trial's steps
 
-  WatchedStep step_;                    // the current one
-  DeviceTime placed_at_;                // when its last gradient was placed
+  WatchedStep step_;                    // the last one
   std::optional<DeviceTime> last_end_;  // the end of the previous step, if it ended well
 };
 

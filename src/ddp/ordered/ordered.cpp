@@ -160,8 +160,9 @@ void DeferredSteps::run(c10::function_ref<void()> set_gradients) {
   }
 }
 
-Ordered::Ordered(Synchronizer& synchronizer) : FirstUse(synchronizer, kUnusedGradients) {
-  renewed();
+Ordered::Ordered(Synchronizer& synchronizer, const StepSetup& setup, BucketTransport& transport)
+    : FirstUse(synchronizer, setup, kUnusedGradients) {
+  Ordered::renewed(transport);
 }
 
 Ordered::~Ordered() {
@@ -171,10 +172,10 @@ Ordered::~Ordered() {
   }
 }
 
-void Ordered::renewed() {
-  FirstUse::renewed();
+void Ordered::renewed(BucketTransport& transport) {
+  FirstUse::renewed(transport);
   traces_.assign(is_late_.size(), {});
-  timing_ = timing_stream(synchronizer_.setup().parameters);
+  timing_ = timing_stream(setup_.parameters);
   forget_buckets();
 }
 
@@ -186,61 +187,57 @@ void Ordered::forget_buckets() {
 }
 
 bool Ordered::may_be_late(int64_t bucket) const {
-  return !synchronizer_.transport().communication().plan.launch_order.empty() && FirstUse::may_be_late(bucket);
+  return !transport().communication().plan.launch_order.empty() && FirstUse::may_be_late(bucket);
 }
 
-void Ordered::begun() {
+void Ordered::begin() {
   steps_are_lost_ = std::exchange(are_unclaimed_, false);
   receive_all();
   observe();
-  BucketTransport& transport = synchronizer_.transport();
-  if (!next_launch_order_.empty()) transport.set_launch_order(std::exchange(next_launch_order_, {}));
+  if (!next_launch_order_.empty()) transport().set_launch_order(std::exchange(next_launch_order_, {}));
+  std::vector<bool> late;
+  for (size_t i = 0; i < transport().communication().plan.buckets.size(); ++i) late.push_back(may_be_late(static_cast<int64_t>(i)));
+  transport().let_arrive_late(std::move(late));
   const bool is_timed = timing_ && chooses_order() && is_kept(steps_);
   clock_ = is_timed ? timing_->device() : c10::kCPU;
-  transport.time_on(is_timed ? timing_ : std::nullopt);
+  transport().time_on(is_timed ? timing_ : std::nullopt);
 }
 
 bool Ordered::chooses_order() const {
-  const DataParallelOptions& options = synchronizer_.setup().options;
+  const DataParallelOptions& options = setup_.options;
   return !takes_plan(options) || options.plan->launch_order.empty();
 }
 
 // Records the last step: all its buckets have arrived, and the forward behind it is over.
 void Ordered::observe() {
   if (!std::exchange(is_forward_observed_, false)) return;
-  const BucketTransport& transport = synchronizer_.transport();
   last_forward_ = end_forward();
   TimedStep step{.buckets = {},
-                 .began = transport.started_at(),
-                 .backward_ended = backward_ended_,
+                 .began = transport().started_at(),
+                 .backward_ended = transport().backward_ended(),
                  .forward = last_forward_,
                  .first_use = first_use_of_buckets(last_forward_.first_use)};
-  for (size_t i = 0; i < transport.finished_stats().size(); ++i) {
-    step.buckets.emplace_back(transport.bucket_at(i), transport.times_of(transport.bucket_at(i)));
+  for (size_t i = 0; i < transport().finished_stats().size(); ++i) {
+    step.buckets.emplace_back(transport().bucket_at(i), transport().times_of(transport().bucket_at(i)));
   }
   timed_.push_back(std::move(step));
   if (std::ssize(timed_) > kMostTimed) timed_.erase(timed_.begin());
 }
 
-void Ordered::sending() {
-  backward_ended_ = device_now(clock_);
-}
-
 void Ordered::received(const StepAgreement& agreement, bool is_first) {
-  const BucketTransport& transport = synchronizer_.transport();
   if (is_first) {
     modules_->learn();
   } else {
     is_forward_observed_ = true;
     // For the next step, which begins with it: nothing of this one is under way then.
     if (is_choice_due(++steps_) && chooses_order()) {
-      next_launch_order_ = launch_order_of(timed_, transport, synchronizer_.setup(), agreement.first_with_data());
+      next_launch_order_ = launch_order_of(timed_, transport(), setup_, agreement.first_with_data());
     }
   }
   is_late_.assign(is_late_.size(), false);
   deferred_.clear();
-  for (const int64_t bucket : transport.not_received()) {
-    for (const int64_t parameter : transport.parameters_in(bucket)) is_late_[static_cast<size_t>(parameter)] = true;
+  for (const int64_t bucket : transport().not_received()) {
+    for (const int64_t parameter : transport().parameters_in(bucket)) is_late_[static_cast<size_t>(parameter)] = true;
     anything_late_ = true;
     are_unclaimed_ = true;
   }
@@ -259,7 +256,7 @@ void Ordered::check_unchanged() const {
     throw RuntimeError(
         fmt::format("OverlappedOptimizer: the gradient of {} was changed (clipped?) while others were in flight; expected "
                     "clip_gradients(), or drain() before gradients are changed",
-                    synchronizer_.setup().parameters[i].name));
+                    setup_.parameters[i].name));
   }
 }
 
@@ -288,11 +285,10 @@ void Ordered::receive_rest() {
 
 // Receives the buckets of these parameters, in launch order.
 void Ordered::receive_those(const std::vector<size_t>& parameters) {
-  const BucketTransport& transport = synchronizer_.transport();
-  std::vector<int64_t> buckets = transport.not_received();
+  std::vector<int64_t> buckets = transport().not_received();
   std::erase_if(buckets, [&](int64_t bucket) {
     return std::ranges::none_of(
-        parameters, [&](size_t parameter) { return transport.buckets()->bucket_of(transport.position_of(parameter)) == bucket; });
+        parameters, [&](size_t parameter) { return transport().buckets()->bucket_of(transport().position_of(parameter)) == bucket; });
   });
   if (!buckets.empty()) receive_in_turn(buckets);
 }
@@ -301,42 +297,40 @@ void Ordered::receive_those(const std::vector<size_t>& parameters) {
 // bucket has not arrived, it runs on others that have.
 void Ordered::receive_in_turn(const std::vector<int64_t>& buckets) {
   if (is_stepping_) return;
-  const BucketTransport& transport = synchronizer_.transport();
   for (const int64_t bucket : buckets) {
-    while (!transport.is_received(bucket)) {
-      std::vector<int64_t> arrived = transport.not_received();
-      std::erase_if(arrived, [&](int64_t each) { return !transport.has_arrived(each); });
+    while (!transport().is_received(bucket)) {
+      std::vector<int64_t> arrived = transport().not_received();
+      std::erase_if(arrived, [&](int64_t each) { return !transport().has_arrived(each); });
       if (arrived.empty()) arrived = {bucket};
       receive_late(arrived);
     }
   }
-  if (!transport.not_received().empty()) return;
+  if (!transport().not_received().empty()) return;
   anything_late_ = false;
   deferred_.clear();
 }
 
 void Ordered::receive_all() {
-  if (anything_late_) receive_in_turn(synchronizer_.transport().not_received());
+  if (anything_late_) receive_in_turn(transport().not_received());
 }
 
 void Ordered::receive_late(const std::vector<int64_t>& buckets) {
-  BucketTransport& transport = synchronizer_.transport();
   std::vector<size_t> complete;
   for (const int64_t bucket : buckets) {
     RECORD_USER_SCOPE("forward waits");
-    const std::vector<size_t> more = transport.receive_bucket(bucket, [this, &transport] {
-      return fmt::format("{} of step {}, in the forward after it", transport.first_pending(), synchronizer_.steps_finished() - 1);
+    const std::vector<size_t> more = transport().receive_bucket(bucket, [this] {
+      return fmt::format("{} of step {}, in the forward after it", transport().first_pending(), synchronizer_.steps_finished() - 1);
     });
     complete.insert(complete.end(), more.begin(), more.end());
   }
-  transport.settled().set();
+  transport().settled().set();
   if (steps_are_lost_ || complete.empty()) return;
-  if (deferred_.empty()) return transport.adopt(complete);
+  if (deferred_.empty()) return transport().adopt(complete);
   RECORD_USER_SCOPE("optimiser");
   is_stepping_ = true;
   const auto stepped = c10::make_scope_exit([this] { is_stepping_ = false; });
-  deferred_.run([&] { transport.adopt(complete); });
-  transport.settled().set();
+  deferred_.run([&] { transport().adopt(complete); });
+  transport().settled().set();
 }
 
 OverlappedOptimizer::OverlappedOptimizer(DataParallel& ddp, torch::optim::Optimizer& optimizer) : ddp_(&ddp), optimizer_(&optimizer) {

@@ -54,8 +54,8 @@ struct TimedStep {
 //   - step() runs the optimiser on what has arrived; a module's await, or drain(), receives and steps the rest.
 class Ordered final : public FirstUse {
  public:
-  // synchronizer: must outlive this.
-  explicit Ordered(Synchronizer& synchronizer);
+  // All must outlive this, but for the transport, which renewed() replaces.
+  Ordered(Synchronizer& synchronizer, const StepSetup& setup, BucketTransport& transport);
   ~Ordered() override;
 
   void step(torch::optim::Optimizer& optimizer);
@@ -65,14 +65,12 @@ class Ordered final : public FirstUse {
   const ForwardTimes& last_forward() const { return last_forward_; }
 
   void receive_rest() override;
-  void begun() override;
+  void begin() override;
   void before_comparison() override {
     if (!are_unclaimed_) receive_all();  // otherwise nobody has stepped with what is in flight
   }
-  bool may_arrive_later(int64_t bucket) const override { return may_be_late(bucket); }
   void received(const StepAgreement& agreement, bool is_first) override;
-  void sending() override;
-  void renewed() override;
+  void renewed(BucketTransport& transport) override;
 
  private:
   void receive_all() override;
@@ -83,11 +81,10 @@ class Ordered final : public FirstUse {
   void receive_in_turn(const std::vector<int64_t>& buckets);
   void observe();
   bool chooses_order() const;
-  const at::Tensor& tensor_of(size_t parameter) const { return synchronizer_.setup().parameters[parameter].tensor; }
+  const at::Tensor& tensor_of(size_t parameter) const { return setup_.parameters[parameter].tensor; }
 
-  std::vector<TimedStep> timed_;       // the last ones, with these buckets
-  std::optional<c10::Stream> timing_;  // if all parameters are on one device: of that one
-  DeviceTime backward_ended_;
+  std::vector<TimedStep> timed_;            // the last ones, with these buckets
+  std::optional<c10::Stream> timing_;       // if all parameters are on one device: of that one
   int64_t steps_ = 0;                       // finished with these buckets
   std::vector<int64_t> next_launch_order_;  // for the next step on; empty: no change
   ForwardTimes last_forward_;

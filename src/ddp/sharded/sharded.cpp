@@ -70,9 +70,9 @@ std::string why_not_sharded(const torch::nn::Module& module) {
   return "";
 }
 
-Sharded::Sharded(Synchronizer& synchronizer, std::shared_ptr<SlicedReduction> slices)
-    : FirstUse(synchronizer, kUnusedParts), slices_(std::move(slices)) {
-  renewed();
+Sharded::Sharded(Synchronizer& synchronizer, const StepSetup& setup, BucketTransport& transport, std::shared_ptr<SlicedReduction> slices)
+    : FirstUse(synchronizer, setup, kUnusedParts), slices_(std::move(slices)) {
+  Sharded::renewed(transport);
 }
 
 Sharded::~Sharded() {
@@ -89,7 +89,6 @@ std::vector<NamedTensor> Sharded::parts() const {
 }
 
 void Sharded::divide() {
-  const StepSetup& setup = synchronizer_.setup();
   const GradientBuckets& buckets = *transport().buckets();
   std::vector<SlicedBucket> sliced(static_cast<size_t>(buckets.bucket_count()));
   if (options_.whole_parameters) {
@@ -98,12 +97,12 @@ void Sharded::divide() {
   }
   slices_->divide(std::move(sliced));
   std::vector<ParameterPart> parts;
-  for (size_t i = 0; i < setup.parameters.size(); ++i) {
-    const auto& [name, parameter] = setup.parameters[i];
+  for (size_t i = 0; i < setup_.parameters.size(); ++i) {
+    const auto& [name, parameter] = setup_.parameters[i];
     ParameterPart part{.parameter = parameter, .run = {.name = name, .tensor = {}}};
     part.position = transport().position_of(i);
     part.bucket = buckets.bucket_of(part.position);
-    const SliceRange slice = (*slices_)[part.bucket].own_range(setup.group, flat(part.bucket).numel());
+    const SliceRange slice = (*slices_)[part.bucket].own_range(setup_.group, flat(part.bucket).numel());
     const int64_t offset = buckets.offset(part.position);
     part.begin = std::clamp<int64_t>(slice.begin - offset, 0, parameter.numel());
     part.count = std::clamp<int64_t>(slice.begin + slice.count - offset, 0, parameter.numel()) - part.begin;
@@ -118,7 +117,7 @@ void Sharded::divide() {
 // needs laid end to end along the bucket, each parameter goes to the rank whose need holds its middle.
 std::vector<SliceLengths> Sharded::lengths_of_whole_parameters() const {
   const GradientBuckets& buckets = *transport().buckets();
-  const auto ranks = static_cast<size_t>(synchronizer_.setup().group.size);
+  const auto ranks = static_cast<size_t>(setup_.group.size);
   std::vector<SliceLengths> all;
   std::vector<double> load(ranks, 0);
   double total = 0;
@@ -144,19 +143,19 @@ std::vector<SliceLengths> Sharded::lengths_of_whole_parameters() const {
   return all;
 }
 
-void Sharded::renewed() {
-  FirstUse::renewed();
+void Sharded::renewed(BucketTransport& transport) {
+  FirstUse::renewed(transport);
   divide();
   first_use_.clear();
 }
 
 void Sharded::settle() {
   const auto held = synchronizer_.enter();
-  synchronizer_.or_lose_group([&] { begun(); });
+  synchronizer_.or_lose_group([&] { begin(); });
 }
 
 // Afterwards all parameters are those of the last step, the same on every rank.
-void Sharded::begun() {
+void Sharded::begin() {
   settled().follow();
   if (std::exchange(has_gradients_, false)) {
     steps_are_lost_ = true;
@@ -166,10 +165,11 @@ void Sharded::begun() {
   receive_all();
 }
 
-std::exception_ptr Sharded::objection() const {
-  if (optimizer_ != nullptr) return FirstUse::objection();
-  return std::make_exception_ptr(
-      RuntimeError("DataParallel: backward ran under the strategy sharded without an optimiser; expected a ShardedOptimizer first"));
+void Sharded::check(std::optional<size_t> gradient) {
+  if (optimizer_ == nullptr) {
+    throw RuntimeError("DataParallel: backward ran under the strategy sharded without an optimiser; expected a ShardedOptimizer first");
+  }
+  FirstUse::check(gradient);
 }
 
 void Sharded::received(const StepAgreement& agreement, bool is_first) {
@@ -177,7 +177,7 @@ void Sharded::received(const StepAgreement& agreement, bool is_first) {
     modules_->learn();
     std::vector<int64_t> first_use;
     for (size_t i = 0; i < trained(); ++i) first_use.push_back(modules_->first_use(i));
-    first_use_ = list_of_rank(synchronizer_.setup().control, first_use, agreement.first_with_data());
+    first_use_ = list_of_rank(setup_.control, first_use, agreement.first_with_data());
   }
   for (size_t i = 0; i < trained(); ++i) {
     const ParameterPart& part = parts_[i];
@@ -238,7 +238,7 @@ void Sharded::step() {
 
 // Throws InputError for a gradient in grad(): it is missing from the sums that are stepped.
 void Sharded::check_no_gradients() const {
-  const auto& parameters = synchronizer_.setup().parameters;
+  const auto& parameters = setup_.parameters;
   const auto found = std::ranges::find_if(parameters, [](const NamedTensor& each) { return each.tensor.grad().defined(); });
   if (found == parameters.end()) return;
   throw InputError(fmt::format(
@@ -297,7 +297,7 @@ void Sharded::step_bucket(int64_t bucket, const std::vector<at::Tensor>& gradien
 
 // Starts gathering a bucket; the gradients in it have been used.
 void Sharded::gather(int64_t bucket) {
-  const ProcessGroup& group = synchronizer_.setup().group;
+  const ProcessGroup& group = setup_.group;
   if (flat(bucket).numel() == 0) return;
   const at::NoGradGuard no_grad;
   for (const ParameterPart& part : parts_) {
@@ -314,7 +314,7 @@ void Sharded::receive(int64_t bucket) {
   SlicedBucket& slices = (*slices_)[bucket];
   if (!slices.is_gathering()) return;
   const at::NoGradGuard no_grad;
-  slices.wait_for_gather(synchronizer_.setup().group, [&] {
+  slices.wait_for_gather(setup_.group, [&] {
     return fmt::format("the parameters of {} after step {}", transport().describe(bucket), synchronizer_.steps_finished() - 1);
   });
   std::vector<at::Tensor> parameters;
@@ -353,7 +353,7 @@ double Sharded::clip_gradients(double max_norm) {
   }
   const double ours = sum.defined() ? sum.item<double>() : 0;
   const Synchronizer::Call call(synchronizer_, "clip_gradients()");
-  const double norm = std::sqrt(synchronizer_.or_lose_group([&] { return sum_over_ranks(synchronizer_.setup().control, ours); }));
+  const double norm = std::sqrt(synchronizer_.or_lose_group([&] { return sum_over_ranks(setup_.control, ours); }));
   constexpr double kEpsilon = 1e-6;  // as in clip_grad_norm_()
   const double factor = max_norm / (norm + kEpsilon);
   if (factor >= 1) return norm;

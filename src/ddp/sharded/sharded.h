@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "ddp/first_use.h"
@@ -55,7 +56,7 @@ struct ParameterPart {
 //   forward
 //   |  await_parameters: receive_those
 //   |  |  receive                        its buckets <---------- parameters
-//   backward() begins: Sharded::begun
+//   backward() begins: Sharded::begin
 //   |  receive                           the rest <------------
 //
 // After every successful step each bucket is gathered once, in the same order on every rank, before the next step sends
@@ -63,8 +64,8 @@ struct ParameterPart {
 // and fails that step.
 class Sharded final : public FirstUse {
  public:
-  // synchronizer: must outlive this. slices: its reduction.
-  Sharded(Synchronizer& synchronizer, std::shared_ptr<SlicedReduction> slices);
+  // All must outlive this, but for the transport, which renewed() replaces. slices: the setup's reduction.
+  Sharded(Synchronizer& synchronizer, const StepSetup& setup, BucketTransport& transport, std::shared_ptr<SlicedReduction> slices);
   ~Sharded() override;
 
   std::vector<NamedTensor> parts() const;
@@ -76,10 +77,10 @@ class Sharded final : public FirstUse {
   void settle();
   bool is_gathering() const { return anything_late_; }
 
-  void begun() override;
-  std::exception_ptr objection() const override;
+  void begin() override;
+  void check(std::optional<size_t> gradient) override;
   void received(const StepAgreement& agreement, bool is_first) override;
-  void renewed() override;
+  void renewed(BucketTransport& transport) override;
 
  private:
   friend class ShardedOptimizer;  // attaches the optimiser, and reads and writes its state
@@ -100,8 +101,7 @@ class Sharded final : public FirstUse {
   void receive_those(const std::vector<size_t>& parameters) override;
   void gather_states(c10::function_ref<void(size_t part, State whole)> take);
   void regroup(const std::vector<ParameterPart>& parts);
-  const BucketTransport& transport() const { return synchronizer_.transport(); }
-  StreamMark& settled() { return synchronizer_.transport().settled(); }
+  StreamMark& settled() { return transport().settled(); }
   const at::Tensor& flat(int64_t bucket) const { return transport().buckets()->wire(bucket); }
   size_t trained() const { return is_late_.size(); }
 

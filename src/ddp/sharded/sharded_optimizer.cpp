@@ -109,7 +109,7 @@ std::vector<NamedTensor> group_options_of(const torch::optim::Optimizer& optimiz
 // state at a time is in memory whole. Collective.
 void Sharded::gather_states(c10::function_ref<void(size_t part, State whole)> take) {
   constexpr size_t kFacts = 3;  // per part: whether there is a state, its step, and a bit for each tensor that it has
-  const ProcessGroup& group = synchronizer_.setup().group;
+  const ProcessGroup& group = setup_.group;
   std::vector<double> facts;
   for (const ParameterPart& part : parts_) {
     const auto known = optimizer_->state().find(part.run.tensor.unsafeGetTensorImpl());
@@ -122,7 +122,7 @@ void Sharded::gather_states(c10::function_ref<void(size_t part, State whole)> ta
     for (size_t i = 0; i < fields.tensors.size(); ++i) bits |= static_cast<int64_t>(fields.tensors[i].second->defined()) << i;
     facts.insert(facts.end(), {1, fields.step == nullptr ? 0 : static_cast<double>(*fields.step), static_cast<double>(bits)});
   }
-  facts = max_over_ranks(synchronizer_.setup().control, facts);
+  facts = max_over_ranks(setup_.control, facts);
   for (size_t p = 0; p < parts_.size(); ++p) {
     const double* fact = &facts[p * kFacts];
     if (fact[0] == 0) continue;
@@ -144,7 +144,7 @@ void Sharded::gather_states(c10::function_ref<void(size_t part, State whole)> ta
 // these are now. A frozen parameter's part stays here.
 void Sharded::replace_parts(std::vector<ParameterPart> parts) {
   const at::NoGradGuard no_grad;
-  const std::vector<at::Tensor> in_module = synchronizer_.setup().module->parameters();
+  const std::vector<at::Tensor> in_module = setup_.module->parameters();
   for (const ParameterPart& old : parts_) {
     const bool is_left = std::ranges::none_of(in_module, [&](const at::Tensor& each) { return each.is_same(old.parameter); });
     if (is_left || part_of(parts, old.parameter) != parts.end()) continue;
@@ -165,7 +165,7 @@ void Sharded::replace_parts(std::vector<ParameterPart> parts) {
   for (const ParameterPart& old : parts_) {
     const auto now = part_of(parts, old.parameter);
     if (old.has_master()) {
-      const at::Tensor whole = gather_runs(synchronizer_.setup().group, old.count > 0 ? old.run.tensor : at::Tensor(), old);
+      const at::Tensor whole = gather_runs(setup_.group, old.count > 0 ? old.run.tensor : at::Tensor(), old);
       if (now != parts.end()) now->run.tensor = now->within(whole, now->begin).clone();
     }
     if (now == parts.end()) continue;
@@ -197,7 +197,7 @@ ShardedOptimizer::ShardedOptimizer(DataParallel& ddp, const MakeOptimizer& make_
     const auto held = synchronizer.enter();
     const Synchronizer::Call call(synchronizer, "ShardedOptimizer()");
     const std::string difference = difference_between_ranks(
-        synchronizer.setup().control,
+        sharded_->setup_.control,
         {fmt::format("master_weights {}", options.master_weights), fmt::format("whole_parameters {}", options.whole_parameters)});
     if (!difference.empty()) throw InputError(difference);
     if (options.master_weights || options.whole_parameters) {  // otherwise buckets are divided so already
@@ -246,7 +246,7 @@ void ShardedOptimizer::gather_into(Optimizer& whole, std::optional<int> to) {
   const auto held = sharded_->synchronizer_.enter();
   sharded_->settled().follow();
   const at::NoGradGuard no_grad;
-  const int rank = sharded_->synchronizer_.setup().group.rank;
+  const int rank = sharded_->setup_.group.rank;
   const Synchronizer::Call call(sharded_->synchronizer_, "gather_into()");
   for_each_pair(*optimizer_, whole, sharded_->parts_, [&](size_t p, OptimizerParamGroup& here, OptimizerParamGroup& there) {
     assign(there.options(), here.options());
@@ -293,7 +293,7 @@ std::vector<NamedTensor> ShardedOptimizer::gather_masters(std::optional<int> to)
   sharded_->synchronizer_.or_lose_group([&] {
     for (const ParameterPart& part : sharded_->parts_) {
       if (!part.has_master()) continue;
-      const ProcessGroup& group = sharded_->synchronizer_.setup().group;
+      const ProcessGroup& group = sharded_->setup_.group;
       const at::Tensor whole = gather_runs(group, part.count > 0 ? part.run.tensor : at::Tensor(), part);
       if (to.value_or(group.rank) != group.rank) continue;
       masters.push_back({part.run.name, whole.as_strided(part.parameter.sizes(), part.parameter.strides()).variable_data()});
