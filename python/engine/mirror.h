@@ -133,7 +133,7 @@ class MirroredModule final : public MirrorModule {
     python_->buffers.watch(buffers);
   }
 
-  void look() override {
+  void read() override {
     const py::gil_scoped_acquire gil;
     const std::shared_ptr<PythonModule> python = python_;  // a copy, because look() may call watch() again
     if (python == nullptr) return;

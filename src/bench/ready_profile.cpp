@@ -11,9 +11,10 @@
 #include <utility>
 
 #include "comm/across_ranks.h"
+#include "comm/device_time.h"
+#include "ddp/awaiting_modules.h"
 #include "ddp/backward_watch.h"
 #include "ddp/buckets.h"
-#include "ddp/first_use.h"
 #include "ddp/ready_order.h"
 #include "firkin/base/error.h"
 #include "firkin/comm/device.h"
@@ -110,7 +111,7 @@ class ForwardRecorder {
  public:
   ForwardRecorder(torch::nn::Module& module, const std::vector<NamedTensor>& parameters, c10::Device device)
       : parameter_count_(parameters.size()), device_(device), modules_(module, parameters, [this](const torch::nn::Module& awaiting) {
-          if (modules_.note(awaiting, std::ssize(times_))) times_.push_back(device_now(device_));
+          if (modules_.mark_awaiting(awaiting, std::ssize(times_))) times_.push_back(device_now(device_));
         }) {}
 
   // Call it when the forward pass begins; call the methods below when it has ended.

@@ -109,7 +109,7 @@ std::vector<std::optional<int>> differing_ranks(const ProcessGroup& group, const
 void Audit::renew() {
   parameters_ = parameters_in(*setup_.module);
   buffers_.clear();
-  note_end();
+  end_step();
 }
 
 bool Audit::is_due(int64_t step) const {
@@ -117,7 +117,7 @@ bool Audit::is_due(int64_t step) const {
   return (every > 0 && step % every == 0) || (suspect_ && step >= compare_at_);
 }
 
-void Audit::note_local_gradient(size_t parameter) {
+void Audit::watch_parameter(size_t parameter) {
   if (!local_.contains(parameter)) local_.emplace(parameter, trace_of(setup_.parameters[parameter].tensor));
 }
 
@@ -129,7 +129,7 @@ std::string Audit::suspicion(const char* ranks) const {
   return "";
 }
 
-bool Audit::note_begin() {
+bool Audit::begin_step() {
   const std::string found = suspicion("differ");
   if (!found.empty()) suspicion_ = found;
   local_.clear();
@@ -168,21 +168,20 @@ bool Audit::were_equal_when_stepped() const {
   return ranks[0][0] != 0 && std::ranges::all_of(ranks, [&](const auto& rank) { return rank == ranks[0]; });
 }
 
-void Audit::note_suspicion(const StepAgreement& agreement, int64_t step) {
+void Audit::plan_comparison(const StepAgreement& agreement, int64_t step) {
   const int suspect = agreement.first_that_suspects();
   if (suspect == setup_.group.size || suspect_) return;
   suspect_ = suspect;
   compare_at_ = std::max(compare_at_ + patience_, step + 1);
 }
 
-void Audit::note_end() {
+void Audit::end_step() {
   local_.clear();
   checksum_.reset();
   stepped_checksum_.reset();
 }
 
-// Keeps checksums, because forwards write into buffers before the comparison.
-void Audit::note_buffers(const std::vector<NamedTensor>& untouched) {
+void Audit::keep_buffers(const std::vector<NamedTensor>& untouched) {
   buffers_.clear();
   const std::vector<uint64_t> checksums = checksums_of(untouched);
   for (size_t i = 0; i < untouched.size(); ++i) {
@@ -206,9 +205,9 @@ void Audit::forget_buffers_that_moved() {
 }
 
 std::string Audit::compare(int64_t step, const std::vector<NamedTensor>& untouched_buffers) {
-  note_buffers(untouched_buffers);
+  keep_buffers(untouched_buffers);
   forget_buffers_that_moved();
-  const auto ranks = gather_rows<uint64_t>(setup_.control, {checksum()});
+  const auto ranks = gather_rows<uint64_t>(setup_.control, {checksum_of_all()});
   if (std::ranges::any_of(ranks, [&](const auto& rank) { return rank != ranks[0]; })) return explain(step);
   equal_at_ = step;
   return "";
@@ -223,7 +222,7 @@ std::vector<NamedTensor> Audit::tensors() const {
   return all;
 }
 
-uint64_t Audit::checksum() const {
+uint64_t Audit::checksum_of_all() const {
   uint64_t checksum = 0;
   for (const uint64_t of_tensor : checksums_of(tensors())) checksum = (checksum ^ of_tensor) * kPrime;
   return checksum;

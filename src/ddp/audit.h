@@ -37,14 +37,16 @@ Trace trace_of(const at::Tensor& tensor);
 std::vector<std::optional<int>> differing_ranks(const ProcessGroup& group, const std::vector<NamedTensor>& tensors);
 
 // Compares parameters, buffers and other tensors between ranks: every so many steps, and when a rank suspects that it
-// differs from the others.
+// differs from the others. What is compared is what a step's first gradient finds. Not thread-safe.
 //
-// A parameter that changes while it holds a gradient of this rank alone is suspicious: the optimiser may have stepped
-// on that gradient. The program may also have moved it for one backward (sharpness-aware minimisation), so all ranks
-// compare in a later step, and only a difference fails that step. They compare the values at a step's first gradient,
-// where such programs have equal parameters on all ranks. A program that adds noise of each rank's own for every
-// backward has equal ones only when its optimiser steps: if ranks were equal then, they compare again later. Not
-// thread-safe.
+// Note 1, on suspicion. If a parameter changes while it holds a gradient of this rank alone, the optimiser may have
+// stepped on that gradient. The program may also have moved the parameter for one backward and have restored it
+// (sharpness-aware minimisation). So a suspicion fails no step: all ranks compare in a later one, and only a difference
+// fails that.
+//
+// Note 2, on comparing again. A program may add noise of each rank's own for every backward. Its ranks differ at the
+// first gradient, and are equal when the optimiser has stepped. If they were, the difference fails no step, and they
+// compare again later.
 class Audit {
  public:
   using Tensors = std::function<std::vector<NamedTensor>()>;
@@ -62,25 +64,26 @@ class Audit {
 
   bool is_due(int64_t step) const;  // the same on every rank
 
-  // For each gradient in a step that is not synchronised.
-  void note_local_gradient(size_t parameter);
-  // Call it when a synchronised step begins. Returns whether this rank suspects a difference.
-  bool note_begin();
+  // Call it for each gradient of this rank alone: keeps a trace of the parameter, which should not change now.
+  void watch_parameter(size_t parameter);
+  // Call it when a synchronised step begins. Returns whether this rank suspects a difference, and watches no more.
+  bool begin_step();
   // In a step that compares: call it for the first gradient, or when it is clear that there will be none.
-  void note_first_gradient() { checksum_ = checksum(); }
+  void take_checksum() { checksum_ = checksum_of_all(); }
   // Before a step that compares: call it when the optimiser has stepped.
-  void note_optimizer_step() { stepped_checksum_ = checksum(); }
-  // The checksum at the first gradient; 0 in a step that does not compare.
-  uint64_t noted() const { return checksum_.value_or(0); }
+  void take_checksum_after_optimizer() { stepped_checksum_ = checksum_of_all(); }
+  // What take_checksum() found; 0 in a step that does not compare.
+  uint64_t checksum() const { return checksum_.value_or(0); }
   // At the end of a step in which no rank has failed: what differs between ranks, in the same text on every rank; empty
   // if nothing does. Collective.
   std::string difference(const StepAgreement& agreement, int64_t step);
   // At the end of every step, failed or not: plans a comparison if a rank suspects a difference.
-  void note_suspicion(const StepAgreement& agreement, int64_t step);
-  void note_end();
-  // Before a step that compares. untouched: buffers that are as a broadcast has left them on this rank; the others are
-  // undefined.
-  void note_buffers(const std::vector<NamedTensor>& untouched);
+  void plan_comparison(const StepAgreement& agreement, int64_t step);
+  // After that: forgets the step's checksums and watched parameters.
+  void end_step();
+  // Before a step that compares: keeps the buffers' checksums, because forwards write into buffers before the comparison.
+  // untouched: buffers that are as a broadcast has left them on this rank; the others are undefined.
+  void keep_buffers(const std::vector<NamedTensor>& untouched);
 
   // Between steps: what differs between ranks now. Collective.
   std::string compare(int64_t step, const std::vector<NamedTensor>& untouched_buffers);
@@ -90,7 +93,7 @@ class Audit {
 
  private:
   std::vector<NamedTensor> tensors() const;
-  uint64_t checksum() const;
+  uint64_t checksum_of_all() const;
   std::string explain(int64_t step) const;
   bool were_equal_when_stepped() const;
   void forget_buffers_that_moved();

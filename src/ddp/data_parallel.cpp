@@ -8,11 +8,13 @@
 #include <array>
 #include <unordered_set>
 
+#include "agreement.h"
 #include "automatic/automatic.h"
+#include "awaiting_modules.h"
 #include "optimizer_state.h"
 #include "ordered/ordered.h"
+#include "protocol.h"
 #include "sharded/sharded.h"
-#include "synchronizer.h"
 
 namespace firkin {
 
@@ -23,10 +25,10 @@ struct DataParallel::Parts {
   std::vector<int64_t> ready_order;
   std::optional<Connections> for_gradients;
   std::optional<Connections> for_control;
-  std::unique_ptr<Synchronizer> synchronizer;
+  std::unique_ptr<StepProtocol> protocol;
   std::unique_ptr<Ordered> ordered;  // declared after it, because they use it to their end
   std::unique_ptr<Sharded> sharded;
-  FirstUse* first_use = nullptr;  // one of the two
+  ForwardOverlap* overlap = nullptr;  // one of the two
   std::unique_ptr<Automatic> automatic;
   std::optional<StepFailure> no_failure;
   BucketPlan no_plan;
@@ -227,26 +229,26 @@ DataParallel::DataParallel(torch::nn::Module& module, const ProcessGroup& group,
   parts_->connect(*setup);
   if (broadcasts) broadcast_state(group, module);
   try {
-    parts_->synchronizer = std::make_unique<Synchronizer>(std::move(*setup));
+    parts_->protocol = std::make_unique<StepProtocol>(std::move(*setup));
   } catch (const std::exception& error) {  // for example no memory for the buckets
     problem = first_line(error.what());
   }
   agree_to_begin(group, problem);
-  Synchronizer& synchronizer = *parts_->synchronizer;
-  const StepSetup& used = synchronizer.setup();
-  BucketTransport& transport = synchronizer.transport();
-  if (is_ordered) parts_->first_use = (parts_->ordered = std::make_unique<Ordered>(synchronizer, used, transport)).get();
-  if (is_sharded) parts_->first_use = (parts_->sharded = std::make_unique<Sharded>(synchronizer, used, transport, slices)).get();
-  if (parts_->first_use != nullptr) synchronizer.add(*parts_->first_use);
-  if (used.options.buckets) synchronizer.add(*(parts_->automatic = std::make_unique<Automatic>(used, transport, parts_->ordered.get())));
-  synchronizer.install_hooks();
+  StepProtocol& protocol = *parts_->protocol;
+  const StepSetup& used = protocol.setup();
+  GradientPipe& pipe = protocol.pipe();
+  if (is_ordered) parts_->overlap = (parts_->ordered = std::make_unique<Ordered>(protocol, used, pipe)).get();
+  if (is_sharded) parts_->overlap = (parts_->sharded = std::make_unique<Sharded>(protocol, used, pipe, slices)).get();
+  if (parts_->overlap != nullptr) protocol.add(*parts_->overlap);
+  if (used.options.buckets) protocol.add(*(parts_->automatic = std::make_unique<Automatic>(used, pipe, parts_->ordered.get())));
+  protocol.add_hooks();
 }
 
 DataParallel::~DataParallel() {
-  if (!parts_->synchronizer) return;
-  parts_->synchronizer->remove_hooks();
-  const bool is_quiet = !parts_->synchronizer->is_step_open() && !parts_->synchronizer->is_lost() &&
-                        parts_->synchronizer->transport().not_received().empty() && !(parts_->sharded && parts_->sharded->is_gathering());
+  if (!parts_->protocol) return;
+  parts_->protocol->remove_hooks();
+  const bool is_quiet = !parts_->protocol->is_step_open() && !parts_->protocol->is_lost() &&
+                        parts_->protocol->pipe().not_received().empty() && !(parts_->sharded && parts_->sharded->is_gathering());
   parts_->automatic.reset();
   parts_->ordered.reset();
   parts_->sharded.reset();
@@ -256,35 +258,35 @@ DataParallel::~DataParallel() {
 }
 
 void DataParallel::finish_gradient_synchronization() {
-  if (parts_->synchronizer) parts_->synchronizer->finish();
+  if (parts_->protocol) parts_->protocol->finish();
 }
 
 bool DataParallel::set_gradient_synchronization(bool on) {
-  return parts_->synchronizer ? parts_->synchronizer->set_gradient_synchronization(on) : true;
+  return parts_->protocol ? parts_->protocol->set_gradient_synchronization(on) : true;
 }
 
 void DataParallel::join(const std::function<void()>& step) {
-  while (parts_->synchronizer && parts_->synchronizer->take_part_without_data()) step();
+  while (parts_->protocol && parts_->protocol->take_part_without_data()) step();
 }
 
 void DataParallel::parameters_changed() {
   drain();
   if (parts_->sharded) parts_->sharded->settle();
-  if (parts_->synchronizer) parts_->synchronizer->parameters_changed();
+  if (parts_->protocol) parts_->protocol->parameters_changed();
 }
 
 void DataParallel::audit() {
   drain();
-  if (parts_->synchronizer) parts_->synchronizer->audit();
+  if (parts_->protocol) parts_->protocol->audit();
 }
 
 void DataParallel::audit_optimizer(const torch::optim::Optimizer& optimizer) {
-  Synchronizer* synchronizer = parts_->synchronizer.get();
-  if (synchronizer == nullptr) return;
+  StepProtocol* protocol = parts_->protocol.get();
+  if (protocol == nullptr) return;
   if (dynamic_cast<const ForeignOptimizer*>(&optimizer) != nullptr) return;  // whoever keeps its states audits it: audit_tensors()
-  synchronizer->audit_also(&optimizer, [synchronizer, &optimizer] {
-    std::vector<NamedTensor> audited = outside_of(*synchronizer->setup().module, optimizer);
-    std::vector<NamedTensor> stepped = synchronizer->setup().parameters;
+  protocol->audit_also(&optimizer, [protocol, &optimizer] {
+    std::vector<NamedTensor> audited = outside_of(*protocol->setup().module, optimizer);
+    std::vector<NamedTensor> stepped = protocol->setup().parameters;
     stepped.insert(stepped.end(), audited.begin(), audited.end());
     for (NamedTensor& state : state_of(optimizer, stepped)) audited.push_back(std::move(state));
     return audited;
@@ -292,11 +294,11 @@ void DataParallel::audit_optimizer(const torch::optim::Optimizer& optimizer) {
 }
 
 void DataParallel::audit_tensors(std::function<std::vector<NamedTensor>()> tensors) {
-  if (parts_->synchronizer) parts_->synchronizer->audit_also(nullptr, std::move(tensors));
+  if (parts_->protocol) parts_->protocol->audit_also(nullptr, std::move(tensors));
 }
 
 void DataParallel::forget_audited(const torch::optim::Optimizer& optimizer) {
-  if (parts_->synchronizer) parts_->synchronizer->forget_audited(&optimizer);
+  if (parts_->protocol) parts_->protocol->forget_audited(&optimizer);
 }
 
 void DataParallel::step(torch::optim::Optimizer& optimizer) {
@@ -310,19 +312,19 @@ void DataParallel::step(torch::optim::Optimizer& optimizer) {
 }
 
 void DataParallel::note_optimizer_step(const void* optimizer) {
-  if (parts_->synchronizer) parts_->synchronizer->note_optimizer_step(optimizer);
+  if (parts_->protocol) parts_->protocol->count_optimizer_step(optimizer);
 }
 
 void DataParallel::note_other_parameters(const std::vector<NamedTensor>& parameters) {
-  if (parts_->synchronizer) parts_->synchronizer->hook_newcomers(parameters);
+  if (parts_->protocol) parts_->protocol->add_hooks_to_others(parameters);
 }
 
 void DataParallel::drain() {
-  if (parts_->first_use != nullptr) parts_->first_use->drain();
+  if (parts_->overlap != nullptr) parts_->overlap->drain();
 }
 
 void DataParallel::receive_parameters(const torch::nn::Module& part) {
-  if (parts_->first_use != nullptr) parts_->first_use->receive_parameters(part);
+  if (parts_->overlap != nullptr) parts_->overlap->receive_parameters(part);
 }
 
 Sharded& DataParallel::sharded() {
@@ -336,31 +338,31 @@ torch::nn::Module& DataParallel::module() {
 }
 
 void DataParallel::abandon_step(const std::string& reason) {
-  if (parts_->synchronizer) parts_->synchronizer->abandon(reason, std::current_exception());
+  if (parts_->protocol) parts_->protocol->abandon(reason, std::current_exception());
 }
 
 const std::optional<StepFailure>& DataParallel::last_failure() const {
-  return parts_->synchronizer ? parts_->synchronizer->last_failure() : parts_->no_failure;
+  return parts_->protocol ? parts_->protocol->last_failure() : parts_->no_failure;
 }
 
 DataParallelStats DataParallel::stats() const {
-  if (!parts_->synchronizer) return {.tensors = parts_->tensors, .buckets = {}};
-  DataParallelStats stats = parts_->synchronizer->stats();
-  if (parts_->first_use != nullptr) parts_->first_use->add_to(stats);
+  if (!parts_->protocol) return {.tensors = parts_->tensors, .buckets = {}};
+  DataParallelStats stats = parts_->protocol->stats();
+  if (parts_->overlap != nullptr) parts_->overlap->add_to(stats);
   if (parts_->automatic) stats.automatic = parts_->automatic->phase();
   return stats;
 }
 
 void DataParallel::observe_steps(std::function<void()> observer) {
-  if (parts_->synchronizer) parts_->synchronizer->observe_steps(std::move(observer));
+  if (parts_->protocol) parts_->protocol->observe_steps(std::move(observer));
 }
 
 const BucketPlan& DataParallel::plan() const {
-  return parts_->synchronizer ? parts_->synchronizer->transport().communication().plan : parts_->no_plan;
+  return parts_->protocol ? parts_->protocol->pipe().communication().plan : parts_->no_plan;
 }
 
 const std::vector<int64_t>& DataParallel::ready_order() const {
-  return parts_->synchronizer ? parts_->synchronizer->transport().ready_order() : parts_->ready_order;
+  return parts_->protocol ? parts_->protocol->pipe().ready_order() : parts_->ready_order;
 }
 
 }  // namespace firkin

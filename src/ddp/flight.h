@@ -51,8 +51,8 @@ class StreamMark {
   std::vector<Place> places_;
 };
 
-// Whether profilers see collectives that may end after backward. PyTorch's (2.13) crash if they stop before one ends that
-// they have seen begin. To be set where they stop after drain().
+// Whether profilers record collectives that may end after backward. PyTorch 2.13's profiler crashes if it stops while a
+// collective that it recorded is still running. Set this only where profiling stops after drain().
 inline std::atomic<bool> late_collectives_are_recorded = false;
 
 // A bucket's way through a step.

@@ -74,22 +74,22 @@ std::vector<NamedTensor> buffers_in(const torch::nn::Module& module) {
   return result;
 }
 
-void ParameterWatch::look() {
-  seen_.clear();
-  const auto note = [this](const Place& place, const at::Tensor* tensor) {
-    if (tensor == nullptr) seen_.push_back({.place = place, .identity = place.module});
+void ParameterWatch::remember() {
+  remembered_.clear();
+  const auto add = [this](const Place& place, const at::Tensor* tensor) {
+    if (tensor == nullptr) remembered_.push_back({.place = place, .identity = place.module});
     if (tensor != nullptr && tensor->is_leaf())
-      seen_.push_back({.place = place, .identity = tensor->unsafeGetTensorImpl(), .is_trained = tensor->requires_grad()});
+      remembered_.push_back({.place = place, .identity = tensor->unsafeGetTensorImpl(), .is_trained = tensor->requires_grad()});
     return true;
   };
   size_t tensors = 0;
-  visit_all<Place>(*module_, modules_too_, note, tensors);
+  visit_all<Place>(*module_, modules_too_, add, tensors);
 }
 
 bool ParameterWatch::has_changed() const {
   size_t position = 0;
   const auto compare = [&](const Place& place, const at::Tensor* tensor) {
-    const Seen* then = position < seen_.size() ? &seen_[position] : nullptr;
+    const Entry* then = position < remembered_.size() ? &remembered_[position] : nullptr;
     // A new module whose parameters are not new changes nothing.
     if (tensor == nullptr || !tensor->is_leaf()) {
       if (then != nullptr && then->place == place) ++position;
@@ -99,21 +99,21 @@ bool ParameterWatch::has_changed() const {
     return then != nullptr && then->identity == tensor->unsafeGetTensorImpl() && then->is_trained == tensor->requires_grad();
   };
   size_t tensors = 0;
-  return !visit_all<Place>(*module_, modules_too_, compare, tensors) || position < seen_.size();
+  return !visit_all<Place>(*module_, modules_too_, compare, tensors) || position < remembered_.size();
 }
 
-TensorBroadcast::Together TensorBroadcast::gather(const std::vector<at::Tensor>& like, const ProcessGroup& group) {
-  Together together{.bytes = {}, .parts = {}, .tensors = {}, .group = group, .work = {}};
+TensorBroadcast::DeviceBatch TensorBroadcast::gather(const std::vector<at::Tensor>& like, const ProcessGroup& group) {
+  DeviceBatch batch{.bytes = {}, .parts = {}, .tensors = {}, .group = group, .work = {}};
   int64_t bytes = 0;
   for (const at::Tensor& tensor : like) bytes += part_bytes(tensor);
-  together.bytes = at::zeros({bytes}, at::TensorOptions(at::kByte).device(like[0].device()));
+  batch.bytes = at::zeros({bytes}, at::TensorOptions(at::kByte).device(like[0].device()));
   int64_t offset = 0;
   for (const at::Tensor& tensor : like) {
-    const at::Tensor part = together.bytes.narrow(0, offset, static_cast<int64_t>(tensor.nbytes()));
-    together.parts.push_back(part.view(tensor.scalar_type()).view(tensor.sizes()));
+    const at::Tensor part = batch.bytes.narrow(0, offset, static_cast<int64_t>(tensor.nbytes()));
+    batch.parts.push_back(part.view(tensor.scalar_type()).view(tensor.sizes()));
     offset += part_bytes(tensor);
   }
-  return together;
+  return batch;
 }
 
 TensorBroadcast::TensorBroadcast(const ProcessGroup& beside, const ProcessGroup& gradients, const std::vector<at::Tensor>& like)
@@ -131,23 +131,23 @@ TensorBroadcast::TensorBroadcast(const ProcessGroup& beside, const ProcessGroup&
 void TensorBroadcast::launch(int root, const std::vector<at::Tensor>& tensors) {
   const at::NoGradGuard no_grad;
   root_ = root;
-  for (Together& together : devices_) {
-    together.tensors.clear();
+  for (DeviceBatch& batch : devices_) {
+    batch.tensors.clear();
     for (const at::Tensor& tensor : tensors) {
-      if (tensor.numel() > 0 && tensor.device() == together.bytes.device()) together.tensors.push_back(tensor);
+      if (tensor.numel() > 0 && tensor.device() == batch.bytes.device()) batch.tensors.push_back(tensor);
     }
-    if (rank_ == root && !tensors.empty()) at::_foreach_copy_(together.parts, together.tensors);
-    together.work = start_broadcast(together.group, together.bytes, root);
+    if (rank_ == root && !tensors.empty()) at::_foreach_copy_(batch.parts, batch.tensors);
+    batch.work = start_broadcast(batch.group, batch.bytes, root);
   }
 }
 
 void TensorBroadcast::wait(bool keep) {
   const at::AutoDispatchBelowADInplaceOrView uncounted;
-  for (Together& together : devices_) {
-    firkin::wait(together.group, together.work, "the broadcast of buffers");
-    together.work.reset();
-    if (keep && rank_ != root_) at::_foreach_copy_(together.tensors, together.parts);
-    together.tensors.clear();
+  for (DeviceBatch& batch : devices_) {
+    firkin::wait(batch.group, batch.work, "the broadcast of buffers");
+    batch.work.reset();
+    if (keep && rank_ != root_) at::_foreach_copy_(batch.tensors, batch.parts);
+    batch.tensors.clear();
   }
 }
 
@@ -157,12 +157,12 @@ BufferBroadcast::BufferBroadcast(const torch::nn::Module& module, const ProcessG
 }
 
 bool BufferBroadcast::fits(size_t position, const std::string& name, const at::Tensor& buffer) const {
-  if (position >= seen_.size()) return false;
-  const Seen& seen = seen_[position];
-  return buffer.sizes() == seen.sizes && buffer.scalar_type() == seen.dtype && buffer.device() == seen.device && name == seen.name;
+  if (position >= adopted_.size()) return false;
+  const Description& then = adopted_[position];
+  return buffer.sizes() == then.sizes && buffer.scalar_type() == then.dtype && buffer.device() == then.device && name == then.name;
 }
 
-bool BufferBroadcast::look() {
+bool BufferBroadcast::read() {
   buffers_.clear();
   has_changed_ = false;
   const auto compare = [this](const std::string& name, const at::Tensor& buffer) {
@@ -170,17 +170,17 @@ bool BufferBroadcast::look() {
     buffers_.push_back(buffer);
   };
   visit_buffers(*module_, compare);
-  has_changed_ = has_changed_ || buffers_.size() != seen_.size();
+  has_changed_ = has_changed_ || buffers_.size() != adopted_.size();
   return has_changed_;
 }
 
 void BufferBroadcast::adopt() {
-  seen_.clear();
-  const auto note = [this](const std::string& name, const at::Tensor& buffer) {
-    seen_.push_back({.name = name, .sizes = buffer.sizes().vec(), .dtype = buffer.scalar_type(), .device = buffer.device()});
+  adopted_.clear();
+  const auto add = [this](const std::string& name, const at::Tensor& buffer) {
+    adopted_.push_back({.name = name, .sizes = buffer.sizes().vec(), .dtype = buffer.scalar_type(), .device = buffer.device()});
   };
-  visit_buffers(*module_, note);
-  look();
+  visit_buffers(*module_, add);
+  read();
   broadcast_.emplace(control_, gradients_, buffers_);
 }
 
@@ -196,9 +196,9 @@ void BufferBroadcast::launch(int root) {
 
 void BufferBroadcast::wait(bool keep) {
   broadcast_->wait(keep);
-  left_.clear();
+  received_.clear();
   for (const at::Tensor& buffer : buffers_) {
-    if (keep) left_.push_back({.tensor = buffer.unsafeGetTensorImpl(), .version = version_of(buffer)});
+    if (keep) received_.push_back({.tensor = buffer.unsafeGetTensorImpl(), .version = version_of(buffer)});
   }
   buffers_.clear();
 }
@@ -207,30 +207,30 @@ std::vector<NamedTensor> BufferBroadcast::untouched() const {
   std::vector<NamedTensor> result;
   for (const auto& [name, buffer] : buffers_in(*module_)) {
     const size_t position = result.size();
-    const bool is_left =
-        position < left_.size() && left_[position].tensor == buffer.unsafeGetTensorImpl() && left_[position].version == version_of(buffer);
-    result.push_back({name, is_left ? buffer : at::Tensor()});
+    const bool is_untouched = position < received_.size() && received_[position].tensor == buffer.unsafeGetTensorImpl() &&
+                              received_[position].version == version_of(buffer);
+    result.push_back({name, is_untouched ? buffer : at::Tensor()});
   }
   return result;
 }
 
 void broadcast_tensors(const ProcessGroup& group, const std::vector<at::Tensor>& tensors, int root) {
   constexpr size_t kLargestBroadcast = 64 * kMiB;
-  std::vector<at::Tensor> together;
+  std::vector<at::Tensor> batch;
   size_t bytes = 0;
   const auto send = [&] {
-    TensorBroadcast broadcast(group, group, together);
-    broadcast.launch(root, together);
+    TensorBroadcast broadcast(group, group, batch);
+    broadcast.launch(root, batch);
     broadcast.wait(/*keep=*/true);
-    together.clear();
+    batch.clear();
     bytes = 0;
   };
   for (const at::Tensor& tensor : tensors) {
-    if (!together.empty() && bytes + tensor.nbytes() > kLargestBroadcast) send();
-    together.push_back(tensor);
+    if (!batch.empty() && bytes + tensor.nbytes() > kLargestBroadcast) send();
+    batch.push_back(tensor);
     bytes += tensor.nbytes();
   }
-  if (!together.empty()) send();
+  if (!batch.empty()) send();
 }
 
 }  // namespace firkin

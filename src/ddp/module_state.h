@@ -20,8 +20,8 @@ namespace firkin {
 class MirrorModule : public torch::nn::Module {
  public:
   using Module::Module;
-  // Reads what the other module holds now; called before this one is read. An exception fails the step.
-  virtual void look() = 0;
+  // Takes over what the other module holds now; called before this one is read. An exception fails the step.
+  virtual void read() = 0;
   // The other module's buffers, under full names; this module has none.
   virtual const std::vector<NamedTensor>& buffers_there() const = 0;
 };
@@ -29,8 +29,8 @@ class MirrorModule : public torch::nn::Module {
 // All buffers, under each of their names.
 std::vector<NamedTensor> buffers_in(const torch::nn::Module& module);
 
-// Tells whether a module trains the same parameters as when it was looked at last and, if its modules are awaited, has
-// them in the same modules. Not thread-safe.
+// Tells whether a module trains the same parameters as at the last remember() and, if its modules are awaited, has them in
+// the same modules. Not thread-safe.
 class ParameterWatch {
  public:
   ParameterWatch(const torch::nn::Module& module, bool modules_too) : module_(&module), modules_too_(modules_too) {}
@@ -38,7 +38,7 @@ class ParameterWatch {
   // Compares every parameter's identity and requires_grad: about 0.1 us each. A computed tensor in a parameter's place
   // is no change: forwards put such tensors in and take them out again.
   bool has_changed() const;
-  void look();
+  void remember();
 
  private:
   const torch::nn::Module* module_;
@@ -48,12 +48,12 @@ class ParameterWatch {
     size_t index = 0;  // among its parameters, from 1 on
     bool operator==(const Place&) const = default;
   };
-  struct Seen {
+  struct Entry {
     Place place;
     const void* identity = nullptr;  // the address of a parameter or a module
     bool is_trained = false;
   };
-  std::vector<Seen> seen_;  // in the order of the tree
+  std::vector<Entry> remembered_;  // in the order of the tree
 };
 
 // Hooks on a module's frozen and new parameters, to notice a backward that reaches none of the
@@ -87,17 +87,17 @@ class TensorBroadcast {
   void wait(bool keep);
 
  private:
-  struct Together {
+  struct DeviceBatch {
     at::Tensor bytes;               // what travels
     std::vector<at::Tensor> parts;  // views of it, one per tensor
     std::vector<at::Tensor> tensors;
     ProcessGroup group;
     Work work;
   };
-  static Together gather(const std::vector<at::Tensor>& like, const ProcessGroup& group);
+  static DeviceBatch gather(const std::vector<at::Tensor>& like, const ProcessGroup& group);
 
   int rank_ = 0;
-  std::vector<Together> devices_;
+  std::vector<DeviceBatch> devices_;
   int root_ = 0;
 };
 
@@ -106,9 +106,9 @@ class BufferBroadcast {
  public:
   BufferBroadcast(const torch::nn::Module& module, const ProcessGroup& control, const ProcessGroup& gradients);
 
-  // Reads the module, in about 0.2 us per buffer. Returns whether its buffers differ in names, sizes, dtypes or devices
+  // Finds the module's buffers, in about 0.2 us per buffer. Returns whether its buffers differ in names, sizes, dtypes or devices
   // from those at adopt(). If so, nothing that is launched may be kept before all ranks have adopted theirs.
-  bool look();
+  bool read();
   // Call it on every rank, when all have the same lines().
   void adopt();
   std::vector<std::string> lines() const;
@@ -122,13 +122,13 @@ class BufferBroadcast {
   std::vector<NamedTensor> untouched() const;
 
  private:
-  struct Seen {
+  struct Description {
     std::string name;
     std::vector<int64_t> sizes;
     at::ScalarType dtype;
     at::Device device;
   };
-  struct Left {
+  struct Received {
     const void* tensor;
     uint32_t version;
   };
@@ -136,11 +136,11 @@ class BufferBroadcast {
 
   const torch::nn::Module* module_;
   ProcessGroup control_, gradients_;
-  std::vector<Seen> seen_;
+  std::vector<Description> adopted_;
   std::vector<at::Tensor> buffers_;  // now
   bool has_changed_ = false;
   std::optional<TensorBroadcast> broadcast_;
-  std::vector<Left> left_;
+  std::vector<Received> received_;
 };
 
 // Sends the root's values to all ranks, up to 64 MiB at a time, or one larger tensor. Collective. Throws GroupError

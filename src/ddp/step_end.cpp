@@ -3,9 +3,10 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "comm/across_ranks.h"
-#include "synchronizer.h"
+#include "protocol.h"
 
 namespace firkin {
 namespace {
@@ -17,45 +18,15 @@ constexpr std::chrono::seconds kPatienceWithHook{10};
 }  // namespace
 
 // Lets a mirror read its module. If it throws, the step fails.
-void Synchronizer::look_at_module() {
-  auto* const mirror = dynamic_cast<MirrorModule*>(setup_.module);
-  if (mirror == nullptr) return;
+void StepProtocol::read_module() {
   try {
-    mirror->look();
+    follower_.read_module();
   } catch (const std::exception&) {
     if (!open_->failure) open_->fail_with(std::current_exception());
   }
 }
 
-// Sends everything that this rank still has to add to the step.
-void Synchronizer::send(RankState state) {
-  wait_started_ = std::chrono::steady_clock::now();
-  or_lose_group([&] {
-    look_at_module();
-    open_->parameters_changed = parameters_.has_changed();
-    const bool buffers_changed = buffers_ && buffers_->look();
-    if (state == RankState::kWithData) note_missing_gradients();
-    if (state != RankState::kWithData) used_.assign(used_.size(), false);
-    open_->fail_with(transport_->send(open_->failure ? RankState::kFailed : state, [this] { return where(); }));
-    check_extensions();
-    RankReport report;
-    report.state = open_->failure ? RankState::kFailed : state;
-    report.parameters_changed = open_->parameters_changed;
-    report.buffers_changed = buffers_changed;
-    report.suspects = open_->suspects;
-    for (const auto& [optimizer, steps] : optimizer_steps_) {
-      report.optimizer_steps = std::min(std::max<uint64_t>(report.optimizer_steps, steps), kMostOptimizerSteps);
-    }
-    report.step = static_cast<uint64_t>(step_);
-    report.identity = hash_of(setup_.options.name);
-    note_first_gradient();  // in case there was none
-    report.checksum = audit_.noted();
-    agreement_->launch(report, used_);
-    if (buffers_) buffers_->launch(0);
-  });
-}
-
-void Synchronizer::check_extensions() {
+void StepProtocol::check_extensions() {
   try {
     for (StepExtension* extension : extensions_) extension->check(std::nullopt);
   } catch (const std::exception&) {
@@ -63,85 +34,132 @@ void Synchronizer::check_extensions() {
   }
 }
 
-// Whether the parameter got a gradient in this backward. One that a step has left there (perhaps zeroed) does not
-// count.
-bool Synchronizer::has_gradient(size_t parameter) const {
-  if (transport_->is_placed(parameter)) return touched_[parameter];
-  return setup_.parameters[parameter].tensor.grad().defined() && (touched_[parameter] || !transport_->is_adopted(parameter));
+// Sends everything that this rank still has to add to the step.
+void StepProtocol::send(RankState state) {
+  open_->wait_started = std::chrono::steady_clock::now();
+  or_lose_group([&] {
+    read_module();
+    open_->has_other_parameters = follower_.has_other_parameters();
+    const bool has_other_buffers = follower_.read_buffers();
+    if (state == RankState::kWithData) find_missing_gradients();
+    if (state != RankState::kWithData) open_->used.assign(open_->used.size(), false);
+    auto rest = GradientPipe::Rest::kAnything;
+    if (!open_->failure && state == RankState::kWithData) rest = GradientPipe::Rest::kGradients;
+    if (!open_->failure && state == RankState::kWithoutData) rest = GradientPipe::Rest::kZeros;
+    open_->fail_with(pipe_->send(rest, [this] { return where(); }));
+    check_extensions();
+    compare_if_due();  // in case there was no gradient
+    RankReport ours = report(state);
+    ours.buffers_changed = has_other_buffers;
+    agreement_->launch(ours, open_->used);
+    follower_.send_buffers();
+  });
 }
 
-// Notes which parameters this rank has used in the step. It is a failure not to use all of them, unless that is
+RankReport StepProtocol::report(RankState state) const {
+  RankReport ours;
+  ours.state = open_->failure ? RankState::kFailed : state;
+  ours.parameters_changed = open_->has_other_parameters;
+  ours.suspects = open_->suspects;
+  for (const auto& [optimizer, steps] : optimizer_steps_) {
+    ours.optimizer_steps = std::min(std::max<uint64_t>(ours.optimizer_steps, steps), kMostOptimizerSteps);
+  }
+  ours.step = static_cast<uint64_t>(step_);
+  ours.identity = hash_of(setup_.options.name);
+  ours.checksum = audit_.checksum();
+  return ours;
+}
+
+// Whether the parameter got a gradient in this backward. One that a step has left there (perhaps zeroed) does not
+// count.
+bool StepProtocol::has_gradient(size_t parameter) const {
+  if (pipe_->is_placed(parameter)) return touched_[parameter];
+  return setup_.parameters[parameter].tensor.grad().defined() && (touched_[parameter] || !pipe_->is_adopted(parameter));
+}
+
+// Finds out which parameters this rank has used in the step. It is a failure not to use all of them, unless that is
 // allowed.
-void Synchronizer::note_missing_gradients() {
-  std::vector<std::string> missing;
-  const auto note = [&](const NamedTensor& parameter) { missing.push_back(parameter.name); };
-  for (size_t i = 0; i < used_.size(); ++i) {
+void StepProtocol::find_missing_gradients() {
+  for (size_t i = 0; i < setup_.parameters.size(); ++i) {
     const NamedTensor& parameter = setup_.parameters[i];
-    const bool has_own = has_gradient(i);
-    const bool has_lost_it = transport_->is_counted(i) && !transport_->is_placed(i) && !parameter.tensor.grad().defined();
-    if (has_lost_it && !open_->failure) open_->failure = removed_by_hook(parameter);
-    used_[i] = has_own || used_[i] || parameter.tensor.grad().defined();
-    if (!has_own && parameter.tensor.requires_grad()) note(parameter);
+    const bool has_lost_it = pipe_->is_counted(i) && !pipe_->is_placed(i) && !parameter.tensor.grad().defined();
+    if (has_lost_it && !open_->failure) open_->failure = why_gradient_is_gone(parameter);
+    open_->used[i] = has_gradient(i) || open_->used[i] || parameter.tensor.grad().defined();
   }
-  if (open_->parameters_changed) {  // parameters that are not known yet may have replaced others
-    missing.clear();
-    for (const NamedTensor& parameter : trainable_parameters(*setup_.module)) {
-      const auto known = std::ranges::find_if(setup_.parameters, [&](const auto& each) { return each.tensor.is_same(parameter.tensor); });
-      const bool has = known == setup_.parameters.end() ? parameter.tensor.grad().defined()
-                                                        : has_gradient(static_cast<size_t>(known - setup_.parameters.begin()));
-      if (!has) note(parameter);
-    }
-  }
-  if (missing.empty() || setup_.options.find_unused_parameters || open_->failure) return;
+  if (setup_.options.find_unused_parameters || open_->failure) return;
+  const std::vector<std::string> missing = parameters_without_gradient();
+  if (missing.empty()) return;
   open_->failure = fmt::format(
       "no gradient for {}; expected every trainable parameter to take part in the loss (or set "
       "find_unused_parameters)",
       fmt::join(missing, ", "));
 }
 
-void Synchronizer::complete() {
-  const int64_t finished_before = steps_finished_;
+std::vector<std::string> StepProtocol::parameters_without_gradient() const {
+  std::vector<std::string> missing;
+  if (!open_->has_other_parameters) {
+    for (size_t i = 0; i < setup_.parameters.size(); ++i) {
+      if (!has_gradient(i) && setup_.parameters[i].tensor.requires_grad()) missing.push_back(setup_.parameters[i].name);
+    }
+    return missing;
+  }
+  // Parameters that are not known yet may have replaced others.
+  for (const NamedTensor& parameter : trainable_parameters(*setup_.module)) {
+    const auto known = std::ranges::find_if(setup_.parameters, [&](const auto& each) { return each.tensor.is_same(parameter.tensor); });
+    const bool has = known == setup_.parameters.end() ? parameter.tensor.grad().defined()
+                                                      : has_gradient(static_cast<size_t>(known - setup_.parameters.begin()));
+    if (!has) missing.push_back(parameter.name);
+  }
+  return missing;
+}
+
+void StepProtocol::complete() {
+  const int64_t finished_before = steps_finished();
   or_lose_group([&] {
     agreement_->wait([this] { return where(); });
     had_data_ = agreement_->ranks_with_data() > 0;
-    const int first_failed = agreement_->first_failed();
-    if (first_failed < setup_.group.size) {
-      const std::string ours = first_line(open_->failure.value_or("")).substr(0, kLongestReason);
-      const std::string reason = text_of_rank(setup_.control, ours, first_failed);
-      fail({.rank = first_failed, .step = step_, .reason = reason}, open_->error);
-      if (agreement_->any_parameters_changed()) apply_changes();
-    } else if (const std::string found = difference_between_steps(); !found.empty()) {
-      fail({.rank = 0, .step = step_, .reason = found}, std::make_exception_ptr(AuditError("DataParallel: " + found)));
-    } else if (const std::string of_buffers = difference_of_buffers(); !of_buffers.empty()) {
-      fail({.rank = 0, .step = step_, .reason = of_buffers}, nullptr);
-    } else if (std::optional<StepFailure> failure = finish_comm_hook()) {
-      fail(std::move(*failure), open_->error);
-    } else {
-      succeed();
-    }
-    audit_.note_suspicion(*agreement_, step_);
-    began_ = transport_->started_at().host;
-    ended_ = std::chrono::steady_clock::now();
-    exposed_wait_s_ = std::chrono::duration<double>(ended_ - wait_started_).count();
+    decide();
+    audit_.plan_comparison(*agreement_, step_);
+    stats_.began = pipe_->started_at().host;
+    stats_.ended = std::chrono::steady_clock::now();
+    stats_.exposed_wait_s = std::chrono::duration<double>(stats_.ended - open_->wait_started).count();
   });
   open_.reset();
-  used_.assign(used_.size(), false);
   touched_.assign(touched_.size(), false);
-  audit_.note_end();
+  audit_.end_step();
   is_begun_ = false;
   optimizer_steps_.clear();
-  const bool is_good = steps_finished_ > finished_before;
+  const bool is_good = steps_finished() > finished_before;
   or_lose_group([&] {
     for (StepExtension* extension : extensions_) extension->ended(*agreement_, is_good);
     if (const auto observer = observer_; observer && is_good) observer();  // a copy, because it may remove itself
   });
   ++step_;
-  if (is_good && audit_.is_due(step_)) audit_.note_buffers(untouched_buffers());
+  if (is_good && audit_.is_due(step_)) audit_.keep_buffers(follower_.untouched_buffers());
+}
+
+// Ends the step well, or not, by what the ranks have reported: on every rank alike.
+void StepProtocol::decide() {
+  const int first_failed = agreement_->first_failed();
+  if (first_failed < setup_.group.size) {
+    const std::string ours = first_line(open_->failure.value_or("")).substr(0, kLongestReason);
+    const std::string reason = text_of_rank(setup_.control, ours, first_failed);
+    fail({.rank = first_failed, .step = step_, .reason = reason}, open_->error);
+    if (agreement_->any_parameters_changed()) follow_between_steps();
+    return;
+  }
+  if (const std::string found = difference_between_steps(); !found.empty()) {
+    return fail({.rank = 0, .step = step_, .reason = found}, std::make_exception_ptr(AuditError("DataParallel: " + found)));
+  }
+  const std::string of_buffers = agreement_->any_buffers_changed() ? follower_.difference_of_buffers() : "";
+  if (!of_buffers.empty()) return fail({.rank = 0, .step = step_, .reason = of_buffers}, nullptr);
+  if (std::optional<StepFailure> failure = finish_reductions()) return fail(std::move(*failure), open_->error);
+  succeed();
 }
 
 // Evidence that ranks have parameters of different steps of the program, in the same text on every rank; empty if there
 // is none. After a failed step, programs may go on in different ways.
-std::string Synchronizer::difference_between_steps() {
+std::string StepProtocol::difference_between_steps() {
   const std::string differ = failures_.failure() ? "" : agreement_->difference_of_optimizer_steps();
   if (differ.empty()) return audit_.difference(*agreement_, step_);
   return fmt::format(
@@ -150,17 +168,10 @@ std::string Synchronizer::difference_between_steps() {
       step_, differ);
 }
 
-// How buffers differ between ranks, in the same text on every rank; empty if they do not. Called once all ranks are at
-// the end of the step.
-std::string Synchronizer::difference_of_buffers() {
-  if (!buffers_ || !agreement_->any_buffers_changed()) return "";
-  return difference_between_ranks(setup_.control, buffers_->lines());
-}
-
-// A communication hook may fail on one rank long after the call, so no rank uses its result before all ranks have one.
-std::optional<StepFailure> Synchronizer::finish_comm_hook() {
+// Before any rank uses a sum, all must have theirs: a communication hook may fail on one rank long after the call.
+std::optional<StepFailure> StepProtocol::finish_reductions() {
   if (!setup_.reduction->may_fail_alone()) return std::nullopt;
-  open_->error = transport_->finish_reductions([this] { return where(); });
+  open_->error = pipe_->finish_reductions([this] { return where(); });
   ProcessGroup control = setup_.control;
   if (open_->error) control.timeout = kPatienceWithHook;
   std::optional<std::string> ours;
@@ -170,66 +181,114 @@ std::optional<StepFailure> Synchronizer::finish_comm_hook() {
   return StepFailure{.rank = first->rank, .step = step_, .reason = first->text};
 }
 
-void Synchronizer::succeed() {
+// Whether every rank has started as many reductions. If not, what some have sent would wait for the others for ever.
+bool StepProtocol::are_reductions_even() {
+  if (!setup_.reduction->may_fail_alone()) return true;
+  const auto ranks = all_gather(setup_.control, {static_cast<double>(setup_.reduction->started())});
+  return std::ranges::all_of(ranks, [&](const auto& rank) { return rank == ranks[0]; });
+}
+
+void StepProtocol::succeed() {
   const int root = agreement_->first_with_data();
   if (root == setup_.group.size) {  // no rank had anything to send: join() ends
-    transport_->drop([this] { return where(); });
-    if (buffers_) buffers_->wait(/*keep=*/false);
+    pipe_->drop([this] { return where(); });
+    follower_.drop_buffers();
     failures_.clear();
-    return forget_all_gradients();
+    return follower_.forget_gradients();
   }
   if (agreement_->any_parameters_changed()) return renew();
   failures_.clear();
-  const bool is_first = !transport_->has_learned();
+  const bool is_first = !pipe_->has_learned();
   receive_means(/*all=*/false);
-  transport_->learn(root, agreement_->has_data(setup_.group.rank));
+  pipe_->learn(root, agreement_->has_data(setup_.group.rank));
   for (StepExtension* extension : extensions_) extension->received(*agreement_, is_first);
-  receive_buffers();
-  ++steps_finished_;
+  follower_.receive_buffers(root, agreement_->any_buffers_changed());
+  ++stats_.steps;
 }
 
-void Synchronizer::receive_means(bool all) {
-  std::vector<bool> wanted(used_.size());
+void StepProtocol::receive_means(bool all) {
+  std::vector<bool> wanted(setup_.parameters.size());
   for (size_t i = 0; i < wanted.size(); ++i) wanted[i] = agreement_->is_used(i) && setup_.parameters[i].tensor.requires_grad();
   // Buckets have means over all ranks, but gradients are to be means over the ranks with data.
   const double scale = static_cast<double>(setup_.group.size) / agreement_->ranks_with_data();
-  transport_->receive(wanted, scale, all, [this] { return where(); });
+  pipe_->receive(wanted, scale, all, [this] { return where(); });
 }
 
-// Rank 0's buffers are in flight; if it has no data, another rank's take their place.
-void Synchronizer::receive_buffers() {
-  if (!buffers_) return;
-  const int root = agreement_->first_with_data();
-  const bool is_as_sent = root == 0 && !agreement_->any_buffers_changed();
-  buffers_->wait(/*keep=*/is_as_sent);
-  if (is_as_sent) return;
-  if (buffers_->look()) buffers_->adopt();
-  buffers_->launch(root);
-  buffers_->wait(/*keep=*/true);
-}
-
-void Synchronizer::fail(StepFailure failure, std::exception_ptr error) {
-  const bool is_even = is_comm_hook_even();
-  if (is_even) transport_->drop([this] { return where(); });
-  if (buffers_) buffers_->wait(/*keep=*/false);
-  forget_all_gradients();
+void StepProtocol::fail(StepFailure failure, std::exception_ptr error) {
+  const bool is_even = are_reductions_even();
+  if (is_even) pipe_->drop([this] { return where(); });
+  follower_.drop_buffers();
+  follower_.forget_gradients();
   const std::string what = fmt::format("the communication hook failed on rank {} while other ranks waited for what it was to send: {}",
                                        failure.rank, failure.reason);
-  failures_.note(std::move(failure), std::move(error));
+  failures_.set(std::move(failure), std::move(error));
   if (is_even) return;
   try {
     give_up(setup_.group, what);
   } catch (const GroupError& lost) {  // for the next step: this one has failed already
-    note_loss(lost.what());
+    set_lost(lost.what());
   }
 }
 
-// Whether every rank has called the communication hook for as many buckets. If not, what some have sent would wait for
-// the others for ever.
-bool Synchronizer::is_comm_hook_even() {
-  if (!setup_.reduction->may_fail_alone()) return true;
-  const auto ranks = all_gather(setup_.control, {static_cast<double>(setup_.reduction->started())});
-  return std::ranges::all_of(ranks, [&](const auto& rank) { return rank == ranks[0]; });
+// Ends the step with the parameters that the module trains now.
+void StepProtocol::renew() {
+  const ModuleChange change = follower_.find_change();
+  if (!change.refusal.empty()) return fail({.rank = 0, .step = step_, .reason = change.refusal}, nullptr);
+  if (!change.delay.empty()) {
+    follower_.equalize(change);
+    fail({.rank = 0, .step = step_, .reason = change.delay}, nullptr);
+    return follow(change.parameters);
+  }
+  failures_.clear();
+  const int root = agreement_->first_with_data();
+  receive_means(/*all=*/true);
+  follower_.average_joined(change, agreement_->has_data(setup_.group.rank), agreement_->ranks_with_data());
+  follower_.receive_buffers(root, agreement_->any_buffers_changed());
+  follow(change.parameters);
+  ++stats_.steps;
+}
+
+// Switches to other parameters, with new hooks and buckets. The gradients keep the old buckets' memory until they are
+// gone.
+void StepProtocol::follow(std::vector<NamedTensor> parameters) {
+  const std::vector<NamedTensor> before = setup_.parameters;
+  AdoptedGradients adopted = pipe_->release();
+  try {
+    follower_.follow(std::move(parameters));
+    prepare_steps(std::move(adopted));
+  } catch (...) {  // the group is lost; what is left must be consistent
+    setup_.parameters = before;
+    throw;
+  }
+  for (StepExtension* extension : extensions_) extension->renewed(*pipe_);
+  follower_.add_hooks();
+}
+
+// For the setup's parameters. adopted: of the pipe before.
+void StepProtocol::prepare_steps(AdoptedGradients adopted) {
+  audit_.renew();
+  is_begun_ = false;
+  agreement_.emplace(setup_.control, setup_.options.find_unused_parameters ? setup_.parameters.size() : 0);
+  touched_.assign(setup_.parameters.size(), false);
+  pipe_ = std::make_unique<GradientPipe>(setup_, std::move(adopted));  // last: may throw
+}
+
+// Follows changes of the module's parameters. Returns why the next step cannot use them; empty if it can.
+std::string StepProtocol::follow_between_steps() {
+  const ModuleChange change = follower_.find_change();
+  if (!change.refusal.empty()) return change.refusal;
+  follower_.equalize(change);
+  follow(change.parameters);
+  return "";
+}
+
+void StepProtocol::parameters_changed() {
+  const auto held = enter();
+  if (open_) throw RuntimeError("parameters_changed() called within a step; expected between steps");
+  follower_.read_module();
+  const Call call(*this, "parameters_changed()");
+  const std::string objection = or_lose_group([&] { return follow_between_steps(); });
+  if (!objection.empty()) throw RuntimeError("DataParallel: " + objection);
 }
 
 }  // namespace firkin

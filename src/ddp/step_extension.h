@@ -6,8 +6,8 @@
 
 namespace firkin {
 
-class BucketTransport;  // transport.h
-class StepAgreement;    // agreement.h
+class GradientPipe;   // pipe.h
+class StepAgreement;  // agreement.h
 
 // Called in the order below, under the step's lock; all but check() on every rank alike. An exception from check() fails
 // the step, and any other loses the group.
@@ -27,7 +27,7 @@ class StepExtension {
   // The step is over. is_good: not dropped because a rank failed or none had data. May be collective.
   virtual void ended(const StepAgreement& /*agreement*/, bool /*is_good*/) {}
   // The setup has other parameters, which have these new buckets. Not within a step.
-  virtual void renewed(BucketTransport& /*transport*/) {}
+  virtual void renewed(GradientPipe& /*pipe*/) {}
 };
 
 }  // namespace firkin

@@ -15,8 +15,8 @@
 namespace firkin {
 namespace {
 
-constexpr int64_t kLookEvery = 10;  // how many steps from one look at the store to the next
-constexpr int kReadAtOnce = 8;      // how many ranks' steps are read in one look
+constexpr int64_t kCollectEvery = 10;  // how many steps from one reading of the store to the next
+constexpr int kMostAtOnce = 8;         // how many ranks' steps are read at once
 
 double seconds(std::chrono::steady_clock::duration time) {
   return std::chrono::duration<double>(time).count();
@@ -33,9 +33,9 @@ struct Watch::Parts {
   int64_t steps = 0;                                    // from the last stats()
   std::chrono::steady_clock::time_point last_end = {};  // the end of the previous step
   int64_t window = 0;
-  RankSteps mine = {};                 // this rank's steps of the current window
-  std::optional<int64_t> wanted = {};  // the window that rank 0 is collecting
-  std::vector<RankSteps> told = {};    // the steps collected so far, by rank
+  RankSteps mine = {};                    // this rank's steps of the current window
+  std::optional<int64_t> wanted = {};     // the window that rank 0 is collecting
+  std::vector<RankSteps> collected = {};  // the steps of that window so far, by rank
   WatchSummary summary = {};
 
   // Each rank uses two keys in turn, so that the store does not grow.
@@ -52,7 +52,7 @@ struct Watch::Parts {
       mine.steps.clear();
       if (group.rank == 0) {
         wanted = window;
-        told.clear();
+        collected.clear();
       }
       window = (stats.steps - first_step) / options.every;
     }
@@ -63,21 +63,21 @@ struct Watch::Parts {
                  .exposed_s = stats.exposed_wait_s + stats.forward_wait_s,
                  .gradients_s = gradients_s});
     for (const BucketStats& bucket : stats.buckets) step.sent_s.push_back(gradients_s - bucket.launch_s);
-    if (wanted && stats.steps % kLookEvery == 0) look();
+    if (wanted && stats.steps % kCollectEvery == 0) collect();
   }
 
   // Rank 0 collects what the others have put into the store, a few at a time, without waiting.
-  void look() {
-    for (int i = 0; i < kReadAtOnce; ++i) {
-      const std::string at = place(std::ssize(told), *wanted);
+  void collect() {
+    for (int i = 0; i < kMostAtOnce; ++i) {
+      const std::string at = place(std::ssize(collected), *wanted);
       if (!group.store->check({at})) return;
       const std::string text = group.store->get_to_str(at);
       const size_t space = text.find(' ');
       if (text.substr(0, space) != std::to_string(*wanted)) return;
-      told.push_back(parse_rank_steps(text.substr(space + 1)));
-      if (std::ssize(told) < group.size) continue;
+      collected.push_back(parse_rank_steps(text.substr(space + 1)));
+      if (std::ssize(collected) < group.size) continue;
       wanted.reset();
-      summary = summarize(told);
+      summary = summarize(collected);
       options.log("firkin.watch, " + describe(summary));
       return;
     }

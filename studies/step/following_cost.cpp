@@ -36,7 +36,7 @@ double seconds_of(const std::function<void()>& body) {
 // Of one step.
 double looking_s(const ProcessGroup& group, const torch::nn::Module& module, const char* name) {
   ParameterWatch watch(module, /*modules_too=*/false);
-  watch.look();
+  watch.remember();
   BufferBroadcast buffers(module, group, group);
   const std::vector<at::Tensor> parameters = tensors_of(trainable_parameters(module));
   GradientBuckets buckets(parameters, one_bucket(parameters.size()), 1);
@@ -46,7 +46,7 @@ double looking_s(const ProcessGroup& group, const torch::nn::Module& module, con
   bool any = false;
   for (int round = 0; round < kRounds; ++round) {
     watch_s.push_back(seconds_of([&] { any |= watch.has_changed(); }));
-    buffers_s.push_back(seconds_of([&] { any |= buffers.look(); }));
+    buffers_s.push_back(seconds_of([&] { any |= buffers.read(); }));
     kept_s.push_back(seconds_of([&] { any |= buckets.leave_kept_gradients(); }));
   }
   const double sum = median(watch_s) + median(buffers_s) + median(kept_s);

@@ -129,18 +129,18 @@ PlanTrial::Verdict PlanTrial::judge(std::span<const double> period_s) const {
   return {.new_to_old = paired_ratio(block_s[1], block_s[0]), .old_s = fit[0].median, .new_s = fit[1].median};
 }
 
-Automatic::Automatic(const StepSetup& setup, BucketTransport& transport, Ordered* ordered)
+Automatic::Automatic(const StepSetup& setup, GradientPipe& pipe, Ordered* ordered)
     : setup_(setup),
-      transport_(&transport),
+      pipe_(&pipe),
       ordered_(ordered),
       options_(*setup_.options.buckets),
       old_name_(format_bytes(setup_.options.cap.cap_bytes) + " caps") {
-  Automatic::renewed(transport);
+  Automatic::renewed(pipe);
 }
 
 // Parameters changed: restart from warm-up.
-void Automatic::renewed(BucketTransport& transport) {
-  transport_ = &transport;
+void Automatic::renewed(GradientPipe& pipe) {
+  pipe_ = &pipe;
   phase_ = setup_.group.is_alone() ? AutomaticPhase::kSettled : AutomaticPhase::kWarmUp;  // one rank sends nothing
   steps_ = 0;
   times_.clear();
@@ -153,7 +153,7 @@ void Automatic::renewed(BucketTransport& transport) {
 
 void Automatic::begin() {
   const bool is_profiling = phase_ == AutomaticPhase::kProfiling;
-  transport_->time_backward_on(is_profiling ? std::optional(clock()) : std::nullopt);
+  pipe_->time_backward_on(is_profiling ? std::optional(clock()) : std::nullopt);
 }
 
 // A step counts if all ranks had data and the step before ended well, which all ranks know alike.
@@ -200,11 +200,11 @@ void Automatic::use(const CommunicationPlan& plan) {
     ordered_->receive_rest();
     ordered_->forget_buckets();
   }
-  transport_->use_plan(plan);
+  pipe_->use_plan(plan);
 }
 
 void Automatic::profile() {
-  step_.backward = transport_->backward_times();
+  step_.backward = pipe_->backward_times();
   if (ordered_ != nullptr) step_.forward = ordered_->last_forward();
   watched_.push_back(std::exchange(step_, {}));
   if (std::ssize(watched_) < options_.profile_steps) return;

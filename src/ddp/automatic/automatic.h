@@ -124,21 +124,21 @@ void check_automatic(const DataParallelOptions& options, const std::vector<Named
 // depends on a clock. If planning fails, the log says so and the plan in use stays.
 class Automatic final : public StepExtension {
  public:
-  // setup, ordered: must outlive this; renewed() replaces the transport. `ordered` is null under another strategy, and its
+  // setup, ordered: must outlive this; renewed() replaces the pipe. `ordered` is null under another strategy, and its
   // hooks are called before these.
-  Automatic(const StepSetup& setup, BucketTransport& transport, Ordered* ordered);
+  Automatic(const StepSetup& setup, GradientPipe& pipe, Ordered* ordered);
 
   AutomaticPhase phase() const { return phase_; }
 
   void begin() override;
   void ended(const StepAgreement& agreement, bool is_good) override;
-  void renewed(BucketTransport& transport) override;
+  void renewed(GradientPipe& pipe) override;
 
  private:
   c10::Device clock() const { return setup_.parameters[0].tensor.device(); }
   // After a step that counts. Collective.
   void step_ended();
-  const CommunicationPlan& in_use() const { return transport_->communication(); }
+  const CommunicationPlan& in_use() const { return pipe_->communication(); }
   // Takes effect with the next step.
   void use(const CommunicationPlan& plan);
   void profile();
@@ -153,7 +153,7 @@ class Automatic final : public StepExtension {
   std::string cost() const;
 
   const StepSetup& setup_;
-  BucketTransport* transport_;
+  GradientPipe* pipe_;
   Ordered* ordered_;
   AutomaticBuckets options_;
   std::string old_name_;  // "25 MiB caps"

@@ -73,8 +73,7 @@ bool is_kept(int64_t steps) {
 
 // The launch order for what these steps have shown, the same on every rank. Collective; every rank must give as many.
 // On a device, waits for the forward behind the last of them.
-std::vector<int64_t> launch_order_of(const std::vector<TimedStep>& steps, const BucketTransport& transport, const StepSetup& setup,
-                                     int root) {
+std::vector<int64_t> launch_order_of(const std::vector<TimedStep>& steps, const GradientPipe& pipe, const StepSetup& setup, int root) {
   std::vector<double> all;
   for (const TimedStep& step : steps) {
     const std::vector<double> row = row_of(step);
@@ -92,7 +91,7 @@ std::vector<int64_t> launch_order_of(const std::vector<TimedStep>& steps, const 
   double busy_s = std::numeric_limits<double>::infinity();
   for (const std::vector<double>& row : rows) busy_s = std::min(busy_s, -row[width - 1]);
   std::vector<double> bytes_on_wire(buckets);
-  for (size_t i = 0; i < buckets; ++i) bytes_on_wire[i] = static_cast<double>(transport.buckets()->wire(static_cast<int64_t>(i)).nbytes());
+  for (size_t i = 0; i < buckets; ++i) bytes_on_wire[i] = static_cast<double>(pipe.buckets()->wire(static_cast<int64_t>(i)).nbytes());
   const double bytes = std::accumulate(bytes_on_wire.begin(), bytes_on_wire.end(), 0.0);
   ObservedTraining training;
   for (size_t i = 0; i < buckets; ++i) {
@@ -160,9 +159,8 @@ void DeferredSteps::run(c10::function_ref<void()> set_gradients) {
   }
 }
 
-Ordered::Ordered(Synchronizer& synchronizer, const StepSetup& setup, BucketTransport& transport)
-    : FirstUse(synchronizer, setup, kUnusedGradients) {
-  Ordered::renewed(transport);
+Ordered::Ordered(StepProtocol& protocol, const StepSetup& setup, GradientPipe& pipe) : ForwardOverlap(protocol, setup, kUnusedGradients) {
+  Ordered::renewed(pipe);
 }
 
 Ordered::~Ordered() {
@@ -172,8 +170,8 @@ Ordered::~Ordered() {
   }
 }
 
-void Ordered::renewed(BucketTransport& transport) {
-  FirstUse::renewed(transport);
+void Ordered::renewed(GradientPipe& pipe) {
+  ForwardOverlap::renewed(pipe);
   traces_.assign(is_late_.size(), {});
   timing_ = timing_stream(setup_.parameters);
   forget_buckets();
@@ -187,20 +185,20 @@ void Ordered::forget_buckets() {
 }
 
 bool Ordered::may_be_late(int64_t bucket) const {
-  return !transport().communication().plan.launch_order.empty() && FirstUse::may_be_late(bucket);
+  return !pipe().communication().plan.launch_order.empty() && ForwardOverlap::may_be_late(bucket);
 }
 
 void Ordered::begin() {
   steps_are_lost_ = std::exchange(are_unclaimed_, false);
   receive_all();
   observe();
-  if (!next_launch_order_.empty()) transport().set_launch_order(std::exchange(next_launch_order_, {}));
+  if (!next_launch_order_.empty()) pipe().set_launch_order(std::exchange(next_launch_order_, {}));
   std::vector<bool> late;
-  for (size_t i = 0; i < transport().communication().plan.buckets.size(); ++i) late.push_back(may_be_late(static_cast<int64_t>(i)));
-  transport().let_arrive_late(std::move(late));
+  for (size_t i = 0; i < pipe().communication().plan.buckets.size(); ++i) late.push_back(may_be_late(static_cast<int64_t>(i)));
+  pipe().let_arrive_late(std::move(late));
   const bool is_timed = timing_ && chooses_order() && is_kept(steps_);
   clock_ = is_timed ? timing_->device() : c10::kCPU;
-  transport().time_on(is_timed ? timing_ : std::nullopt);
+  pipe().time_on(is_timed ? timing_ : std::nullopt);
 }
 
 bool Ordered::chooses_order() const {
@@ -213,12 +211,12 @@ void Ordered::observe() {
   if (!std::exchange(is_forward_observed_, false)) return;
   last_forward_ = end_forward();
   TimedStep step{.buckets = {},
-                 .began = transport().started_at(),
-                 .backward_ended = transport().backward_ended(),
+                 .began = pipe().started_at(),
+                 .backward_ended = pipe().backward_ended(),
                  .forward = last_forward_,
                  .first_use = first_use_of_buckets(last_forward_.first_use)};
-  for (size_t i = 0; i < transport().finished_stats().size(); ++i) {
-    step.buckets.emplace_back(transport().bucket_at(i), transport().times_of(transport().bucket_at(i)));
+  for (size_t i = 0; i < pipe().finished_stats().size(); ++i) {
+    step.buckets.emplace_back(pipe().bucket_at(i), pipe().times_of(pipe().bucket_at(i)));
   }
   timed_.push_back(std::move(step));
   if (std::ssize(timed_) > kMostTimed) timed_.erase(timed_.begin());
@@ -231,13 +229,13 @@ void Ordered::received(const StepAgreement& agreement, bool is_first) {
     is_forward_observed_ = true;
     // For the next step, which begins with it: nothing of this one is under way then.
     if (is_choice_due(++steps_) && chooses_order()) {
-      next_launch_order_ = launch_order_of(timed_, transport(), setup_, agreement.first_with_data());
+      next_launch_order_ = launch_order_of(timed_, pipe(), setup_, agreement.first_with_data());
     }
   }
   is_late_.assign(is_late_.size(), false);
   deferred_.clear();
-  for (const int64_t bucket : transport().not_received()) {
-    for (const int64_t parameter : transport().parameters_in(bucket)) is_late_[static_cast<size_t>(parameter)] = true;
+  for (const int64_t bucket : pipe().not_received()) {
+    for (const int64_t parameter : pipe().parameters_in(bucket)) is_late_[static_cast<size_t>(parameter)] = true;
     anything_late_ = true;
     are_unclaimed_ = true;
   }
@@ -280,15 +278,15 @@ void Ordered::step(torch::optim::Optimizer& optimizer) {
 
 void Ordered::receive_rest() {
   are_unclaimed_ = false;
-  FirstUse::receive_rest();
+  ForwardOverlap::receive_rest();
 }
 
 // Receives the buckets of these parameters, in launch order.
 void Ordered::receive_those(const std::vector<size_t>& parameters) {
-  std::vector<int64_t> buckets = transport().not_received();
+  std::vector<int64_t> buckets = pipe().not_received();
   std::erase_if(buckets, [&](int64_t bucket) {
-    return std::ranges::none_of(
-        parameters, [&](size_t parameter) { return transport().buckets()->bucket_of(transport().position_of(parameter)) == bucket; });
+    return std::ranges::none_of(parameters,
+                                [&](size_t parameter) { return pipe().buckets()->bucket_of(pipe().position_of(parameter)) == bucket; });
   });
   if (!buckets.empty()) receive_in_turn(buckets);
 }
@@ -298,39 +296,39 @@ void Ordered::receive_those(const std::vector<size_t>& parameters) {
 void Ordered::receive_in_turn(const std::vector<int64_t>& buckets) {
   if (is_stepping_) return;
   for (const int64_t bucket : buckets) {
-    while (!transport().is_received(bucket)) {
-      std::vector<int64_t> arrived = transport().not_received();
-      std::erase_if(arrived, [&](int64_t each) { return !transport().has_arrived(each); });
+    while (!pipe().is_received(bucket)) {
+      std::vector<int64_t> arrived = pipe().not_received();
+      std::erase_if(arrived, [&](int64_t each) { return !pipe().has_arrived(each); });
       if (arrived.empty()) arrived = {bucket};
       receive_late(arrived);
     }
   }
-  if (!transport().not_received().empty()) return;
+  if (!pipe().not_received().empty()) return;
   anything_late_ = false;
   deferred_.clear();
 }
 
 void Ordered::receive_all() {
-  if (anything_late_) receive_in_turn(transport().not_received());
+  if (anything_late_) receive_in_turn(pipe().not_received());
 }
 
 void Ordered::receive_late(const std::vector<int64_t>& buckets) {
   std::vector<size_t> complete;
   for (const int64_t bucket : buckets) {
     RECORD_USER_SCOPE("forward waits");
-    const std::vector<size_t> more = transport().receive_bucket(bucket, [this] {
-      return fmt::format("{} of step {}, in the forward after it", transport().first_pending(), synchronizer_.steps_finished() - 1);
+    const std::vector<size_t> more = pipe().receive_bucket(bucket, [this] {
+      return fmt::format("{} of step {}, in the forward after it", pipe().first_pending(), protocol_.steps_finished() - 1);
     });
     complete.insert(complete.end(), more.begin(), more.end());
   }
-  transport().settled().set();
+  pipe().settled().set();
   if (steps_are_lost_ || complete.empty()) return;
-  if (deferred_.empty()) return transport().adopt(complete);
+  if (deferred_.empty()) return pipe().adopt(complete);
   RECORD_USER_SCOPE("optimiser");
   is_stepping_ = true;
   const auto stepped = c10::make_scope_exit([this] { is_stepping_ = false; });
-  deferred_.run([&] { transport().adopt(complete); });
-  transport().settled().set();
+  deferred_.run([&] { pipe().adopt(complete); });
+  pipe().settled().set();
 }
 
 OverlappedOptimizer::OverlappedOptimizer(DataParallel& ddp, torch::optim::Optimizer& optimizer) : ddp_(&ddp), optimizer_(&optimizer) {

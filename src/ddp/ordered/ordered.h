@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "ddp/first_use.h"
+#include "ddp/forward_overlap.h"
 #include "ddp/optimizer_state.h"
 
 #include <torch/optim/optimizer.h>
@@ -52,10 +52,10 @@ struct TimedStep {
 //     that the step is good;
 //   - buckets whose parameters are all awaited by some module are left in flight; the others are waited for;
 //   - step() runs the optimiser on what has arrived; a module's await, or drain(), receives and steps the rest.
-class Ordered final : public FirstUse {
+class Ordered final : public ForwardOverlap {
  public:
-  // All must outlive this, but for the transport, which renewed() replaces.
-  Ordered(Synchronizer& synchronizer, const StepSetup& setup, BucketTransport& transport);
+  // All must outlive this, but for the pipe, which renewed() replaces.
+  Ordered(StepProtocol& protocol, const StepSetup& setup, GradientPipe& pipe);
   ~Ordered() override;
 
   void step(torch::optim::Optimizer& optimizer);
@@ -70,7 +70,7 @@ class Ordered final : public FirstUse {
     if (!are_unclaimed_) receive_all();  // otherwise nobody has stepped with what is in flight
   }
   void received(const StepAgreement& agreement, bool is_first) override;
-  void renewed(BucketTransport& transport) override;
+  void renewed(GradientPipe& pipe) override;
 
  private:
   void receive_all() override;

@@ -70,9 +70,9 @@ std::string why_not_sharded(const torch::nn::Module& module) {
   return "";
 }
 
-Sharded::Sharded(Synchronizer& synchronizer, const StepSetup& setup, BucketTransport& transport, std::shared_ptr<SlicedReduction> slices)
-    : FirstUse(synchronizer, setup, kUnusedParts), slices_(std::move(slices)) {
-  Sharded::renewed(transport);
+Sharded::Sharded(StepProtocol& protocol, const StepSetup& setup, GradientPipe& pipe, std::shared_ptr<SlicedReduction> slices)
+    : ForwardOverlap(protocol, setup, kUnusedParts), slices_(std::move(slices)) {
+  Sharded::renewed(pipe);
 }
 
 Sharded::~Sharded() {
@@ -89,7 +89,7 @@ std::vector<NamedTensor> Sharded::parts() const {
 }
 
 void Sharded::divide() {
-  const GradientBuckets& buckets = *transport().buckets();
+  const GradientBuckets& buckets = *pipe().buckets();
   std::vector<SlicedBucket> sliced(static_cast<size_t>(buckets.bucket_count()));
   if (options_.whole_parameters) {
     const std::vector<SliceLengths> lengths = lengths_of_whole_parameters();
@@ -100,7 +100,7 @@ void Sharded::divide() {
   for (size_t i = 0; i < setup_.parameters.size(); ++i) {
     const auto& [name, parameter] = setup_.parameters[i];
     ParameterPart part{.parameter = parameter, .run = {.name = name, .tensor = {}}};
-    part.position = transport().position_of(i);
+    part.position = pipe().position_of(i);
     part.bucket = buckets.bucket_of(part.position);
     const SliceRange slice = (*slices_)[part.bucket].own_range(setup_.group, flat(part.bucket).numel());
     const int64_t offset = buckets.offset(part.position);
@@ -116,7 +116,7 @@ void Sharded::divide() {
 // Slice lengths, by bucket. A rank needs what it lacks of an even share of all buckets up to this one. With the ranks'
 // needs laid end to end along the bucket, each parameter goes to the rank whose need holds its middle.
 std::vector<SliceLengths> Sharded::lengths_of_whole_parameters() const {
-  const GradientBuckets& buckets = *transport().buckets();
+  const GradientBuckets& buckets = *pipe().buckets();
   const auto ranks = static_cast<size_t>(setup_.group.size);
   std::vector<SliceLengths> all;
   std::vector<double> load(ranks, 0);
@@ -143,15 +143,15 @@ std::vector<SliceLengths> Sharded::lengths_of_whole_parameters() const {
   return all;
 }
 
-void Sharded::renewed(BucketTransport& transport) {
-  FirstUse::renewed(transport);
+void Sharded::renewed(GradientPipe& pipe) {
+  ForwardOverlap::renewed(pipe);
   divide();
   first_use_.clear();
 }
 
 void Sharded::settle() {
-  const auto held = synchronizer_.enter();
-  synchronizer_.or_lose_group([&] { begin(); });
+  const auto held = protocol_.enter();
+  protocol_.or_lose_group([&] { begin(); });
 }
 
 // Afterwards all parameters are those of the last step, the same on every rank.
@@ -169,7 +169,7 @@ void Sharded::check(std::optional<size_t> gradient) {
   if (optimizer_ == nullptr) {
     throw RuntimeError("DataParallel: backward ran under the strategy sharded without an optimiser; expected a ShardedOptimizer first");
   }
-  FirstUse::check(gradient);
+  ForwardOverlap::check(gradient);
 }
 
 void Sharded::received(const StepAgreement& agreement, bool is_first) {
@@ -181,7 +181,7 @@ void Sharded::received(const StepAgreement& agreement, bool is_first) {
   }
   for (size_t i = 0; i < trained(); ++i) {
     const ParameterPart& part = parts_[i];
-    if (part.count == 0 || !transport().is_wanted(i)) continue;
+    if (part.count == 0 || !pipe().is_wanted(i)) continue;
     at::Tensor& gradient = part.run.tensor.mutable_grad();
     gradient = part.within(flat(part.bucket), part.in_bucket).variable_data().to(part.run.tensor.scalar_type());
     gradient.unsafeGetTensorImpl()->bump_version();  // for held_elsewhere(): not one that autograd made
@@ -198,7 +198,7 @@ void Sharded::forget_gradients() {
 
 // Buckets in the order in which forward needs them; if that is not known, those that backward readies last go first.
 std::vector<int64_t> Sharded::gather_order() const {
-  std::vector<int64_t> order = reversed_order(static_cast<size_t>(transport().buckets()->bucket_count()));
+  std::vector<int64_t> order = reversed_order(static_cast<size_t>(pipe().buckets()->bucket_count()));
   if (first_use_.empty()) return order;
   const std::vector<int64_t> first_use = first_use_of_buckets(first_use_);
   std::ranges::stable_sort(order, {}, [&first_use](int64_t bucket) { return first_use[static_cast<size_t>(bucket)]; });
@@ -209,7 +209,7 @@ std::vector<int64_t> Sharded::gather_order() const {
 void Sharded::follow_parameters() {
   const at::NoGradGuard no_grad;
   for (const ParameterPart& part : parts_) {
-    if (part.bucket >= 0 && !are_laid_out_alike(part.parameter, transport().buckets()->view(part.position))) {
+    if (part.bucket >= 0 && !are_laid_out_alike(part.parameter, pipe().buckets()->view(part.position))) {
       throw InputError(
           fmt::format("ShardedOptimizer: the shape or the memory layout of {} changed after wrapping; expected the change (to "
                       "channels_last, say) before",
@@ -233,7 +233,7 @@ void Sharded::follow_parameters() {
 void Sharded::step() {
   const auto held = enter_after_step();
   has_gradients_ ? step_buckets() : check_no_gradients();
-  synchronizer_.note_optimizer_step(optimizer_);
+  protocol_.count_optimizer_step(optimizer_);
 }
 
 // Throws InputError for a gradient in grad(): it is missing from the sums that are stepped.
@@ -256,7 +256,7 @@ void Sharded::step_buckets() {
     gradients.push_back(std::exchange(part.run.tensor.mutable_grad(), {}));
     if (gradients.back().defined()) keep_for_current_stream(gradients.back());
   }
-  synchronizer_.or_lose_group([&] {  // the others wait for its parameters
+  protocol_.or_lose_group([&] {  // the others wait for its parameters
     const std::vector<int64_t> order = gather_order();
     StepInParts step(*optimizer_);
     for (const int64_t bucket : order) {
@@ -271,7 +271,7 @@ void Sharded::step_buckets() {
   settled().set();
   // A write in place, which comes later for what is gathered: autograd refuses a graph from before this step.
   for (size_t i = 0; i < trained(); ++i) {
-    if (transport().is_wanted(i)) parts_[i].parameter.unsafeGetTensorImpl()->bump_version();
+    if (pipe().is_wanted(i)) parts_[i].parameter.unsafeGetTensorImpl()->bump_version();
   }
   modules_->begin_forward();  // one between backward and this step has awaited the parameters before it
   for (size_t i = 0; i < trained(); ++i) is_late_[i] = (*slices_)[parts_[i].bucket].is_gathering();
@@ -315,7 +315,7 @@ void Sharded::receive(int64_t bucket) {
   if (!slices.is_gathering()) return;
   const at::NoGradGuard no_grad;
   slices.wait_for_gather(setup_.group, [&] {
-    return fmt::format("the parameters of {} after step {}", transport().describe(bucket), synchronizer_.steps_finished() - 1);
+    return fmt::format("the parameters of {} after step {}", pipe().describe(bucket), protocol_.steps_finished() - 1);
   });
   std::vector<at::Tensor> parameters;
   std::vector<at::Tensor> values;
@@ -323,7 +323,7 @@ void Sharded::receive(int64_t bucket) {
     if (part.bucket != bucket) continue;
     // Written as LibTorch's optimisers write; gradient() notices uses of old values.
     parameters.push_back(part.parameter.variable_data());
-    values.push_back(transport().buckets()->view(part.position));
+    values.push_back(pipe().buckets()->view(part.position));
   }
   at::_foreach_copy_(parameters, values);
   settled().set();
@@ -341,7 +341,7 @@ void Sharded::receive_those(const std::vector<size_t>& parameters) {
 }
 
 double Sharded::clip_gradients(double max_norm) {
-  const auto held = synchronizer_.enter();
+  const auto held = protocol_.enter();
   if (!has_gradients_) return 0;
   settled().follow();
   const at::NoGradGuard no_grad;
@@ -352,8 +352,8 @@ double Sharded::clip_gradients(double max_norm) {
     sum = sum.defined() ? sum + square.to(sum.device()) : square;
   }
   const double ours = sum.defined() ? sum.item<double>() : 0;
-  const Synchronizer::Call call(synchronizer_, "clip_gradients()");
-  const double norm = std::sqrt(synchronizer_.or_lose_group([&] { return sum_over_ranks(setup_.control, ours); }));
+  const StepProtocol::Call call(protocol_, "clip_gradients()");
+  const double norm = std::sqrt(protocol_.or_lose_group([&] { return sum_over_ranks(setup_.control, ours); }));
   constexpr double kEpsilon = 1e-6;  // as in clip_grad_norm_()
   const double factor = max_norm / (norm + kEpsilon);
   if (factor >= 1) return norm;

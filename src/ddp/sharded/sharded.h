@@ -10,7 +10,7 @@
 #include <optional>
 #include <vector>
 
-#include "ddp/first_use.h"
+#include "ddp/forward_overlap.h"
 #include "ddp/optimizer_state.h"
 #include "firkin/ddp/sharded_optimizer.h"
 #include "slices.h"
@@ -43,7 +43,7 @@ struct ParameterPart {
   }
 };
 
-// A step, from its end on (synchronizer.h draws what comes before):
+// A step, from its end on (protocol.h draws what comes before):
 //
 //   your thread                                                  transport's threads
 //   -----------                                                  -------------------
@@ -62,10 +62,10 @@ struct ParameterPart {
 // After every successful step each bucket is gathered once, in the same order on every rank, before the next step sends
 // anything over the same connections. A rank whose program did not step gathers what it has when its next step begins,
 // and fails that step.
-class Sharded final : public FirstUse {
+class Sharded final : public ForwardOverlap {
  public:
-  // All must outlive this, but for the transport, which renewed() replaces. slices: the setup's reduction.
-  Sharded(Synchronizer& synchronizer, const StepSetup& setup, BucketTransport& transport, std::shared_ptr<SlicedReduction> slices);
+  // All must outlive this, but for the pipe, which renewed() replaces. slices: the setup's reduction.
+  Sharded(StepProtocol& protocol, const StepSetup& setup, GradientPipe& pipe, std::shared_ptr<SlicedReduction> slices);
   ~Sharded() override;
 
   std::vector<NamedTensor> parts() const;
@@ -80,7 +80,7 @@ class Sharded final : public FirstUse {
   void begin() override;
   void check(std::optional<size_t> gradient) override;
   void received(const StepAgreement& agreement, bool is_first) override;
-  void renewed(BucketTransport& transport) override;
+  void renewed(GradientPipe& pipe) override;
 
  private:
   friend class ShardedOptimizer;  // attaches the optimiser, and reads and writes its state
@@ -101,8 +101,8 @@ class Sharded final : public FirstUse {
   void receive_those(const std::vector<size_t>& parameters) override;
   void gather_states(c10::function_ref<void(size_t part, State whole)> take);
   void regroup(const std::vector<ParameterPart>& parts);
-  StreamMark& settled() { return transport().settled(); }
-  const at::Tensor& flat(int64_t bucket) const { return transport().buckets()->wire(bucket); }
+  StreamMark& settled() { return pipe().settled(); }
+  const at::Tensor& flat(int64_t bucket) const { return pipe().buckets()->wire(bucket); }
   size_t trained() const { return is_late_.size(); }
 
   std::shared_ptr<SlicedReduction> slices_;

@@ -192,10 +192,10 @@ void Sharded::regroup(const std::vector<ParameterPart>& parts) {
 ShardedOptimizer::ShardedOptimizer(DataParallel& ddp, const MakeOptimizer& make_optimizer, const ShardedOptions& options)
     : sharded_(&ddp.sharded()) {
   if (sharded_->optimizer_ != nullptr) throw InputError("ShardedOptimizer: this DataParallel already has one; expected one");
-  Synchronizer& synchronizer = sharded_->synchronizer_;
+  StepProtocol& protocol = sharded_->protocol_;
   {
-    const auto held = synchronizer.enter();
-    const Synchronizer::Call call(synchronizer, "ShardedOptimizer()");
+    const auto held = protocol.enter();
+    const StepProtocol::Call call(protocol, "ShardedOptimizer()");
     const std::string difference = difference_between_ranks(
         sharded_->setup_.control,
         {fmt::format("master_weights {}", options.master_weights), fmt::format("whole_parameters {}", options.whole_parameters)});
@@ -215,12 +215,12 @@ ShardedOptimizer::ShardedOptimizer(DataParallel& ddp, const MakeOptimizer& make_
     if (std::ranges::all_of(group.params(), [&](const at::Tensor& tensor) { return has_run(sharded_->parts_, tensor); })) continue;
     throw InputError("ShardedOptimizer: the optimiser has a tensor that is not one of the parts; expected only parts");
   }
-  const auto held = synchronizer.enter();
+  const auto held = protocol.enter();
   sharded_->optimizer_ = optimizer_.get();
   if (is_foreign) return;
   // Ranks step different parts, so different options would not make their parameters differ: options are audited
   // themselves.
-  synchronizer.audit_also(optimizer_.get(), [optimizer = optimizer_.get()] { return group_options_of(*optimizer); });
+  protocol.audit_also(optimizer_.get(), [optimizer = optimizer_.get()] { return group_options_of(*optimizer); });
 }
 
 ShardedOptimizer::~ShardedOptimizer() {
@@ -229,8 +229,8 @@ ShardedOptimizer::~ShardedOptimizer() {
   } catch (const std::exception& error) {
     TORCH_WARN("ShardedOptimizer: cannot complete the parameters of the last step: ", error.what());
   }
-  sharded_->synchronizer_.forget_audited(optimizer_.get());
-  const auto held = sharded_->synchronizer_.lock();
+  sharded_->protocol_.forget_audited(optimizer_.get());
+  const auto held = sharded_->protocol_.lock();
   sharded_->optimizer_ = nullptr;
 }
 
@@ -243,16 +243,16 @@ double ShardedOptimizer::clip_gradients(double max_norm) {
 }
 
 void ShardedOptimizer::gather_into(Optimizer& whole, std::optional<int> to) {
-  const auto held = sharded_->synchronizer_.enter();
+  const auto held = sharded_->protocol_.enter();
   sharded_->settled().follow();
   const at::NoGradGuard no_grad;
   const int rank = sharded_->setup_.group.rank;
-  const Synchronizer::Call call(sharded_->synchronizer_, "gather_into()");
+  const StepProtocol::Call call(sharded_->protocol_, "gather_into()");
   for_each_pair(*optimizer_, whole, sharded_->parts_, [&](size_t p, OptimizerParamGroup& here, OptimizerParamGroup& there) {
     assign(there.options(), here.options());
     whole.state().erase(sharded_->parts_[p].parameter.unsafeGetTensorImpl());
   });
-  sharded_->synchronizer_.or_lose_group([&] {
+  sharded_->protocol_.or_lose_group([&] {
     sharded_->gather_states([&](size_t p, Sharded::State state) {
       if (to.value_or(rank) != rank) return;
       const at::Tensor& parameter = sharded_->parts_[p].parameter;
@@ -265,7 +265,7 @@ void ShardedOptimizer::gather_into(Optimizer& whole, std::optional<int> to) {
 }
 
 void ShardedOptimizer::load_from(const Optimizer& whole) {
-  const auto held = sharded_->synchronizer_.enter();
+  const auto held = sharded_->protocol_.enter();
   sharded_->settled().follow();
   const at::NoGradGuard no_grad;
   States states;
@@ -285,12 +285,12 @@ void ShardedOptimizer::load_from(const Optimizer& whole) {
 }
 
 std::vector<NamedTensor> ShardedOptimizer::gather_masters(std::optional<int> to) {
-  const auto held = sharded_->synchronizer_.enter();
+  const auto held = sharded_->protocol_.enter();
   sharded_->settled().follow();
-  const Synchronizer::Call call(sharded_->synchronizer_, "gather_masters()");
+  const StepProtocol::Call call(sharded_->protocol_, "gather_masters()");
   const at::NoGradGuard no_grad;
   std::vector<NamedTensor> masters;
-  sharded_->synchronizer_.or_lose_group([&] {
+  sharded_->protocol_.or_lose_group([&] {
     for (const ParameterPart& part : sharded_->parts_) {
       if (!part.has_master()) continue;
       const ProcessGroup& group = sharded_->setup_.group;
@@ -303,7 +303,7 @@ std::vector<NamedTensor> ShardedOptimizer::gather_masters(std::optional<int> to)
 }
 
 void ShardedOptimizer::load_masters(const std::vector<NamedTensor>& masters) {
-  const auto held = sharded_->synchronizer_.enter();
+  const auto held = sharded_->protocol_.enter();
   sharded_->settled().follow();
   const at::NoGradGuard no_grad;
   for (const auto& [name, master] : masters) {

@@ -1,5 +1,6 @@
-#include "transport.h"
+#include "pipe.h"
 
+#include <ATen/ops/any.h>
 #include <ATen/record_function.h>
 #include <fmt/format.h>
 
@@ -21,9 +22,9 @@ const void* memory_of(const at::Tensor& gradient) {
 
 }  // namespace
 
-BucketTransport::BucketTransport(const StepSetup& setup, AdoptedGradients& adopted)
+GradientPipe::GradientPipe(const StepSetup& setup, AdoptedGradients adopted)
     : setup_(setup),
-      adopted_(adopted),
+      adopted_(std::move(adopted)),
       ready_order_(setup.initial_order),
       settled_(tensors_of(setup.parameters)),
       communication_(plan_communication(setup.parameters, ready_order_, setup.options)),
@@ -33,7 +34,7 @@ BucketTransport::BucketTransport(const StepSetup& setup, AdoptedGradients& adopt
   settled_.set();
 }
 
-void BucketTransport::build_buckets() {
+void GradientPipe::build_buckets() {
   flights_.clear();
   buckets_.reset();  // first: two sets of buckets would be twice the gradients
   const std::vector<int64_t>& order = communication_.order;
@@ -52,12 +53,12 @@ void BucketTransport::build_buckets() {
   set_launch_order(communication_.plan.launch_order);
 }
 
-int64_t BucketTransport::bucket_at(size_t launch_index) const {
+int64_t GradientPipe::bucket_at(size_t launch_index) const {
   const std::vector<int64_t>& order = communication_.plan.launch_order;
   return order.empty() ? static_cast<int64_t>(launch_index) : order[launch_index];
 }
 
-void BucketTransport::set_launch_order(std::vector<int64_t> order) {
+void GradientPipe::set_launch_order(std::vector<int64_t> order) {
   communication_.plan.launch_order = std::move(order);
   launch_index_.assign(flights_.size(), 0);
   stats_.clear();
@@ -70,7 +71,7 @@ void BucketTransport::set_launch_order(std::vector<int64_t> order) {
   }
 }
 
-void BucketTransport::begin() {
+void GradientPipe::begin() {
   if (backward_clock_) {
     backward_ = BackwardTimes();
     backward_.began = device_now(*backward_clock_);
@@ -92,7 +93,7 @@ void BucketTransport::begin() {
   started_at_ = device_now(timing_ ? timing_->device() : c10::kCPU);
 }
 
-void BucketTransport::ready(size_t parameter) {
+void GradientPipe::ready(size_t parameter) {
   if (!sends_when_ready()) return;
   switch (counter_.count(parameter)) {
     case ReadyCounter::Arrival::kIncomplete:
@@ -107,12 +108,12 @@ void BucketTransport::ready(size_t parameter) {
                      " received more gradients than in earlier steps, after its bucket was sent; the next step expects that many");
 }
 
-void BucketTransport::skip(size_t parameter) {
+void GradientPipe::skip(size_t parameter) {
   if (sends_when_ready() && !is_placed(parameter)) place(parameter);
 }
 
 // Puts a gradient into its bucket, and launches the buckets that are full, up to the first that is not.
-void BucketTransport::place(size_t parameter) {
+void GradientPipe::place(size_t parameter) {
   const int64_t position = position_of(parameter);
   settled_.follow(setup_.parameters[parameter].tensor.device());
   put(parameter);
@@ -130,7 +131,7 @@ void BucketTransport::place(size_t parameter) {
   backward_.launches += static_cast<int64_t>(launched_ - launched_before);
 }
 
-void BucketTransport::put(size_t parameter) {
+void GradientPipe::put(size_t parameter) {
   if (is_programs_own(parameter)) own_.insert_or_assign(parameter, setup_.parameters[parameter].tensor.grad());
   buckets_->place(position_of(parameter));
   placed_[parameter] = true;
@@ -138,7 +139,7 @@ void BucketTransport::put(size_t parameter) {
 
 // Whether the program holds the gradient besides grad(), or what it has laid it into. (A gradient in these buckets, or
 // in earlier ones, is held by others there.)
-bool BucketTransport::is_programs_own(size_t parameter) const {
+bool GradientPipe::is_programs_own(size_t parameter) const {
   const at::Tensor& gradient = setup_.parameters[parameter].tensor.grad();
   if (!gradient.defined() || gradient.layout() != at::kStrided || !form_.holds_gradients) return false;
   const at::Tensor& place = buckets_->view(position_of(parameter));
@@ -147,7 +148,7 @@ bool BucketTransport::is_programs_own(size_t parameter) const {
   return held == HeldBy::kTensor || (held == HeldBy::kMemory && !is_adopted(parameter));
 }
 
-void BucketTransport::launch_next() {
+void GradientPipe::launch_next() {
   const int64_t bucket = bucket_at(launched_);
   const at::Tensor& wire = buckets_->wire(bucket);
   flight(bucket).join_writers(wire.device());
@@ -157,7 +158,7 @@ void BucketTransport::launch_next() {
   ++launched_;
 }
 
-std::exception_ptr BucketTransport::finish_reductions(What what) {
+std::exception_ptr GradientPipe::finish_reductions(What what) {
   for (const int64_t bucket : not_received()) {
     flight(bucket).wait(setup_.group, what);
     try {
@@ -169,14 +170,14 @@ std::exception_ptr BucketTransport::finish_reductions(What what) {
   return nullptr;
 }
 
-std::exception_ptr BucketTransport::send(RankState state, What what) {
+std::exception_ptr GradientPipe::send(Rest rest, What what) {
   backward_ended_ = device_now(timing_ ? timing_->device() : c10::kCPU);
   if (backward_clock_) backward_.ended = device_now(*backward_clock_);
   std::exception_ptr error;
-  if (state == RankState::kWithoutData) buckets_->fill_with_zeros();
+  if (rest == Rest::kZeros) buckets_->fill_with_zeros();
   while (launched_ < flights_.size()) {
     const int64_t bucket = bucket_at(launched_);
-    if (state == RankState::kWithData && !error) {
+    if (rest == Rest::kGradients && !error) {
       try {
         for (const int64_t parameter : parameters_in(bucket)) {
           if (!is_placed(static_cast<size_t>(parameter))) put(static_cast<size_t>(parameter));
@@ -191,7 +192,7 @@ std::exception_ptr BucketTransport::send(RankState state, What what) {
   return error ? error : setup_.reduction->error();
 }
 
-void BucketTransport::receive(const std::vector<bool>& wanted, double scale, bool all, What what) {
+void GradientPipe::receive(const std::vector<bool>& wanted, double scale, bool all, What what) {
   wanted_ = wanted;
   scale_ = scale;
   finished_stats_ = stats_;
@@ -204,7 +205,7 @@ void BucketTransport::receive(const std::vector<bool>& wanted, double scale, boo
   if (sends_when_ready() && counter_.has_learned()) counter_.learn(counter_.received());
 }
 
-void BucketTransport::drop(What what) {
+void GradientPipe::drop(What what) {
   for (const int64_t bucket : not_received()) {
     flight(bucket).wait(setup_.group, what);
     consume(bucket);
@@ -215,7 +216,7 @@ void BucketTransport::drop(What what) {
 }
 
 // Waits for a bucket's sum, in the gradients' own dtype. The bucket may be filled again.
-void BucketTransport::consume(int64_t bucket) {
+void GradientPipe::consume(int64_t bucket) {
   buckets_->unpack(bucket);
   flight(bucket).consume();
   const auto seconds = [this](const DeviceTime& time) { return std::chrono::duration<double>(time.host - started_at_.host).count(); };
@@ -226,7 +227,7 @@ void BucketTransport::consume(int64_t bucket) {
   stats.end_s = seconds(times.ended);
 }
 
-std::vector<size_t> BucketTransport::receive_bucket(int64_t bucket, What what) {
+std::vector<size_t> GradientPipe::receive_bucket(int64_t bucket, What what) {
   if (flight(bucket).wait(setup_.group, what)) setup_.reduction->finish(setup_.group, *buckets_, bucket);
   consume(bucket);
   const size_t index = launch_index_[static_cast<size_t>(bucket)];
@@ -240,7 +241,7 @@ std::vector<size_t> BucketTransport::receive_bucket(int64_t bucket, What what) {
   return complete;
 }
 
-void BucketTransport::adopt(const std::vector<size_t>& parameters) {
+void GradientPipe::adopt(const std::vector<size_t>& parameters) {
   for (const size_t parameter : parameters) {
     const at::Tensor& tensor = setup_.parameters[parameter].tensor;
     if (const auto own = own_.extract(parameter); !own.empty()) {
@@ -253,18 +254,29 @@ void BucketTransport::adopt(const std::vector<size_t>& parameters) {
   }
 }
 
-bool BucketTransport::is_adopted(size_t parameter) const {
+bool GradientPipe::is_adopted(size_t parameter) const {
   const at::Tensor& tensor = setup_.parameters[parameter].tensor;
   const auto known = adopted_.find(tensor.unsafeGetTensorImpl());
   return known != adopted_.end() && known->second == memory_of(tensor.grad());
 }
 
-std::span<const int64_t> BucketTransport::parameters_in(int64_t bucket) const {
+bool GradientPipe::are_gradients_placeholders() const {
+  bool any = false;
+  for (size_t i = 0; i < setup_.parameters.size(); ++i) {
+    const at::Tensor& gradient = setup_.parameters[i].tensor.grad();
+    if (!gradient.defined()) continue;
+    if (gradient.layout() != at::kStrided || is_adopted(i) || at::any(gradient).item<bool>()) return false;
+    any = true;
+  }
+  return any;
+}
+
+std::span<const int64_t> GradientPipe::parameters_in(int64_t bucket) const {
   const Bucket& tensors = communication_.plan.buckets[static_cast<size_t>(bucket)];
   return std::span(communication_.order).subspan(static_cast<size_t>(tensors.first), static_cast<size_t>(tensors.count));
 }
 
-std::vector<int64_t> BucketTransport::not_received() const {
+std::vector<int64_t> GradientPipe::not_received() const {
   std::vector<int64_t> result;
   for (size_t i = 0; buckets_ != nullptr && i < launched_; ++i) {
     if (!is_received(bucket_at(i))) result.push_back(bucket_at(i));
@@ -273,7 +285,7 @@ std::vector<int64_t> BucketTransport::not_received() const {
 }
 
 // Adopts the root's order on every rank, and its counts on ranks that had no backward.
-void BucketTransport::learn(int root, bool we_had_data) {
+void GradientPipe::learn(int root, bool we_had_data) {
   if (!sends_when_ready() || counter_.has_learned()) return;
   std::vector<int64_t> roots_order = list_of_rank(setup_.control, counter_.observed_order(), root);
   const std::vector<int64_t> roots_counts = list_of_rank(setup_.control, counter_.received(), root);
@@ -286,21 +298,21 @@ void BucketTransport::learn(int root, bool we_had_data) {
   buckets_.reset();  // gradients keep its memory until they are gone
 }
 
-void BucketTransport::use_plan(CommunicationPlan communication) {
+void GradientPipe::use_plan(CommunicationPlan communication) {
   is_plan_final_ = true;
   ready_order_ = communication.order;
   communication_ = std::move(communication);
   buckets_.reset();
 }
 
-std::string BucketTransport::describe(int64_t bucket) const {
+std::string GradientPipe::describe(int64_t bucket) const {
   const Bucket& tensors = communication_.plan.buckets[static_cast<size_t>(bucket)];
   const auto first = static_cast<size_t>(communication_.order[static_cast<size_t>(tensors.first)]);
   const std::string more = tensors.count > 1 ? fmt::format(" and {} more", tensors.count - 1) : "";
   return fmt::format("bucket {} ({}{}, {})", bucket, setup_.parameters[first].name, more, format_bytes(buckets_->gradient_bytes(bucket)));
 }
 
-std::string BucketTransport::first_pending() const {
+std::string GradientPipe::first_pending() const {
   if (buckets_ == nullptr) return "";
   for (size_t i = 0; i < launched_; ++i) {
     if (flight(bucket_at(i)).is_pending()) return describe(bucket_at(i));

@@ -1,4 +1,4 @@
-// Gradient buckets: filled in backward, launched in the plan's order, reduced and received.
+// The pipe: gradients into buckets, buckets onto the link in the plan's order, sums back.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -15,8 +15,8 @@
 #include <utility>
 #include <vector>
 
-#include "agreement.h"
 #include "buckets.h"
+#include "comm/device_time.h"
 #include "flight.h"
 #include "ready_order.h"
 #include "step_setup.h"
@@ -37,22 +37,30 @@ struct BackwardTimes {
   DeviceTime ended = {};
 };
 
-// Parameter -> the memory of the gradient that a step has left there. Identities alone, which keep nothing alive.
+// Parameter -> the memory of the gradient that receive() has left there. Identities alone, which keep nothing alive.
 using AdoptedGradients = std::unordered_map<const void*, const void*>;
 
-// Strategies differ in data: the plan, and whether a full bucket is sent at once. The first step sends everything after
-// backward, and shows the order of gradients and how many times each is accumulated, on which later steps rely.
+// It knows tensors, plans and flights. What ranks agree on, and what makes a step fail, is the protocol's (protocol.h);
+// here a step only lasts from one begin() to the next. Strategies differ in data: the plan, whether a full bucket is sent
+// at once, and the reduction, which makes the sums (reduction.h). The first step sends everything after backward, and
+// shows the order of gradients and how many times each is accumulated, on which later steps rely.
 //
-// Every bucket of a step is launched exactly once, in the same order on every rank: ranks that launch in different
-// orders deadlock. A step is begin(), ready() for gradients as they come, send(), and receive() or drop(). Not
-// thread-safe.
-class BucketTransport {
+//   begin()   all buckets are empty
+//   ready()   for gradients as they come: place() puts the last one of a parameter into its bucket, and launch_next()
+//             sends the buckets that are full
+//   send()    the rest
+//   receive() waits for the sums, which become the gradients; or drop()
+//
+// Every bucket of a step is launched exactly once, in the same order on every rank: ranks that launch in different orders
+// deadlock. Lives as long as the setup has the same parameters. Thread-safety: every call is made under
+// the protocol's mutex.
+class GradientPipe {
  public:
   using What = c10::function_ref<std::string()>;  // for firkin::wait()
 
-  // All must outlive this; `adopted` goes from one set of buckets to the next. Throws InputError for options that do
-  // not fit the parameters, c10::Error when memory is out.
-  BucketTransport(const StepSetup& setup, AdoptedGradients& adopted);
+  // setup: must outlive this. adopted: from release() of the pipe before. Throws InputError for options that do not fit
+  // the parameters, c10::Error when memory is out.
+  GradientPipe(const StepSetup& setup, AdoptedGradients adopted);
 
   // From the next step on, times are taken by events of this stream's device, and the stream is made to wait for the
   // sums; without a stream, by the CPU's clock.
@@ -69,10 +77,13 @@ class BucketTransport {
   void ready(size_t parameter);
   // For a parameter that backward will bring no gradient for: places what it holds already.
   void skip(size_t parameter);
-  // Sends what is not sent yet. Unless state is kWithData, what the parameters hold is ignored. Returns what is wrong
-  // with a gradient of this rank (for example that it is sparse); everything is sent all the same.
-  std::exception_ptr send(RankState state, What what);
-  // After send(), unless a rank has failed: finishes all reductions, before receive() uses any. Returns the error of the
+  // What goes into buckets that are not full: the gradients that the parameters hold; zeros, into all buckets; or, for
+  // sums that nobody will use, whatever is there.
+  enum class Rest { kGradients, kZeros, kAnything };
+  // Sends what is not sent yet. Returns what is wrong with a gradient of this rank (for example that it is sparse);
+  // everything is sent all the same.
+  std::exception_ptr send(Rest rest, What what);
+  // After send(): finishes all reductions, before receive() uses any. Returns the error of the
   // first that failed on this rank, if one did.
   std::exception_ptr finish_reductions(What what);
   // Waits for the sums, except for those that may be late (unless `all`), and scales them. They become the gradients
@@ -81,14 +92,20 @@ class BucketTransport {
   // After the first receive() of these buckets: learns the order and the counts of `root`. Collective.
   void learn(int root, bool we_had_data);
   void drop(What what);
-  // Between steps, before other buckets replace these: the gradients keep the memory until they are gone.
-  void release() { buckets_.reset(); }
+  // Before another pipe replaces this one: the gradients keep the buckets' memory until they are gone.
+  AdoptedGradients release() {
+    buckets_.reset();
+    return std::move(adopted_);
+  }
 
   // Whether a gradient of the parameter was ready in this step, if the strategy sends when ready.
   bool is_counted(size_t parameter) const { return counter_.received()[parameter] > 0; }
   bool is_placed(size_t parameter) const { return placed_[parameter]; }
-  // Whether the parameter's gradient is the one that a step has left there.
+  // Whether the parameter's gradient is the one that receive() has left there.
   bool is_adopted(size_t parameter) const;
+  // Whether the program has put zeros where gradients would be, to have an optimiser make its state. Code for checkpoints
+  // does this, on ranks that have none yet.
+  bool are_gradients_placeholders() const;
   bool has_learned() const { return counter_.has_learned(); }
   // Whether the parameter gets a gradient from this step, as receive() was last told.
   bool is_wanted(size_t parameter) const { return wanted_[parameter]; }
@@ -142,7 +159,7 @@ class BucketTransport {
   void consume(int64_t bucket);
 
   const StepSetup& setup_;
-  AdoptedGradients& adopted_;
+  AdoptedGradients adopted_;
   std::vector<int64_t> ready_order_;
   StreamMark settled_;
   CommunicationPlan communication_;   // position in the buckets -> parameter

@@ -1,0 +1,93 @@
+// What the strategies ordered and sharded share: they overlap communication with the next forward. Part of a step is still
+// in flight when it ends, and each module waits for its own part before it runs.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <mutex>
+#include <optional>
+#include <vector>
+
+#include "awaiting_modules.h"
+#include "comm/device_time.h"
+#include "protocol.h"
+
+#include <torch/nn/module.h>
+
+namespace firkin {
+
+// A forward, from the end of one step to the first gradient of the next.
+struct ForwardTimes {
+  struct Pause {
+    DeviceTime from, to;  // equal if nothing was waited for
+  };
+  // The end of the step, then where modules awaited for the first time, or something was received; last, the first
+  // gradient. Empty if no forward was observed.
+  std::vector<Pause> pauses;
+  std::vector<int64_t> first_use;  // by parameter: the pause, as an index
+
+  // By pause: seconds from the end of the step, without waits. On a device, waits for the last of them.
+  std::vector<double> seconds() const;
+};
+
+// Base class of the strategies ordered and sharded. Methods take the protocol's lock, except those of StepExtension, whose
+// callers hold it.
+class ForwardOverlap : public StepExtension {
+ public:
+  // protocol, setup: must outlive this. unused: the error if nobody has used the gradients of a step.
+  ForwardOverlap(StepProtocol& protocol, const StepSetup& setup, const char* unused)
+      : protocol_(protocol), setup_(setup), unused_(unused) {}
+
+  // See DataParallel.
+  void drain();
+  void receive_parameters(const torch::nn::Module& part);
+  void add_to(DataParallelStats& stats) const;
+  // Receives what is in flight: at the end of a step, before the optimiser's, or between steps. Afterwards nothing is
+  // late, and the buckets may be replaced.
+  virtual void receive_rest();
+
+  void before_comparison() override { receive_all(); }
+  void check(std::optional<size_t> gradient) override;
+  void ended(const StepAgreement& agreement, bool is_good) override;
+  void renewed(GradientPipe& pipe) override;
+
+ protected:
+  virtual void receive_all() = 0;
+  virtual void receive_those(const std::vector<size_t>& parameters) = 0;
+  // Whether a step may end before the bucket has arrived: every parameter in it is awaited by a module, in every
+  // forward.
+  virtual bool may_be_late(int64_t bucket) const;
+
+  // The lock for an optimiser's step. Throws RuntimeError within a step of the module.
+  std::unique_lock<std::recursive_mutex> enter_after_step() const;
+  // To be called when a step has ended well.
+  void begin_forward();
+  // The forward since then.
+  ForwardTimes end_forward();
+  // By bucket: the earliest first use of its parameters.
+  std::vector<int64_t> first_use_of_buckets(const std::vector<int64_t>& of_parameters) const;
+
+  GradientPipe& pipe() { return *pipe_; }
+  const GradientPipe& pipe() const { return *pipe_; }
+
+  StepProtocol& protocol_;
+  const StepSetup& setup_;
+  std::optional<AwaitingModules> modules_;  // a derived class's destructor ends it first
+  std::vector<bool> is_late_;               // by parameter: it, or its gradient, was in flight when the last step ended
+  std::atomic<bool> anything_late_ = false;
+  c10::Device clock_ = c10::kCPU;  // whose clock times the forward
+  bool steps_are_lost_ = false;    // nobody has used the gradients of the last step
+
+ private:
+  void module_awaits(const torch::nn::Module& module);
+  void receive_in_forward(const std::vector<size_t>& parameters);
+
+  const char* unused_;
+  GradientPipe* pipe_ = nullptr;  // from renewed()
+  std::vector<ForwardTimes::Pause> pauses_;
+  double forward_wait_s_ = 0;  // since the last step ended
+  double last_forward_wait_s_ = 0;
+};
+
+}  // namespace firkin

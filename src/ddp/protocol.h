@@ -1,0 +1,235 @@
+// The protocol of a step: it begins with the first gradient and ends on all ranks together, with success on all of them
+// or on none.
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <exception>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "agreement.h"
+#include "audit.h"
+#include "backward_watch.h"
+#include "failure_record.h"
+#include "follower.h"
+#include "pipe.h"
+#include "step_extension.h"
+#include "step_setup.h"
+
+namespace firkin {
+
+// Three classes do the work of a wrapped module. GradientPipe (pipe.h) takes gradients into buckets, buckets onto the
+// link, and sums back; it knows nothing of steps. ModuleFollower (follower.h) has the hooks, and knows what the module
+// holds now. StepProtocol says when each does what: a step's begin and end, the agreement of the ranks, its outcome, what
+// is remembered of a failure, and the audit.
+//
+// A step, on every rank alike, for the strategy `bucketed` from the second step on; W ranks:
+//
+//   your thread  autograd's threads (CPU: the same)                  transport's threads
+//   -----------  ------------------------------------------------    -----------------------
+//   backward()-> hook of the first gradient
+//                StepProtocol::on_gradient
+//                |  StepProtocol::begin_step
+//                |  |  GradientPipe::begin          all buckets empty
+//                |  compare_if_due                  checksums, in every 100th step
+//                |  BackwardWatch::attach           to its end and its exception
+//                |  skip_unreached                  if find_unused_parameters
+//                |  GradientPipe::ready             counts; with the last gradient:
+//                |  |  place                        gradient / W into its bucket
+//                |  |  launch_next: Reduction::start ---------->  all-reduce of bucket 0
+//                                                                |
+//                hook of every further gradient                  |
+//                StepProtocol::on_gradient                       |
+//                |  GradientPipe::ready                          v
+//                |  |  place; full, and its turn: launch_next ->  all-reduce of bucket 1
+//                                                                |
+//                autograd's final callback                       |
+//                StepProtocol::on_backward_ended                 |
+//                |  StepProtocol::send                           |
+//                |  |  ModuleFollower::has_other_parameters      |
+//                |  |  find_missing_gradients                    v
+//                |  |  GradientPipe::send           the rest ->  all-reduces of what is left
+//                |  |  StepAgreement::launch ----------------->  24 bytes a rank, OR
+//                |  |  ModuleFollower::send_buffers ---------->  rank 0's buffers
+//                |  StepProtocol::complete
+//                |  |  StepAgreement::wait <-------------------  what every rank reports
+//                |  |  finish_reductions                         results of a communication hook
+//                |  |  succeed                      no rank has failed
+//                |  |  |  GradientPipe::receive <--------------  sums
+//                |  |  |  |  Reduction::finish, adopt   grad() is a view again
+//                |  |  |  GradientPipe::learn       first step: order of rank 0
+//                |  |  |  ModuleFollower::receive_buffers <----  buffers
+//                |  |  or renew                     other parameters: new hooks, buckets
+//                |  |  or fail                      a rank failed: gradients none
+//                |  FailureRecord::throw_if_failed
+//   backward()<- returns, or throws
+//   optimizer.step()
+//
+// With finish_with_backward = false, send and complete run in the training thread (finish()). `ordered`, `sharded` and
+// automatic buckets see a step only through StepExtension (step_extension.h).
+//
+// An agreement carries a RankReport of every rank (agreement.h) and, under find_unused_parameters, a bit per parameter.
+// Every rank then decides alike: succeed; fail, if a rank reports a failure or checksums differ (Audit::explain finds
+// the tensor); renew, if parameters changed; lose_group, if a collective failed, which the others learn from the store.
+// A rank whose backward or forward threw calls send(kFailed) and sends what is left, so that nobody waits for a
+// timeout.
+//
+// One mutex, the protocol's, guards all three: autograd may run hooks on several threads (the calling thread on a CPU,
+// one per device on GPUs). It is taken once per gradient, and a hook never waits for a collective, except the first hook
+// of a step under `ordered`. Methods with a name of DataParallel's do what that promises.
+class StepProtocol {
+ public:
+  explicit StepProtocol(StepSetup setup);
+  ~StepProtocol();
+  StepProtocol(const StepProtocol&) = delete;
+  StepProtocol& operator=(const StepProtocol&) = delete;
+
+  // Call both before the first step. The extension must outlive this object.
+  void add(StepExtension& extension) { extensions_.push_back(&extension); }
+  void add_hooks() { follower_.add_hooks(); }
+  // Makes a backward that reaches those of these parameters that are not known yet begin a step,
+  // which reads the module itself.
+  void add_hooks_to_others(const std::vector<NamedTensor>& all);
+  // Call it before an extension is destroyed: no hook is called afterwards.
+  void remove_hooks();
+
+  void finish();
+  // handled: the exception whose handler calls it; null outside of handlers.
+  void abandon(const std::string& reason, const std::exception_ptr& handled);
+  // Takes part, without data, in one step of the ranks that have data. Returns false if no rank has.
+  bool take_part_without_data();
+  bool set_gradient_synchronization(bool on);
+  void parameters_changed();
+  void audit();
+  // An optimiser has stepped parameters of the module. If optimisers have stepped more often on one rank than on
+  // another since they last agreed, a rank has missed a step: an error. optimizer: identifies it, until
+  // forget_audited().
+  void count_optimizer_step(const void* optimizer);
+  // owner: for forget_audited().
+  void audit_also(const void* owner, Audit::Tensors tensors);
+  void forget_audited(const void* owner);
+  const std::optional<StepFailure>& last_failure() const;
+  void observe_steps(std::function<void()> observer);
+  DataParallelStats stats() const;
+
+  // Extensions begin with one of these whatever they do between steps: it first deals with a backward that threw, and
+  // the lock excludes everything else. enter() throws GroupError if the group is lost.
+  std::unique_lock<std::recursive_mutex> lock() const;
+  std::unique_lock<std::recursive_mutex> enter() const;
+  void throw_if_lost() const { failures_.throw_if_lost(); }
+  bool is_step_open() const { return open_.has_value(); }
+  bool is_lost() const { return failures_.is_lost(); }
+  const StepSetup& setup() const { return setup_; }
+  // Replaced when parameters change.
+  GradientPipe& pipe() { return *pipe_; }
+  int64_t steps_finished() const { return stats_.steps; }
+  // Runs work that other ranks wait for. If it throws, the group is lost and GroupError is thrown.
+  template <typename Work>
+  auto or_lose_group(Work work) {
+    try {
+      return work();
+    } catch (const std::exception& error) {
+      lose_group(error);
+    }
+  }
+
+  // While one lives, this rank waits in a collective that the program has called between steps. Ranks that wait for
+  // each other in different calls, or in a call and a step, get an error that names both (comm/group_state.h) well
+  // before the timeout.
+  class Call {
+   public:
+    Call(StepProtocol& protocol, std::string_view name);  // the same names in the same order on every rank
+    ~Call();
+    Call(const Call&) = delete;
+    Call& operator=(const Call&) = delete;
+
+   private:
+    StepProtocol& protocol_;
+    WaitPlace before_;  // for both groups
+  };
+
+ private:
+  struct OpenStep {
+    bool is_backward_over = false;
+    bool has_other_parameters = false;
+    bool suspects = false;                    // whether this rank suspects that it differs from others
+    std::vector<bool> used = {};              // per parameter: whether it has something to add
+    std::optional<std::string> failure = {};  // this rank's
+    std::exception_ptr error = {};            // the same, if the step is to throw it as it is
+    std::chrono::steady_clock::time_point wait_started = {};
+
+    // Keeps the first error; null is none.
+    void fail_with(const std::exception_ptr& why) {
+      if (why == nullptr || error != nullptr) return;
+      error = why;
+      if (!failure) failure = message_of(why);
+    }
+  };
+
+  // ---- From the first gradient to the last (protocol.cpp)
+  void on_gradient(size_t parameter);
+  void on_other_gradient();
+  void on_backward_ended();
+  void on_backward_failed(const std::string& reason);
+  void begin_step();
+  void compare_if_due();
+  void skip_unreached();
+  void lose_unfinished_step();
+  // Completes the sentence "rank 1 did not reach ...".
+  std::string where() const;
+  [[noreturn]] void lose_group(const std::exception& error);
+  void set_lost(const std::string& why);
+
+  // ---- The end (step_end.cpp)
+  void send(RankState state);
+  RankReport report(RankState state) const;
+  void read_module();
+  void check_extensions();
+  void find_missing_gradients();
+  std::vector<std::string> parameters_without_gradient() const;
+  bool has_gradient(size_t parameter) const;
+  void complete();
+  void decide();
+  std::string difference_between_steps();
+  std::optional<StepFailure> finish_reductions();
+  bool are_reductions_even();
+  void succeed();
+  void receive_means(bool all);
+  void fail(StepFailure failure, std::exception_ptr error);
+  void renew();
+  void follow(std::vector<NamedTensor> parameters);
+  std::string follow_between_steps();
+  void prepare_steps(AdoptedGradients adopted);
+
+  mutable std::recursive_mutex mutex_;  // recursive: what audit_also() was given may ask this object
+  StepSetup setup_;
+  std::vector<StepExtension*> extensions_;
+  std::function<void()> observer_;
+  ModuleFollower follower_;
+  std::unique_ptr<GradientPipe> pipe_;
+  std::optional<StepAgreement> agreement_;
+  Audit audit_;
+  BackwardWatch watch_;
+
+  bool synchronizes_ = true;
+  std::optional<OpenStep> open_;
+  std::vector<bool> touched_;  // per parameter: whether it got a gradient since the last step ended
+  bool is_begun_ = false;      // whether any gradient, synchronised or not, has come since the last step ended
+  bool had_data_ = false;      // whether any rank had data in the last step
+  // By optimiser: steps since the last step ended, as long as no gradient has come. Null: one that has gone.
+  std::map<const void*, uint64_t> optimizer_steps_;
+  FailureRecord failures_;
+  int64_t step_ = 0;                                   // includes failed steps
+  std::map<std::string, int64_t, std::less<>> calls_;  // by the name of a Call: its last one
+  DataParallelStats stats_;                            // without the pipe's
+};
+
+}  // namespace firkin
