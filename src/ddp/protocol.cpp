@@ -79,7 +79,7 @@ void StepProtocol::begin_step() {
   if (is_capturing(setup_.parameters[0].tensor.device())) {  // a replay would lack the step's agreement
     throw RuntimeError("DataParallel: backward during a graph capture; expected forward, backward and step outside a capture");
   }
-  open_ = OpenStep{.used = std::vector<bool>(setup_.parameters.size(), false)};
+  open_ = OpenStep();
   setup_.group.place->step = setup_.control.place->step = step_;
   // On a CPU autograd works in the thread that calls it.
   const bool is_on_cpu = std::ranges::all_of(setup_.parameters, [](const NamedTensor& each) { return each.tensor.is_cpu(); });
@@ -127,7 +127,7 @@ void StepProtocol::on_gradient(size_t parameter) {
     throw RuntimeError("DataParallel: " + *open_->failure);
   }
   failures_.leave_step();
-  touched_[parameter] = true;
+  used_.touch(parameter);
   if (!synchronizes_) {
     compare_if_due();
     for (StepExtension* extension : extensions_) extension->check(parameter);
@@ -157,7 +157,7 @@ void StepProtocol::skip_unreached() {
   const std::vector<bool> may_reach = BackwardWatch::may_reach(follower_.nodes());
   for (size_t i = 0; i < may_reach.size(); ++i) {
     if (may_reach[i]) continue;
-    open_->used[i] = setup_.parameters[i].tensor.grad().defined();
+    used_.skip(i, setup_.parameters[i].tensor.grad().defined());
     pipe_->skip(i);
   }
 }

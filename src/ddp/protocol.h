@@ -23,6 +23,7 @@
 #include "pipe.h"
 #include "step_extension.h"
 #include "step_setup.h"
+#include "used_parameters.h"
 
 namespace firkin {
 
@@ -161,7 +162,6 @@ class StepProtocol {
     bool is_backward_over = false;
     bool has_other_parameters = false;
     bool suspects = false;                    // whether this rank suspects that it differs from others
-    std::vector<bool> used = {};              // per parameter: whether it has something to add
     std::optional<std::string> failure = {};  // this rank's
     std::exception_ptr error = {};            // the same, if the step is to throw it as it is
     std::chrono::steady_clock::time_point wait_started = {};
@@ -193,9 +193,7 @@ class StepProtocol {
   RankReport report(RankState state) const;
   void read_module();
   void check_extensions();
-  void find_missing_gradients();
-  std::vector<std::string> parameters_without_gradient() const;
-  bool has_gradient(size_t parameter) const;
+  void find_missing_gradients(RankState state);
   void complete();
   void decide();
   std::string difference_between_steps();
@@ -221,9 +219,9 @@ class StepProtocol {
 
   bool synchronizes_ = true;
   std::optional<OpenStep> open_;
-  std::vector<bool> touched_;  // per parameter: whether it got a gradient since the last step ended
-  bool is_begun_ = false;      // whether any gradient, synchronised or not, has come since the last step ended
-  bool had_data_ = false;      // whether any rank had data in the last step
+  UsedParameters used_;
+  bool is_begun_ = false;  // whether any gradient, synchronised or not, has come since the last step ended
+  bool had_data_ = false;  // whether any rank had data in the last step
   // By optimiser: steps since the last step ended, as long as no gradient has come. Null: one that has gone.
   std::map<const void*, uint64_t> optimizer_steps_;
   FailureRecord failures_;

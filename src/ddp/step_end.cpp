@@ -1,6 +1,5 @@
 // The end of a step: sends the rest, lets ranks agree, and ends the step well on all of them or on none.
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <utility>
@@ -41,8 +40,7 @@ void StepProtocol::send(RankState state) {
     read_module();
     open_->has_other_parameters = follower_.has_other_parameters();
     const bool has_other_buffers = follower_.read_buffers();
-    if (state == RankState::kWithData) find_missing_gradients();
-    if (state != RankState::kWithData) open_->used.assign(open_->used.size(), false);
+    find_missing_gradients(state);
     auto rest = GradientPipe::Rest::kAnything;
     if (!open_->failure && state == RankState::kWithData) rest = GradientPipe::Rest::kGradients;
     if (!open_->failure && state == RankState::kWithoutData) rest = GradientPipe::Rest::kZeros;
@@ -51,9 +49,16 @@ void StepProtocol::send(RankState state) {
     compare_if_due();  // in case there was no gradient
     RankReport ours = report(state);
     ours.buffers_changed = has_other_buffers;
-    agreement_->launch(ours, open_->used);
+    agreement_->launch(ours, used_.used());
     follower_.send_buffers();
   });
+}
+
+// It is a failure not to use all parameters, unless that is allowed.
+void StepProtocol::find_missing_gradients(RankState state) {
+  if (state != RankState::kWithData) return used_.use_none();
+  const std::optional<std::string> missing = used_.finish(setup_, *pipe_, open_->has_other_parameters);
+  if (!open_->failure) open_->failure = missing;
 }
 
 RankReport StepProtocol::report(RankState state) const {
@@ -70,49 +75,6 @@ RankReport StepProtocol::report(RankState state) const {
   return ours;
 }
 
-// Whether the parameter got a gradient in this backward. One that a step has left there (perhaps zeroed) does not
-// count.
-bool StepProtocol::has_gradient(size_t parameter) const {
-  if (pipe_->is_placed(parameter)) return touched_[parameter];
-  return setup_.parameters[parameter].tensor.grad().defined() && (touched_[parameter] || !pipe_->is_adopted(parameter));
-}
-
-// Finds out which parameters this rank has used in the step. It is a failure not to use all of them, unless that is
-// allowed.
-void StepProtocol::find_missing_gradients() {
-  for (size_t i = 0; i < setup_.parameters.size(); ++i) {
-    const NamedTensor& parameter = setup_.parameters[i];
-    const bool has_lost_it = pipe_->is_counted(i) && !pipe_->is_placed(i) && !parameter.tensor.grad().defined();
-    if (has_lost_it && !open_->failure) open_->failure = why_gradient_is_gone(parameter);
-    open_->used[i] = has_gradient(i) || open_->used[i] || parameter.tensor.grad().defined();
-  }
-  if (setup_.options.find_unused_parameters || open_->failure) return;
-  const std::vector<std::string> missing = parameters_without_gradient();
-  if (missing.empty()) return;
-  open_->failure = fmt::format(
-      "no gradient for {}; expected every trainable parameter to take part in the loss (or set "
-      "find_unused_parameters)",
-      fmt::join(missing, ", "));
-}
-
-std::vector<std::string> StepProtocol::parameters_without_gradient() const {
-  std::vector<std::string> missing;
-  if (!open_->has_other_parameters) {
-    for (size_t i = 0; i < setup_.parameters.size(); ++i) {
-      if (!has_gradient(i) && setup_.parameters[i].tensor.requires_grad()) missing.push_back(setup_.parameters[i].name);
-    }
-    return missing;
-  }
-  // Parameters that are not known yet may have replaced others.
-  for (const NamedTensor& parameter : trainable_parameters(*setup_.module)) {
-    const auto known = std::ranges::find_if(setup_.parameters, [&](const auto& each) { return each.tensor.is_same(parameter.tensor); });
-    const bool has = known == setup_.parameters.end() ? parameter.tensor.grad().defined()
-                                                      : has_gradient(static_cast<size_t>(known - setup_.parameters.begin()));
-    if (!has) missing.push_back(parameter.name);
-  }
-  return missing;
-}
-
 void StepProtocol::complete() {
   const int64_t finished_before = steps_finished();
   or_lose_group([&] {
@@ -125,7 +87,7 @@ void StepProtocol::complete() {
     stats_.exposed_wait_s = std::chrono::duration<double>(stats_.ended - open_->wait_started).count();
   });
   open_.reset();
-  touched_.assign(touched_.size(), false);
+  used_.end_step();
   audit_.end_step();
   is_begun_ = false;
   optimizer_steps_.clear();
@@ -269,7 +231,7 @@ void StepProtocol::prepare_steps(AdoptedGradients adopted) {
   audit_.renew();
   is_begun_ = false;
   agreement_.emplace(setup_.control, setup_.options.find_unused_parameters ? setup_.parameters.size() : 0);
-  touched_.assign(setup_.parameters.size(), false);
+  used_ = UsedParameters(setup_.parameters.size());
   pipe_ = std::make_unique<GradientPipe>(setup_, std::move(adopted));  // last: may throw
 }
 
