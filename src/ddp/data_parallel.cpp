@@ -271,7 +271,7 @@ void DataParallel::join(const std::function<void()>& step) {
 
 void DataParallel::parameters_changed() {
   drain();
-  if (parts_->sharded) parts_->sharded->settle();
+  if (parts_->sharded) parts_->sharded->complete_gathers();
   if (parts_->protocol) parts_->protocol->parameters_changed();
 }
 

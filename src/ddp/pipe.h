@@ -52,8 +52,8 @@ using AdoptedGradients = std::unordered_map<const void*, const void*>;
 //   receive() waits for the sums, which become the gradients; or drop()
 //
 // Every bucket of a step is launched exactly once, in the same order on every rank: ranks that launch in different orders
-// deadlock. Lives as long as the setup has the same parameters. Thread-safety: every call is made under
-// the protocol's mutex.
+// deadlock. Lives as long as the setup has the same parameters. Thread-safety: every call is made under the protocol's
+// mutex.
 class GradientPipe {
  public:
   using What = c10::function_ref<std::string()>;  // for firkin::wait()
@@ -83,8 +83,8 @@ class GradientPipe {
   // Sends what is not sent yet. Returns what is wrong with a gradient of this rank (for example that it is sparse);
   // everything is sent all the same.
   std::exception_ptr send(Rest rest, What what);
-  // After send(): finishes all reductions, before receive() uses any. Returns the error of the
-  // first that failed on this rank, if one did.
+  // After send(): finishes all reductions, before receive() uses any. Returns the error of the first that failed on this
+  // rank, if one did.
   std::exception_ptr finish_reductions(What what);
   // Waits for the sums, except for those that may be late (unless `all`), and scales them. They become the gradients
   // of the wanted parameters, unless the reduction keeps them in the buckets.

@@ -28,9 +28,9 @@
 namespace firkin {
 
 // Three classes do the work of a wrapped module. GradientPipe (pipe.h) takes gradients into buckets, buckets onto the
-// link, and sums back; it knows nothing of steps. ModuleFollower (follower.h) has the hooks, and knows what the module
-// holds now. StepProtocol says when each does what: a step's begin and end, the agreement of the ranks, its outcome, what
-// is remembered of a failure, and the audit.
+// link, and sums back; it knows nothing of failures and agreements. ModuleFollower (follower.h) has the hooks, and knows
+// what the module holds now. StepProtocol says when each does what: a step's begin and end, the agreement of the ranks,
+// its outcome, what is remembered of a failure, and the audit.
 //
 // A step, on every rank alike, for the strategy `bucketed` from the second step on; W ranks:
 //
@@ -62,14 +62,15 @@ namespace firkin {
 //                |  |  ModuleFollower::send_buffers ---------->  rank 0's buffers
 //                |  StepProtocol::complete
 //                |  |  StepAgreement::wait <-------------------  what every rank reports
-//                |  |  finish_reductions                         results of a communication hook
-//                |  |  succeed                      no rank has failed
-//                |  |  |  GradientPipe::receive <--------------  sums
-//                |  |  |  |  Reduction::finish, adopt   grad() is a view again
-//                |  |  |  GradientPipe::learn       first step: order of rank 0
-//                |  |  |  ModuleFollower::receive_buffers <----  buffers
-//                |  |  or renew                     other parameters: new hooks, buckets
-//                |  |  or fail                      a rank failed: gradients none
+//                |  |  decide                       on every rank alike
+//                |  |  |  finish_reductions         results of a communication hook
+//                |  |  |  succeed                   no rank has failed
+//                |  |  |  |  GradientPipe::receive <-----------  sums
+//                |  |  |  |  |  Reduction::finish, adopt: grad() is a view again
+//                |  |  |  |  GradientPipe::learn    first step: order of rank 0
+//                |  |  |  |  ModuleFollower::receive_buffers <-  buffers
+//                |  |  |  or renew                  other parameters: new hooks, buckets
+//                |  |  |  or fail                   a rank failed: gradients none
 //                |  FailureRecord::throw_if_failed
 //   backward()<- returns, or throws
 //   optimizer.step()
@@ -96,8 +97,8 @@ class StepProtocol {
   // Call both before the first step. The extension must outlive this object.
   void add(StepExtension& extension) { extensions_.push_back(&extension); }
   void add_hooks() { follower_.add_hooks(); }
-  // Makes a backward that reaches those of these parameters that are not known yet begin a step,
-  // which reads the module itself.
+  // Makes a backward that reaches those of these parameters that are not known yet begin a step, which reads the module
+  // itself.
   void add_hooks_to_others(const std::vector<NamedTensor>& all);
   // Call it before an extension is destroyed: no hook is called afterwards.
   void remove_hooks();

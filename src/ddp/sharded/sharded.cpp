@@ -149,7 +149,7 @@ void Sharded::renewed(GradientPipe& pipe) {
   first_use_.clear();
 }
 
-void Sharded::settle() {
+void Sharded::complete_gathers() {
   const auto held = protocol_.enter();
   protocol_.or_lose_group([&] { begin(); });
 }

@@ -74,7 +74,7 @@ class Sharded final : public ForwardOverlap {
   double clip_gradients(double max_norm);
 
   // Call it before the parameters change: afterwards no other rank waits for a gather of this one.
-  void settle();
+  void complete_gathers();
   bool is_gathering() const { return anything_late_; }
 
   void begin() override;
