@@ -2,6 +2,9 @@
 //
 //   UnzippedFile file("trace.json.gz");
 //   for (std::string_view piece = file.next(); !piece.empty(); piece = file.next()) ...
+//
+// zlib is loaded when the first file is opened, so that a build needs no header of it and only zipped files need its
+// library.
 #pragma once
 
 #include <filesystem>
@@ -18,7 +21,7 @@ class UnzippedFile {
   explicit UnzippedFile(const std::filesystem::path& path);
 
   // Empty at the end; valid until the next call. Throws InputError if the file cannot be read on, or its zip is cut off
-  // or damaged.
+  // or damaged; std::runtime_error if it is zipped and the system has no zlib.
   std::string_view next();
 
  private:

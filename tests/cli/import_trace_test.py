@@ -1,9 +1,13 @@
 """`firkin import` and `firkin predict` of traces: what they write and print; how a trace is read is for tests/import to say."""
 
+import ctypes
 import gzip
 import json
+import pathlib
+import re
+import subprocess
 
-from program import InFolder
+from program import DEADLINE_S, FIRKIN, InFolder
 
 SIZES = [1 << 20, 1 << 18, 1 << 16]  # elements, in gradient-ready order
 
@@ -71,3 +75,20 @@ class Traces(InFolder):
         self.assert_refused("import", cut, "--out", self.out, mentions="cut.json.gz")
         self.assert_refused("import", self.files[0], self.files[0], "--out", self.out, mentions="rank 0, as in another trace")
         self.assertFalse(self.out.exists())
+
+    def test_without_zlib_only_a_zipped_trace_is_refused(self):
+        ctypes.CDLL("libz.so.1")
+        zlib = re.search(r"\S+/libz\.so\S*", pathlib.Path("/proc/self/maps").read_text())[0]
+        hidden = ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c", 'mount --bind /dev/null "$0" && exec "$@"', zlib]
+        if subprocess.run([*hidden, "true"], capture_output=True).returncode != 0:
+            self.skipTest("this process may not mount")
+
+        def firkin(*words):
+            return subprocess.run([*hidden, FIRKIN, *words], capture_output=True, text=True, timeout=DEADLINE_S)
+
+        refused = firkin("import", self.files[0], "--out", self.out)
+        line = f"firkin: {self.files[0]}: zipped, and this system has no zlib (libz.so.1): unzip it first\n"
+        self.assertEqual((refused.returncode, refused.stdout, refused.stderr), (1, "", line))
+        plain = self.folder / "plain.json"
+        plain.write_text(trace(0))
+        self.assertIn("A step takes 100 ms", firkin("import", plain, "--out", self.out).stdout)

@@ -24,9 +24,9 @@ OF_PROGRAM, _, OF_PAGES = REST.partition(f"\n{NOTICES_OF_PAGES}\n")
 LIBRARIES = {"CLI": "CLI11", "fmt": "fmt", "gloo": "Gloo", "nlohmann": "nlohmann-json", "nanobind": "nanobind", "pybind11": "pybind11", "torch": "PyTorch",
              "ATen": "PyTorch", "c10": "PyTorch", "caffe2": "PyTorch", "sys": None, "netinet": None, "arpa": None, "net": None, "linux": None}  # fmt: skip
 SYSTEM_HEADERS = {"dirent.h", "dlfcn.h", "errno.h", "fcntl.h", "netdb.h", "poll.h", "pthread.h", "sched.h", "signal.h", "spawn.h", "stdio.h",
-                  "stdlib.h", "unistd.h", "zlib.h"}  # fmt: skip; those of C++ have no dot
+                  "stdlib.h", "unistd.h"}  # fmt: skip; those of C++ have no dot
 MODULES = {path.name for path in (ROOT / "src").iterdir()} | {"firkin"}
-LINKED = re.compile(r"lib(torch\w*|c10\w*|cudart|stdc\+\+|m|gcc_s|c|rt|dl|pthread|gomp|z|asan|ubsan)\.so|ld-linux")  # LibTorch (cudart with its CUDA build), and the system
+LINKED = re.compile(r"lib(torch\w*|c10\w*|cudart|stdc\+\+|m|gcc_s|c|rt|dl|pthread|gomp|asan|ubsan)\.so|ld-linux")  # LibTorch (cudart with its CUDA build), and the system
 
 
 def includes() -> dict[str, str]:
@@ -49,6 +49,16 @@ class Notices(InAFolder):
             if name := LIBRARIES[folder]:
                 self.assertRegex(OF_PROGRAM, rf"(?m)^{name} [0-9]", f"{file} includes <{header}>")
                 self.assertRegex(INTRODUCTION, rf"\b{name} [0-9]")
+
+    def test_the_copies_of_headers_are_those_of_the_notices(self):
+        copies = ROOT / "third_party"
+        fmt = int(re.search(r"define FMT_VERSION (\d+)", (copies / "fmt/fmt/base.h").read_text())[1])
+        json = re.findall(r"define NLOHMANN_JSON_VERSION_\w+ (\d+)", (copies / "nlohmann_json/nlohmann/detail/abi_macros.hpp").read_text())
+        cli11 = re.search(r'define CLI11_VERSION "([\d.]+)"', (copies / "cli11/CLI/Version.hpp").read_text())[1]
+        versions = {"CLI11": cli11, "fmt": f"{fmt // 10000}.{fmt // 100 % 100}.{fmt % 100}", "nlohmann-json": ".".join(json)}
+        for name, version in versions.items():
+            self.assertIn(f"{name} {version}", INTRODUCTION.replace("\n    ", " "))
+            self.assertIn(f"| {name} {version} |", (copies / "README.md").read_text())
 
     def test_every_linked_library_is_libtorchs_or_the_systems(self):
         for program in filter(os.path.exists, (FIRKIN, f"{FIRKIN}-measure")):
