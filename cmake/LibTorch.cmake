@@ -12,9 +12,12 @@ endif()
 include(${CMAKE_CURRENT_LIST_DIR}/FirkinPython.cmake)
 
 if(NOT FIRKIN_LIBTORCH)
-  execute_process(
-    COMMAND ${FIRKIN_PYTHON} -c "import importlib.util as u; print(u.find_spec('torch').submodule_search_locations[0], end='')"
-    OUTPUT_VARIABLE torch_dir RESULT_VARIABLE failed ERROR_QUIET)
+  set(print_torch "import importlib.util as u; print(u.find_spec('torch').submodule_search_locations[0], end='')")
+  execute_process(COMMAND ${FIRKIN_PYTHON} -c "${print_torch}" OUTPUT_VARIABLE torch_dir RESULT_VARIABLE failed ERROR_QUIET)
+  if(failed AND SKBUILD)
+    # pip hides an environment's own packages from a build by a variable, which -E ignores.
+    execute_process(COMMAND ${FIRKIN_PYTHON} -E -c "${print_torch}" OUTPUT_VARIABLE torch_dir RESULT_VARIABLE failed ERROR_QUIET)
+  endif()
   if(failed)
     message(FATAL_ERROR "no LibTorch: ${FIRKIN_PYTHON} has no torch; set FIRKIN_PYTHON or -DFIRKIN_LIBTORCH=DIR")
   endif()

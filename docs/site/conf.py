@@ -20,7 +20,9 @@ include_patterns = ["README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md
 
 # The Python package, where it is built or installed. It is read without PyTorch.
 try:
-    import firkin  # noqa: F401
+    import firkin
+
+    firkin._NEED_ENGINE = ()  # and without the engine
 
     extensions += ["sphinx.ext.autodoc"]
     autodoc_mock_imports = ["firkin._torch", "torch"]

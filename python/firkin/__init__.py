@@ -8,8 +8,9 @@
 
 Each part also works alone: profile() records when each gradient becomes ready, measure_all_reduce() times all-reduces,
 read_trace() reads a profile from torch.profiler's traces, and predict() combines the two. predict(), read_trace() and
-assign_buckets() need no PyTorch. firkin.DistributedDataParallel replaces
-PyTorch's engine with Firkin's. Wrong input raises InputError, a ValueError with a one-line message, on every rank.
+assign_buckets() need no PyTorch. firkin.DistributedDataParallel replaces PyTorch's engine with Firkin's, if that was
+built for this PyTorch: without it, importing this class raises InputError. Wrong input raises InputError, a ValueError
+with a one-line message, on every rank.
 """
 
 from __future__ import annotations
@@ -44,9 +45,13 @@ __all__ = [
 
 # These modules need PyTorch, so they are imported at their first use: planning works without PyTorch.
 _NEED_TORCH = ("_native", "_plan", "_profile", "_allreduce", "_result", "_tune", "_ordered", "_sharded", "_data_parallel", "_watch", "_link")
+# These need the C++ engine as well, and say so when they are imported.
+_NEED_ENGINE = ("DataParallel", "DistributedDataParallel", "OverlappedOptimizer", "ShardedOptimizer", "init_modelled_link")
 
 
 def __getattr__(name: str) -> Any:
+    if name in _NEED_ENGINE:
+        importlib.import_module("firkin._native").load_engine()
     for module in _NEED_TORCH if name in __all__ else ():
         if (value := getattr(importlib.import_module(f"firkin.{module}"), name, None)) is not None:
             globals()[name] = value

@@ -8,7 +8,7 @@ from typing import Any
 from firkin._core import InputError
 from firkin._torch import torch
 
-_HOW = "FIRKIN_PYTHON_ENGINE=1 pip install --no-build-isolation . in Firkin's sources, or make python"
+_HOW = "FIRKIN_PYTHON_ENGINE=1 pip install . in Firkin's sources, or make python"
 
 
 class StepError(RuntimeError):
@@ -50,6 +50,7 @@ def load_engine() -> Any:
     try:
         built_for = importlib.import_module("firkin._engine_torch").VERSION
     except ImportError:
-        raise InputError(f"this firkin was installed without its C++ engine; expected it to be built: {_HOW}") from None
+        expected = f"expected it to be built for torch {torch.__version__}"
+        raise InputError(f"this firkin was installed without its C++ engine; {expected}: {_HOW}") from None
     check_built_for(built_for)
     return importlib.import_module("firkin._engine")

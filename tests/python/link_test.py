@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import pathlib
+import sys
 import tempfile
 import time
 from unittest import mock
@@ -153,6 +154,7 @@ class Link(TestCase):
         self.assertFalse(dist.is_initialized())
 
     def test_an_engine_that_is_not_built_is_said(self):
-        with mock.patch("importlib.import_module", side_effect=ImportError):
-            found = refusals({"installed without its C++ engine; expected it to be built: FIRKIN_PYTHON_ENGINE=1": load_engine})
-        self.assert_refused(found)
+        line = f"without its C++ engine; expected it to be built for torch {torch.__version__}: FIRKIN_PYTHON_ENGINE=1"
+        with mock.patch.dict(sys.modules, {"firkin._engine_torch": None}):
+            for name in ("DistributedDataParallel", "OverlappedOptimizer", "ShardedOptimizer", "init_modelled_link"):
+                self.assert_refused(refusals({line: lambda: firkin.__getattr__(name)}))  # noqa: B023
