@@ -43,7 +43,7 @@ python: ## the Python package with its engine for the torch in .venv (or in $FIR
 	@tools/bootstrap python
 	FIRKIN_PYTHON_ENGINE=1 $(or $(FIRKIN_PYTHON),.venv/bin/python) -m pip install --disable-pip-version-check --no-build-isolation .
 
-package: program ## source distribution, wheel, and a tarball of program, headers and libraries, in build-package
+package: program ## source distribution, wheels, and a tarball of program, headers and libraries, in build-package
 	@tools/bootstrap python
 	FIRKIN_BUILD=$(BUILD) tools/package
 

@@ -270,9 +270,9 @@ class Claims(InAFolder):
         series = found(r"set\(FIRKIN_TORCH_VERSIONS ([\d. ]+)\)", "cmake/LibTorch.cmake").split()
         self.assertEqual(found(r'cmake.version = ">=([\d.]+)"', "pyproject.toml"), cmake)
         self.claim("README.md", f"your own PyTorch, {oldest} or later")
-        self.claim("python/README.md", f"Needs Linux, Python {python} or later, and your own PyTorch, {oldest} or later", f"({series[0]} to {series[-1]}; it needs")
-        self.claim("docs/install.md", f"Firkin needs Linux, Python {python}, g++ 12, CMake {cmake}", f"nlohmann-json {json_library} and", f"This needs Python {python} and torch {oldest} or later",
-                   f"To use your own, torch {series[0]} to {series[-1]}:", f"torch {series[0]} to {series[-1]} (for a newer one")  # fmt: skip
+        self.claim("python/README.md", f"Needs Linux, Python {python} or later, and your own PyTorch, {oldest} or later", f"PyTorch ({series[0]} to {series[-1]})")
+        self.claim("docs/install.md", f"Firkin needs Linux, Python {python}, g++ 12, CMake {cmake}", f"nlohmann-json {json_library} and", f"This needs Linux, Python {python} and torch {oldest} or later",
+                   f"To use your own, torch {series[0]} to {series[-1]}:", f"With torch {series[0]} to {series[-1]} in your environment")  # fmt: skip
 
     def test_every_reader_of_files_is_fuzzed(self):
         """SECURITY.md says so. What base/ has are parts of these readers."""

@@ -1,5 +1,5 @@
-"""What `make package` makes, in empty environments: the tarball unpacked into an empty folder, the wheel and the source distribution installed
-where there is only pip.
+"""What `make package` makes, in empty environments: the tarball unpacked into an empty folder, the wheels and the source distribution installed
+where there is only pip, the wheels also by a user without root and without a compiler.
 
 FIRKIN_SOURCE_DIR is the repository, FIRKIN_BINARY_DIR a build of it, FIRKIN_PYTHON its Python, CMAKE_COMMAND its CMake. FIRKIN_PACKAGES names
 the folder of packages that are there already, FIRKIN_PACKAGE_PYTHON the Python to install the source distribution with.
@@ -10,25 +10,20 @@ import importlib.metadata
 import os
 import pathlib
 import re
+import shutil
 import subprocess
 import sys
 import tomllib
 import unittest
 import zipfile
 
-from commands import BUILD_DEADLINE_S, CMAKE, SOURCE, checked, environment, run
+from commands import BUILD_DEADLINE_S, CMAKE, RUN_DEADLINE_S, SOURCE, checked, environment, run
 from folders import folder_until
 from ports import reserved_port
 
 PYTHON = os.environ.get("FIRKIN_PACKAGE_PYTHON", sys.executable)
 VERSION = re.search(r"project\(firkin VERSION ([\d.]+)", (SOURCE / "CMakeLists.txt").read_text())[1]
 
-PROJECT = """cmake_minimum_required(VERSION 3.25)
-project(app LANGUAGES CXX)
-find_package(firkin CONFIG REQUIRED)
-add_executable(app app.cpp)
-target_link_libraries(app PRIVATE firkin::ddp)
-"""
 # What README.md leaves to its reader, around its lines.
 PROGRAM = """#include <torch/torch.h>
 
@@ -94,10 +89,11 @@ def torch_and_what_it_needs() -> set[pathlib.Path]:
     return files
 
 
-# Packages are tried here, not timed, and compiling them as they are shipped takes twice as long. The wheel and what is installed from the source
-# distribution are built alike, with its own headers and in its own folder, so that ccache compiles one of them.
-OWN_HEADERS = [f"-DCMAKE_DISABLE_FIND_PACKAGE_{name}=ON" for name in ("fmt", "nlohmann_json", "CLI11")]
-QUICK = {"SKBUILD_CMAKE_ARGS": ";".join(["-DCMAKE_CXX_FLAGS_RELEASE=-O0", *OWN_HEADERS]), "SKBUILD_BUILD_DIR": "build"}
+# Packages are tried here, not timed, and compiling them as they are shipped takes twice as long. The wheels and what is installed from the source
+# distribution are built alike, in a folder of its own, so that ccache compiles one of them.
+QUICK = {"SKBUILD_CMAKE_ARGS": "-DCMAKE_CXX_FLAGS_RELEASE=-O0", "SKBUILD_BUILD_DIR": "build"}
+VERSIONS = ("3.10", "3.11", "3.12", "3.13")  # those that the package names
+NOBODY = 65534
 BENCH = ("bench", "allreduce", "--ranks", "2", "--begin", "1K", "--end", "4K", "--time", "0.2")  # needs LibTorch
 
 
@@ -138,7 +134,7 @@ class Tarball(unittest.TestCase):
         self.assertTrue((FOLDER / "allreduce/report.html").exists())
 
     def without_its_libtorch(self, *words, **variables) -> subprocess.CompletedProcess:
-        """The program where LibTorch is not where it was built with: an empty folder lies over that, and ELSEWHERE is what it was."""
+        """A command where LibTorch is not where it was built with: an empty folder lies over that, and ELSEWHERE is what it was."""
         ELSEWHERE.mkdir(parents=True, exist_ok=True)
         beside = pathlib.Path(self.libtorch).parent / "nvidia"  # what a CUDA build of LibTorch loads from beside itself
         if beside.exists() and not (ELSEWHERE.parent / "nvidia").exists():
@@ -147,24 +143,25 @@ class Tarball(unittest.TestCase):
         hidden = ["unshare", "--mount", "sh", "-c", script, self.libtorch, ELSEWHERE]
         if os.geteuid() != 0 or run(*hidden, "true").returncode != 0:
             self.skipTest("may not mount here")
-        return run(*hidden, self.firkin, *words, **variables)
+        return run(*hidden, *words, **variables)
 
     def test_without_a_libtorch_it_says_so_in_one_line(self):
-        self.assertEqual(self.without_its_libtorch("buckets").returncode, 0)  # needs none
-        result = self.without_its_libtorch(*BENCH, "--out", FOLDER / "without", FIRKIN_PYTHON="/bin/false")
+        self.assertEqual(self.without_its_libtorch(self.firkin, "buckets").returncode, 0)  # needs none
+        result = self.without_its_libtorch(self.firkin, *BENCH, "--out", FOLDER / "without", FIRKIN_PYTHON="/bin/false")
         self.assertEqual((result.returncode, result.stdout, result.stderr.count("\n")), (2, "", 1), result)
         self.assertIn(f"not in {self.libtorch}", result.stderr)
 
     def test_it_runs_with_a_libtorch_elsewhere(self):
-        result = self.without_its_libtorch(*BENCH, "--out", FOLDER / "with", FIRKIN_LIBTORCH=ELSEWHERE)
+        result = self.without_its_libtorch(self.firkin, *BENCH, "--out", FOLDER / "with", FIRKIN_LIBTORCH=ELSEWHERE)
         self.assertEqual(result.returncode, 0, result)
 
-    def test_a_project_of_its_own_builds_the_lines_of_the_readme_and_runs_them(self):
+    def test_a_project_of_its_own_builds_as_the_tutorial_says_and_runs_the_lines_of_the_readme(self):
         project = FOLDER / "app"
         project.mkdir()
-        (project / "CMakeLists.txt").write_text(PROJECT)
+        (cmake,) = re.findall(r"```cmake\n(.*?)```", (SOURCE / "docs/tutorial_cpp.md").read_text(), re.DOTALL)
+        (project / "CMakeLists.txt").write_text(cmake)
         lines = re.search(r"```cpp\n(.*?)```", (SOURCE / "README.md").read_text(), re.DOTALL)[1].splitlines()
-        (project / "app.cpp").write_text(PROGRAM.replace("STATEMENTS", "\n".join(lines)))
+        (project / "main.cpp").write_text(PROGRAM.replace("STATEMENTS", "\n".join(lines)))
         settings = {"CMAKE_PREFIX_PATH": self.prefix, "CMAKE_CXX_COMPILER": os.environ.get("CMAKE_CXX_COMPILER", "c++")}
         checked(CMAKE, "-S", project, "-B", project / "build", *(f"-D{name}={value}" for name, value in settings.items()))
         checked(CMAKE, "--build", project / "build", deadline_s=BUILD_DEADLINE_S)
@@ -178,6 +175,9 @@ class Tarball(unittest.TestCase):
                 self.assertEqual(other.wait(timeout=60), 0)
             finally:
                 other.kill()
+        alone = {"WORLD_SIZE": "1", "RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+        self.assertNotEqual(self.without_its_libtorch(app, **alone).returncode, 0)
+        self.assertEqual(self.without_its_libtorch(app, LD_LIBRARY_PATH=ELSEWHERE / "lib", **alone).stdout, "1 ranks, equal parameters: 1\n")
 
 
 class PythonPackage(unittest.TestCase):
@@ -191,9 +191,11 @@ class PythonPackage(unittest.TestCase):
         self.assertEqual(checked(scripts / "python", "-c", "import firkin; print(firkin.__version__)"), f"{VERSION}\n")
         checked(scripts / "python", "-B", SOURCE / "tests/run.py", SOURCE / "tests/python/planning_test.py")
 
-    def test_the_wheel_is_for_many_systems_and_has_a_page_of_its_own(self):
-        self.assertRegex(only("*.whl").name, r"-manylinux_2_\d+_\w+\.whl$")
-        with zipfile.ZipFile(only("*.whl")) as wheel:
+    def test_wheels_are_for_many_systems_and_have_a_page_of_their_own(self):
+        wheels = list(PACKAGES.glob("*.whl"))
+        for wheel in wheels:
+            self.assertRegex(wheel.name, r"-(cp310-cp310|cp311-cp311|cp312-abi3)-manylinux_2_\d+_\w+\.whl$")
+        with zipfile.ZipFile(wheels[0]) as wheel:
             (name,) = (name for name in wheel.namelist() if name.endswith("METADATA"))
             page = email.message_from_bytes(wheel.read(name))
         self.assertEqual((page["Author"], page["Description-Content-Type"]), ("The authors of Firkin", "text/markdown"))
@@ -209,7 +211,7 @@ class PythonPackage(unittest.TestCase):
 
     def test_the_wheel_installs_where_there_is_only_pip(self):
         scripts = self.empty_environment("of-wheel", sys.executable)
-        checked(scripts / "python", "-m", "pip", "install", "--no-index", only("*.whl"))
+        checked(scripts / "python", "-m", "pip", "install", "--no-index", "--find-links", PACKAGES, "--only-binary", ":all:", "firkin")
         self.assert_runs(scripts)
 
     def test_the_wheel_tunes_a_script_where_there_are_only_pip_and_torch(self):
@@ -218,7 +220,7 @@ class PythonPackage(unittest.TestCase):
         for file in torch_and_what_it_needs():  # links to the torch that is here
             if not (site / file.name).exists():
                 (site / file.name).symlink_to(file)
-        checked(scripts / "python", "-m", "pip", "install", "--no-index", only("*.whl"))
+        checked(scripts / "python", "-m", "pip", "install", "--no-index", "--find-links", PACKAGES, "--only-binary", ":all:", "firkin")
         self.assertEqual(checked(scripts / "python", "-c", "import importlib.util as u; print(u.find_spec('numpy'))"), "None\n")
         (FOLDER / "script.py").write_text(SCRIPT)
         torchrun = [scripts / "python", "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
@@ -238,3 +240,59 @@ class PythonPackage(unittest.TestCase):
         sdist = only(f"firkin-{VERSION}.tar.gz")
         checked(*pip, "install", "--no-index", "--find-links", FOLDER / "needed", sdist, deadline_s=BUILD_DEADLINE_S, **QUICK)
         self.assert_runs(scripts)
+
+
+def pythons() -> dict[str, str]:
+    """Version -> a Python of it that runs here."""
+    found = {}
+    for version in VERSIONS:
+        candidates = [f"python{version}", *map(str, pathlib.Path.home().glob(f".pyenv/versions/{version}.*/bin/python"))]
+        runs = (python for python in candidates if shutil.which(python) and run(python, "-c", "").returncode == 0)
+        if python := next(runs, None):
+            found[version] = python
+    return found
+
+
+class WithoutRootAndCompiler(unittest.TestCase):
+    """The wheels, installed and run by a user who is not root, with no program in PATH but those of their environment."""
+
+    def as_user(self, *words, **variables) -> subprocess.CompletedProcess:
+        user = {"user": NOBODY, "group": NOBODY, "extra_groups": []} if os.geteuid() == 0 else {}
+        return subprocess.run([str(word) for word in words], capture_output=True, text=True, timeout=RUN_DEADLINE_S, cwd=self.home,
+                              env={"HOME": str(self.home), "PATH": ""} | variables, **user)  # fmt: skip
+
+    def python_of_user(self, version: str, python: str) -> tuple[pathlib.Path, dict[str, str]]:
+        """A Python that the user may run, with the variables that it needs: a copy of one that only root may read."""
+        prefix = pathlib.Path(checked(python, "-c", "import sys; print(sys.base_prefix)").strip())
+        try:
+            if self.as_user(prefix / f"bin/python{version}", "-c", "").returncode == 0:
+                return prefix / f"bin/python{version}", {}
+        except PermissionError:
+            pass
+        left_out = shutil.ignore_patterns("test", "site-packages", "__pycache__", "share", "config-*")
+        copy = shutil.copytree(prefix, self.home / "python", symlinks=True, ignore=left_out)
+        return copy / f"bin/python{version}", {"LD_LIBRARY_PATH": str(copy / "lib")}
+
+    def test_every_version_of_python_has_a_wheel_that_installs_and_plans(self):
+        available = pythons()
+        for version in VERSIONS:
+            with self.subTest(version=version):
+                if version not in available:
+                    self.skipTest(f"no Python {version} here")
+                self.home = folder_until(self.addCleanup)
+                shutil.copytree(PACKAGES, self.home / "packages", ignore=lambda _, names: [name for name in names if not name.endswith(".whl")])
+                shutil.copytree(SOURCE / "tests/fuzz/corpus/trace", self.home / "tests/fuzz/corpus/trace")
+                (self.home / "tests/python").mkdir()
+                for file in ("tests/run.py", "tests/folders.py", "tests/python/planning_test.py"):
+                    shutil.copy(SOURCE / file, self.home / file)
+                self.home.chmod(0o777)
+                python, variables = self.python_of_user(version, available[version])
+                scripts = self.home / "environment/bin"
+                for words in (
+                    [python, "-m", "venv", "environment"],
+                    [scripts / "python", "-m", "pip", "install", "--no-index", "--find-links", "packages", "--only-binary", ":all:", "firkin"],
+                    [scripts / "firkin", "buckets"],
+                    [scripts / "python", "-B", "tests/run.py", "tests/python/planning_test.py"],
+                ):
+                    result = self.as_user(*words, **variables)
+                    self.assertEqual(result.returncode, 0, result)
