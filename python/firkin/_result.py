@@ -47,7 +47,7 @@ class TuneResult:
         """Makes the result from what was found, and what that does not hold."""
         choice, (speedup, *interval) = "torch default" if results.keeps_default else "cap", results.speedup
         return cls(
-            choice, plan, results.cap_mib, results.step_s, results.predicted_s, speedup, (interval[0], interval[1]), tuple(results.notes),
+            choice, plan, _typed(results.cap_mib), results.step_s, results.predicted_s, speedup, (interval[0], interval[1]), tuple(results.notes),
             results.profile, results.curve, results.world_size, results, ddp_options, group,
         )  # fmt: skip
 
@@ -159,6 +159,12 @@ class TuneResult:
 
     def __str__(self) -> str:
         return str(self._results)
+
+
+def _typed(cap_mib: float) -> float:
+    """The cap rounded to six digits, if that is the same number of bytes."""
+    short = float(f"{cap_mib:.6g}")
+    return short if round(short * _ddp.MIB) == round(cap_mib * _ddp.MIB) else cap_mib
 
 
 def load(folder: str | os.PathLike[str]) -> TuneResult:

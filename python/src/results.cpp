@@ -133,7 +133,7 @@ void bind_results(nb::module_& module) {
           "keeps_default", [](const Results& self) { return keeps_default(decision_of(self).outcome); },
           "Whether PyTorch's bucket size is recommended.")
       .def_prop_ro(
-          "cap_mib", [](const Results& self) { return short_mib(decision_of(self).cap_bytes); }, "The best cap.")
+          "cap_mib", [](const Results& self) { return mib(decision_of(self).cap_bytes); }, "The best cap.")
       .def_prop_ro(
           "blocks", [](const Results& self) { return decision_of(self).blocks; }, "Those that measured the gain.")
       .def_prop_ro(

@@ -7,7 +7,7 @@ import sys
 import unittest
 
 import firkin
-from firkin._core import results_in_words, tune_steps
+from firkin._core import Results, tune_steps
 from folders import InAFolder
 
 MIB = 1 << 20
@@ -98,32 +98,30 @@ class FrontEnds(InAFolder):
             backward_s=said["profile"]["backward_s"], bare_backward_s=said["profile"]["bare_backward_s"],
         )  # fmt: skip
         rows = [firkin.AllReduceRow(row["bytes"], 2, row["median_s"], row.get("gap_s")) for row in said["allreduce"]]
-        samples, asked = said["samples"], {}
+        samples, asked = said["samples"], []
+        gain = dict(zip(samples["settings"], samples["step_s"], strict=True))
+        phases = [samples["calibration_step_s"], samples["race_step_s"], [gain[name] for name in ("none", "torch default", "chosen cap")]]
 
-        def measure(phase, settings, fewest, most, seconds, is_enough):
-            asked[phase] = settings
-            if phase != "measuring the gain":
-                return samples["calibration_step_s" if phase == "calibrating" else "race_step_s"]
-            steps = dict(zip(samples["settings"], samples["step_s"], strict=True))
-            return [steps[name] for name, *_ in settings]
+        def measure(what, settings, fewest, most, seconds, is_enough):
+            asked.append([kwargs for _, kwargs in settings])
+            return phases[len(asked) - 1]
 
         recommended, results = tune_steps(
             profile, firkin.AllReduceTable(rows), 2, measure, lambda: 0.0, lambda values: values, lambda setting, options: options
         )
-        self.assertEqual(
-            [kwargs["bucket_cap_mb"] for *_, kwargs in asked["racing the best caps"]], [row["cap_mib"] for row in said["curve"]]
-        )
-        self.assertEqual(recommended, said["decision"]["recommended"])
-        self.assertEqual(asked["measuring the gain"][-1][2]["bucket_cap_mb"], said["decision"]["cap_mib"])
-        ours = json.loads(results)
+        said_caps = [*(row["cap_mib"] for row in said["curve"]), said["decision"]["cap_mib"]]
+        caps = [kwargs["bucket_cap_mb"] for kwargs in (*asked[1], asked[2][2])]
+        self.assertEqual([round(MIB * cap) for cap in caps], [round(MIB * cap) for cap in said_caps])
+        self.assertEqual(asked[2][:2], [{"static_graph": False}, {}])
+        self.assertEqual(recommended, {"torch default": 1, "chosen cap": 2}[said["decision"]["recommended"]])
+        ours = json.loads(results.to_json())
         # What the program measured beside them, ordered, says of a block as well; and it was told how many blocks to measure.
         others = {"measured_s": 0, "next_step": ""}
         self.assertEqual(ours["decision"] | others, said["decision"] | others)
         for section in ("curve", "over_default", "best_predicted", "best_measured"):
             self.assertEqual(ours[section], said[section], section)
-        headings = [
-            [line for line in results_in_words(json.dumps(results)).splitlines() if line.startswith(("Set ", "Try ", "Keep "))] for results in (ours, said)
-        ]
+        both = (results, Results.parse(json.dumps(said)))
+        headings = [[line for line in str(each).splitlines() if line.startswith(("Set ", "Try ", "Keep "))] for each in both]
         self.assertEqual(headings[0], headings[1])
         self.assertEqual(len(headings[0]), 1)
 
