@@ -111,7 +111,7 @@ class ForwardRecorder {
  public:
   ForwardRecorder(torch::nn::Module& module, const std::vector<NamedTensor>& parameters, c10::Device device)
       : parameter_count_(parameters.size()), device_(device), modules_(module, parameters, [this](const torch::nn::Module& awaiting) {
-          if (modules_.mark_awaiting(awaiting, std::ssize(times_))) times_.push_back(device_now(device_));
+          if (modules_.record_await(awaiting, std::ssize(times_))) times_.push_back(device_now(device_));
         }) {}
 
   // Call it when the forward pass begins; call the methods below when it has ended.

@@ -117,7 +117,7 @@ bool Audit::is_due(int64_t step) const {
   return (every > 0 && step % every == 0) || (suspect_ && step >= compare_at_);
 }
 
-void Audit::watch_parameter(size_t parameter) {
+void Audit::record_trace(size_t parameter) {
   if (!local_.contains(parameter)) local_.emplace(parameter, trace_of(setup_.parameters[parameter].tensor));
 }
 
@@ -181,7 +181,7 @@ void Audit::end_step() {
   stepped_checksum_.reset();
 }
 
-void Audit::keep_buffers(const std::vector<NamedTensor>& untouched) {
+void Audit::record_buffers(const std::vector<NamedTensor>& untouched) {
   buffers_.clear();
   const std::vector<uint64_t> checksums = checksums_of(untouched);
   for (size_t i = 0; i < untouched.size(); ++i) {
@@ -205,7 +205,7 @@ void Audit::forget_buffers_that_moved() {
 }
 
 std::string Audit::compare(int64_t step, const std::vector<NamedTensor>& untouched_buffers) {
-  keep_buffers(untouched_buffers);
+  record_buffers(untouched_buffers);
   forget_buffers_that_moved();
   const auto ranks = gather_rows<uint64_t>(setup_.control, {checksum_of_all()});
   if (std::ranges::any_of(ranks, [&](const auto& rank) { return rank != ranks[0]; })) return explain(step);

@@ -65,8 +65,8 @@ class Audit {
   bool is_due(int64_t step) const;  // the same on every rank
 
   // Call it for each gradient of this rank alone: keeps a trace of the parameter, which should not change now.
-  void watch_parameter(size_t parameter);
-  // Call it when a synchronised step begins. Returns whether this rank suspects a difference, and watches no more.
+  void record_trace(size_t parameter);
+  // Call it when a synchronised step begins. Forgets the traces. Returns whether this rank suspects a difference.
   bool begin_step();
   // In a step that compares: call it for the first gradient, or when it is clear that there will be none.
   void take_checksum() { checksum_ = checksum_of_all(); }
@@ -83,7 +83,7 @@ class Audit {
   void end_step();
   // Before a step that compares: keeps the buffers' checksums, because forwards write into buffers before the comparison.
   // untouched: buffers that are as a broadcast has left them on this rank; the others are undefined.
-  void keep_buffers(const std::vector<NamedTensor>& untouched);
+  void record_buffers(const std::vector<NamedTensor>& untouched);
 
   // Between steps: what differs between ranks now. Collective.
   std::string compare(int64_t step, const std::vector<NamedTensor>& untouched_buffers);

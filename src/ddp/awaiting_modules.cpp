@@ -69,7 +69,7 @@ AwaitingModules::~AwaitingModules() {
   listeners().any = !listeners().all.empty();
 }
 
-bool AwaitingModules::mark_awaiting(const torch::nn::Module& module, int64_t moment) {
+bool AwaitingModules::record_await(const torch::nn::Module& module, int64_t moment) {
   const auto known = owners_.find(&module);
   if (known == owners_.end()) return false;
   if (!has_learned_) known->second.was_seen = true;

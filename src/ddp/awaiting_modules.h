@@ -34,8 +34,8 @@ class AwaitingModules {
 
   // Call it when a module awaits its parameters. moment: grows within a forward. Returns whether it is one of the modules
   // and has not awaited in this forward before.
-  bool mark_awaiting(const torch::nn::Module& module, int64_t moment);
-  // Learns from what was marked so far. The module must not have changed since.
+  bool record_await(const torch::nn::Module& module, int64_t moment);
+  // Learns from what was recorded so far. The module must not have changed since.
   void learn();
 
   // Parameters, by index, of a module and of those in it, whoever awaits them.
@@ -50,7 +50,7 @@ class AwaitingModules {
   // Begins a forward: no module has awaited in it yet.
   void begin_forward();
   // Call it when these parameters, by index, were received in this forward, for a module or for other code.
-  void mark_received(const std::vector<size_t>& parameters) { received_.insert(parameters.begin(), parameters.end()); }
+  void record_received(const std::vector<size_t>& parameters) { received_.insert(parameters.begin(), parameters.end()); }
   // Call it for a gradient whose parameter was in flight when the forward began. Throws RuntimeError naming a module
   // that the parameter belongs to and that has not awaited it in this forward: it has used an old value.
   void check_awaited(size_t parameter, const std::string& name) const;
@@ -72,7 +72,7 @@ class AwaitingModules {
   std::unordered_map<const torch::nn::Module*, Owner> owners_;  // every module
   std::vector<std::vector<const Owner*>> owners_of_;            // per parameter
   std::vector<bool> is_awaited_;                                // wherever it is registered
-  std::unordered_set<size_t> received_;                         // in this forward, as marked
+  std::unordered_set<size_t> received_;                         // in this forward, as recorded
   bool has_learned_ = false;
 };
 

@@ -96,11 +96,11 @@ std::string why_gradient_is_gone(const NamedTensor& parameter) {
 
 ModuleFollower::ModuleFollower(StepSetup& setup, Callbacks callbacks)
     : setup_(setup), callbacks_(std::move(callbacks)), parameters_(*setup.module, setup.options.strategy.wait == Wait::kAtFirstUse) {
-  remember();
+  record_module();
 }
 
-void ModuleFollower::remember() {
-  parameters_.remember();
+void ModuleFollower::record_module() {
+  parameters_.record();
   if (setup_.options.broadcast_buffers) buffers_.emplace(*setup_.module, setup_.control, setup_.group);
 }
 
@@ -171,7 +171,7 @@ void ModuleFollower::average_joined(const ModuleChange& change, bool has_data, i
 void ModuleFollower::follow(std::vector<NamedTensor> parameters) {
   setup_.parameters = std::move(parameters);
   if (setup_.options.ready_order.empty()) setup_.initial_order = reversed_order(setup_.parameters.size());
-  remember();
+  record_module();
 }
 
 void ModuleFollower::send_buffers() {

@@ -83,7 +83,7 @@ class ModuleFollower {
   std::vector<NamedTensor> untouched_buffers() const;
 
  private:
-  void remember();
+  void record_module();
 
   StepSetup& setup_;
   Callbacks callbacks_;

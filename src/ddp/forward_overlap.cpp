@@ -89,7 +89,7 @@ std::vector<int64_t> ForwardOverlap::first_use_of_buckets(const std::vector<int6
 
 void ForwardOverlap::module_awaits(const torch::nn::Module& module) {
   const auto held = protocol_.lock();
-  const bool is_first = modules_->mark_awaiting(module, std::ssize(pauses_));
+  const bool is_first = modules_->record_await(module, std::ssize(pauses_));
   pipe().settled().follow();
   if (anything_late_) protocol_.throw_if_lost();
   if (is_first) receive_in_forward(modules_->parameters_of(module));  // later in a forward it has them
@@ -111,7 +111,7 @@ void ForwardOverlap::receive_in_forward(const std::vector<size_t>& parameters) {
 void ForwardOverlap::receive_parameters(const torch::nn::Module& part) {
   const auto held = protocol_.lock();
   const std::vector<size_t> parameters = modules_->indices_in(part);
-  modules_->mark_received(parameters);  // even if they have come with others
+  modules_->record_received(parameters);  // even if they have come with others
   if (!anything_late_) return;
   protocol_.throw_if_lost();
   pipe().settled().follow();

@@ -74,12 +74,12 @@ std::vector<NamedTensor> buffers_in(const torch::nn::Module& module) {
   return result;
 }
 
-void ParameterWatch::remember() {
-  remembered_.clear();
+void ParameterWatch::record() {
+  recorded_.clear();
   const auto add = [this](const Place& place, const at::Tensor* tensor) {
-    if (tensor == nullptr) remembered_.push_back({.place = place, .identity = place.module});
+    if (tensor == nullptr) recorded_.push_back({.place = place, .identity = place.module});
     if (tensor != nullptr && tensor->is_leaf())
-      remembered_.push_back({.place = place, .identity = tensor->unsafeGetTensorImpl(), .is_trained = tensor->requires_grad()});
+      recorded_.push_back({.place = place, .identity = tensor->unsafeGetTensorImpl(), .is_trained = tensor->requires_grad()});
     return true;
   };
   size_t tensors = 0;
@@ -89,7 +89,7 @@ void ParameterWatch::remember() {
 bool ParameterWatch::has_changed() const {
   size_t position = 0;
   const auto compare = [&](const Place& place, const at::Tensor* tensor) {
-    const Entry* then = position < remembered_.size() ? &remembered_[position] : nullptr;
+    const Entry* then = position < recorded_.size() ? &recorded_[position] : nullptr;
     // A new module whose parameters are not new changes nothing.
     if (tensor == nullptr || !tensor->is_leaf()) {
       if (then != nullptr && then->place == place) ++position;
@@ -99,7 +99,7 @@ bool ParameterWatch::has_changed() const {
     return then != nullptr && then->identity == tensor->unsafeGetTensorImpl() && then->is_trained == tensor->requires_grad();
   };
   size_t tensors = 0;
-  return !visit_all<Place>(*module_, modules_too_, compare, tensors) || position < remembered_.size();
+  return !visit_all<Place>(*module_, modules_too_, compare, tensors) || position < recorded_.size();
 }
 
 TensorBroadcast::DeviceBatch TensorBroadcast::gather(const std::vector<at::Tensor>& like, const ProcessGroup& group) {

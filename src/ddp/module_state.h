@@ -29,7 +29,7 @@ class MirrorModule : public torch::nn::Module {
 // All buffers, under each of their names.
 std::vector<NamedTensor> buffers_in(const torch::nn::Module& module);
 
-// Tells whether a module trains the same parameters as at the last remember() and, if its modules are awaited, has them in
+// Tells whether a module trains the same parameters as at the last record() and, if its modules are awaited, has them in
 // the same modules. Not thread-safe.
 class ParameterWatch {
  public:
@@ -38,7 +38,7 @@ class ParameterWatch {
   // Compares every parameter's identity and requires_grad: about 0.1 us each. A computed tensor in a parameter's place
   // is no change: forwards put such tensors in and take them out again.
   bool has_changed() const;
-  void remember();
+  void record();
 
  private:
   const torch::nn::Module* module_;
@@ -53,7 +53,7 @@ class ParameterWatch {
     const void* identity = nullptr;  // the address of a parameter or a module
     bool is_trained = false;
   };
-  std::vector<Entry> remembered_;  // in the order of the tree
+  std::vector<Entry> recorded_;  // in the order of the tree
 };
 
 // Hooks on a module's frozen and new parameters, to notice a backward that reaches none of the

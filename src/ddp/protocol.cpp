@@ -131,7 +131,7 @@ void StepProtocol::on_gradient(size_t parameter) {
   if (!synchronizes_) {
     compare_if_due();
     for (StepExtension* extension : extensions_) extension->check(parameter);
-    return audit_.watch_parameter(parameter);
+    return audit_.record_trace(parameter);
   }
   const bool begins = !open_;
   if (begins) begin_step();

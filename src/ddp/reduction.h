@@ -41,7 +41,7 @@ class Reduction {
   virtual Work start(const ProcessGroup& group, const GradientBuckets& buckets, int64_t bucket) = 0;
   // Once that has arrived: makes the sum the bucket's content.
   virtual void finish(const ProcessGroup& /*group*/, const GradientBuckets& /*buckets*/, int64_t /*bucket*/) {}
-  // Once all that was started has arrived: gives up the sums that finish() has not made.
+  // Once all that was started has arrived: waits for what still runs behind it, and makes no sums.
   virtual void settle(const ProcessGroup& /*group*/) {}
 
   // Whether start() and finish() may fail on one rank alone. Then no rank uses a sum before all ranks have theirs.

@@ -97,7 +97,7 @@ void StepProtocol::complete() {
     if (const auto observer = observer_; observer && is_good) observer();  // a copy, because it may remove itself
   });
   ++step_;
-  if (is_good && audit_.is_due(step_)) audit_.keep_buffers(follower_.untouched_buffers());
+  if (is_good && audit_.is_due(step_)) audit_.record_buffers(follower_.untouched_buffers());
 }
 
 // Ends the step well, or not, by what the ranks have reported: on every rank alike.

@@ -36,7 +36,7 @@ double seconds_of(const std::function<void()>& body) {
 // Of one step.
 double looking_s(const ProcessGroup& group, const torch::nn::Module& module, const char* name) {
   ParameterWatch watch(module, /*modules_too=*/false);
-  watch.remember();
+  watch.record();
   BufferBroadcast buffers(module, group, group);
   const std::vector<at::Tensor> parameters = tensors_of(trainable_parameters(module));
   GradientBuckets buckets(parameters, one_bucket(parameters.size()), 1);

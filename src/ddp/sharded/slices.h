@@ -40,7 +40,7 @@ class SlicedBucket {
   // Once that has arrived: sums this rank's slice in the order of ranks. With two ranks, it equals an all-reduce's to
   // the last bit.
   void finish(const ProcessGroup& group, const at::Tensor& bucket);
-  // Instead of finish(), if the sum is not needed.
+  // Instead of finish(), if the step has failed: waits for the pieces, and sums nothing.
   void settle(const ProcessGroup& group);
 
   // After the step: starts an all-gather of the slices.
