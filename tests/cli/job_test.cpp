@@ -1,5 +1,5 @@
 // The job that ranks of the program train: a language model on windows of a text.
-#include "../../src/cli/job.h"
+#include "cli/job.h"
 
 #include "../base/temporary_folder.h"
 #include "../torch.h"

@@ -3,9 +3,9 @@
 #include <atomic>
 #include <latch>
 
-#include "../../src/comm/group_state.h"
-#include "../../src/comm/group_store.h"
 #include "../torch.h"
+#include "comm/group_state.h"
+#include "comm/group_store.h"
 #include "thread_ranks.h"
 
 namespace firkin {

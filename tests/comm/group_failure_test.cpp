@@ -2,9 +2,9 @@
 
 #include <latch>
 
-#include "../../src/comm/group_state.h"
-#include "../../src/comm/group_store.h"
 #include "../torch.h"
+#include "comm/group_state.h"
+#include "comm/group_store.h"
 #include "thread_ranks.h"
 
 namespace firkin {

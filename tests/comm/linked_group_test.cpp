@@ -4,9 +4,9 @@
 #include <atomic>
 #include <latch>
 
-#include "../../src/comm/backends.h"
 #include "../base/temporary_folder.h"
 #include "../torch.h"
+#include "comm/backends.h"
 #include "firkin/comm/modelled_link.h"
 #include "thread_ranks.h"
 

@@ -6,8 +6,8 @@
 
 #include <cstdlib>
 
-#include "../../src/comm/gathering.h"
 #include "../torch.h"
+#include "comm/gathering.h"
 #include "firkin/comm/process_group.h"
 #include "launcher_environment.h"
 #include "thread_ranks.h"

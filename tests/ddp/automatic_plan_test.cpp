@@ -1,8 +1,8 @@
 // What automatic buckets decide with: all-reduces between steps, the choice, the trial.
 
-#include "../../src/ddp/automatic/automatic.h"
-#include "../../src/ddp/ready_order.h"
 #include "../test.h"
+#include "ddp/automatic/automatic.h"
+#include "ddp/ready_order.h"
 #include "firkin/base/units.h"
 #include "firkin/plan/decision.h"
 #include "training.h"

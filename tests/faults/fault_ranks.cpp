@@ -19,8 +19,8 @@
 #include <map>
 #include <string_view>
 
-#include "../../src/comm/group_state.h"
 #include "../torch.h"
+#include "comm/group_state.h"
 #include "firkin/comm/process_group.h"
 #include "firkin/comm/rank_info.h"
 #include "firkin/ddp/await_parameters.h"
