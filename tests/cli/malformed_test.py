@@ -42,7 +42,7 @@ READERS = {
     "nccl.txt": (NCCL, [*IMPORT, "--world", "8"], ("20.0", "fast"), 3),
     "osu.txt": (OSU, [*IMPORT, "--world", "8"], ("20.0", "nan"), 3),
     "times.csv": (OTHERS_CSV, [*IMPORT, "--world", "8", "--collective", "all_reduce"], ("time_us", "time"), 1),
-    "trace.json": (TRACE, IMPORT, ('"dur": 300', '"dur": long'), 17),
+    "trace.json": (TRACE, IMPORT, ('"dur": 300', '"dur": long'), 2),
     "inspector.log": (INSPECTOR, IMPORT, ('"coll_exec_time_us": 25', '"coll_exec_time_us": -25'), 2),
     "results.json": (RESULTS, ["report", "FILE", "--out", "out"], ("0.014878", "-0.014878"), None),
 }
