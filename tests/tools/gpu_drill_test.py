@@ -34,8 +34,8 @@ class Parts(Drilled):
     def drill(self, dry=True):
         return Drill(self.out, BUILD, dry, quick=dry, limit_s=60)
 
-    def outcome(self, function, dry=True):
-        return drill_run.outcome(self.drill(dry), parts.Part(function, 60))
+    def outcome(self, *commands, dry=True):
+        return drill_run.outcome(self.drill(dry), parts.Part("part", 60, commands))
 
     def test_they_fit_into_the_time_that_all_have(self):
         self.assertEqual(len(parts.PARTS), 7)
@@ -52,26 +52,36 @@ class Parts(Drilled):
             (Finding("x", refused="not there", fast=False), False, "FAIL"),
         ):
             with self.subTest(found=found, dry=dry):
-                self.assertEqual(self.outcome(lambda _, found=found: found, dry)[0], status)
+                self.assertEqual(self.outcome(lambda *_, found=found: found, dry=dry)[0], status)
 
     def test_one_that_is_broken_is_a_failure_with_its_reason(self):
-        status, text = self.outcome(lambda drill: {}["not there"])
-        self.assertEqual((status, text), ("FAIL", "KeyError: 'not there'"))
+        status, text = self.outcome(lambda *_: Finding("found before"), lambda *_: {}["not there"], lambda *_: self.fail("was run"))
+        self.assertEqual((status, text), ("FAIL", "found before; KeyError: 'not there'"))
+
+    def test_what_is_not_judged_is_told_and_costs_nothing(self):
+        status, text = self.outcome(parts.Command("none", "tune --model not-there", is_judged=False), lambda *_: Finding("found behind"))
+        self.assertEqual((status, text.split("; ")[-1]), ("PASS", "found behind"))
+        self.assertIn("not-there", text)
 
     def test_a_refusal_of_the_program_is_skipped_and_a_flag_that_it_does_not_know_is_a_failure(self):
-        for words, status in ((("--model", "not-there"), "SKIP"), (("--not-there",), "FAIL")):
-            said = self.outcome(lambda drill, words=words: drill.firkin("none", "tune", *words))
+        for flags, status in (("--model not-there", "SKIP"), ("--not-there", "FAIL")):
+            said = self.outcome(parts.Command("none", f"tune {flags}"))
             self.assertEqual((said[0], "not-there" in said[1]), (status, True), said)
 
+    def test_words_are_those_of_a_whole_run_a_quick_one_and_one_on_the_cpu(self):
+        for dry, words in ((False, ["--world", "8", "--link", "100gbit,30us,sms=1", "--cap", "1MiB,2MiB"]),
+                           (True, ["--world", "8", "--link", "100gbit,30us", "--cap", "1MiB"])):  # fmt: skip
+            self.assertEqual(self.drill(dry).words("{tcp}{cuda:,sms=1} --cap {1MiB,2MiB|1MiB}"), ["--ranks", "1", *words])
+
     def test_a_cluster_has_published_times_of_its_own_ranks(self):
-        for cluster in parts.CLUSTERS:
-            with self.subTest(cluster=cluster.name):
-                link = parts.link_of(self.drill(), cluster)
-                if cluster.table:
+        for name, (world, source) in parts.CLUSTERS.items():
+            with self.subTest(cluster=name):
+                link = self.drill().link(name)
+                if ".csv" in source:
                     rows = [line.split(",") for line in link.read_text().splitlines()[1:]]
                     self.assertGreater(len(rows), 10)
-                    self.assertEqual({int(world) for _, world, _ in rows}, {cluster.world})
-                    self.assertTrue(all(0 < float(seconds) < 10 for *_, seconds in rows))
+                    self.assertEqual({int(row[1]) for row in rows}, {world})
+                    self.assertTrue(all(0 < float(row[2]) < 10 for row in rows))
 
     def test_a_command_ends_with_the_time_of_its_part_and_its_children_with_it(self):
         drill = self.drill()

@@ -1,4 +1,4 @@
-"""The commands of a part of the drill, each in a process of its own that ends with the part's time, and the Python package's build."""
+"""What the parts of the drill run: commands in processes of their own, which end with the part's time, and the Python package's build."""
 
 import contextlib
 import dataclasses
@@ -6,6 +6,7 @@ import importlib.util
 import json
 import os
 import pathlib
+import re
 import signal
 import socket
 import subprocess
@@ -13,9 +14,9 @@ import sys
 import time
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-SCRIPTS = ROOT / "tools" / "drill"
-GRACE_S = 3  # of a command, after its part's time
 WRONG_FLAG = "(see firkin --help"
+MODEL = "--model gpt2-medium --dtype bf16 --batch 8 --sequence 1024"
+DRY_MODEL = "--d-model 128 --d-ff 512 --num-layers 2 --batch 1 --sequence 32"
 
 
 class Failed(Exception):
@@ -34,15 +35,17 @@ class Finding:
     refused: str = ""
 
 
+# Whose all-reduces are modelled: how many ranks, and a rate and a latency, or what firkin import takes of data/.
+CLUSTERS = {
+    "nvlink": (8, "allreduce_8xH200.csv"),
+    "alps": (128, "allreduce_alps_gh200_4to2048gpu.csv --where config=cross_nic-ofi1.9.2"),
+    "tcp": (8, "100gbit,30us"),
+}
+
+
 def last_line(text):
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     return lines[-1] if lines else "no output"
-
-
-def free_port():
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return s.getsockname()[1]
 
 
 class Drill:
@@ -53,6 +56,7 @@ class Drill:
         self.device = "cpu" if dry else "cuda"
         self.folder = out  # of this part's files
         self.deadline = time.monotonic() + limit_s
+        self.machine = {}  # of the machine, as the program last said them
         self.environment = os.environ | {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo", "PYTHONUNBUFFERED": "1"}
         torch = importlib.util.find_spec("torch")
         if torch is None:
@@ -66,6 +70,23 @@ class Drill:
         folder = self.out / f"{number}-{part.name}"
         folder.mkdir(exist_ok=True)
         return folder
+
+    def link(self, name):
+        """What --link takes: a table of the cluster's published times, or its rate and latency."""
+        world, source = CLUSTERS[name]
+        if ".csv" not in source:
+            return source
+        words = f"{ROOT}/data/{source} --collective all_reduce --world {world} --out {self.folder / name}"
+        self.run(f"firkin import {name}", self.build / "firkin", "import", *words.split())
+        return self.folder / name / "allreduce.csv"
+
+    def words(self, text):
+        """The words of a command. {nvlink} and the like are a cluster, {model} what is trained, {folder} the part's; of {a|b} a is for a whole
+        run, b for a quick one; {cuda:a} is left out where the CPU takes the GPU's place."""
+        text = re.sub(r"\{cuda:([^{}]*)\}", "" if self.dry else r"\1", text)
+        text = re.sub(r"\{([^{}|]*)\|([^{}|]*)\}", r"\2" if self.quick else r"\1", text)
+        clusters = {name: f"--ranks 1 --world {world} --link {self.link(name)}" for name, (world, _) in CLUSTERS.items() if f"{{{name}}}" in text}
+        return text.format(model=DRY_MODEL if self.dry else MODEL, folder=self.folder, **clusters).split()
 
     def left_s(self):
         return self.deadline - time.monotonic()
@@ -104,21 +125,22 @@ class Drill:
             raise Failed(f"{process.log.stem} ended with {code}: {last_line(output)}")
         return output
 
-    def script(self, name, *words, **environment):
-        """What a script of this folder wrote to --out."""
-        out = self.folder / f"{name}.json"
-        self.run(name, sys.executable, SCRIPTS / f"{name}.py", "--device", self.device, "--out", out, *words, **environment)
-        return json.loads(out.read_text())
-
     def firkin(self, name, *words):
         """The results.json of a command of the program, which stays in the folder NAME of this part."""
-        out = self.folder / name
-        self.run(f"firkin {name}", self.build / "firkin", *words, "--device", self.device, "--out", out)
-        return json.loads((out / "results.json").read_text())
+        device = () if words[0] == "predict" else ("--device", self.device)
+        self.run(f"firkin {name}", self.build / "firkin", *words, *device, "--out", self.folder / name)
+        return self.results(name)
+
+    def results(self, name):
+        results = json.loads((self.folder / name / "results.json").read_text())
+        self.machine = results.get("environment") or self.machine
+        return results
 
     def ranks(self, name, size, *words, **environment):
         """Starts a command once for every rank. NCCL takes each for a machine of its own, so that ranks may share a GPU."""
-        shared = {"WORLD_SIZE": size, "LOCAL_RANK": 0, "LOCAL_WORLD_SIZE": 1, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port(),
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            port = free.getsockname()[1]
+        shared = {"WORLD_SIZE": size, "LOCAL_RANK": 0, "LOCAL_WORLD_SIZE": 1, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port,
                   "NCCL_NET": "Socket"} | environment  # fmt: skip
         return [self.start(f"{name} {rank}", *words, RANK=rank, NCCL_HOSTID=f"drill{rank}", **shared) for rank in range(size)]
 
@@ -130,7 +152,7 @@ class Drill:
 def stop(process):
     if process.poll() is None:
         os.killpg(process.pid, signal.SIGKILL)
-    process.wait(GRACE_S)
+    process.wait(3)  # seconds
 
 
 class PackageBuild:

@@ -1,46 +1,51 @@
-"""The parts of `tools/gpu-drill run`, in the order of PARTS: one function for each, which returns a Finding."""
+"""The parts of `tools/gpu-drill run`: PARTS is the table of their commands, the most seconds that they may take, and what judges each answer.
+
+A judge takes what a command wrote, as results.json says it, and returns a Finding.
+"""
 
 import concurrent.futures
-import csv
 import dataclasses
 import json
 import math
 import os
 import re
-import shutil
 import statistics
 import sys
 import time
+from collections.abc import Callable
 
-from drill import ROOT, SCRIPTS, Failed, Finding, Refused, last_line
+from drill import CLUSTERS, ROOT, Drill, Failed, Finding, last_line
 
-VERSIONS = """
-import json, sys, torch
-gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else "no GPU"
-nccl = ".".join(map(str, torch.cuda.nccl.version())) if torch.version.cuda else "none"
-print(json.dumps({"python": sys.version.split()[0], "torch": torch.__version__, "cuda": torch.version.cuda, "nccl": nccl, "gpu": gpu}))
-"""
-
-
+PACKAGE_S = 40  # the longest that the first times which are judged wait for the package's build
 TIMED_TESTS = "DeviceClock|AModelledLink"  # whose GPU must be idle
 
 
-def versions_and_tests(drill):
+@dataclasses.dataclass(frozen=True)
+class Command:
+    """One of the program's. judge gets the results of the part's commands so far by name, this one's last."""
+
+    name: str
+    words: str  # as Drill.words() reads them
+    judge: Callable = lambda results: None
+    is_judged: bool = True  # else a failure is told, and costs the part nothing
+    is_quick: bool = True  # else a quick run leaves it out
+
+    def __call__(self, drill: Drill, results: dict) -> Finding | None:
+        if drill.quick and not self.is_quick:
+            return None
+        results[self.name] = drill.firkin(self.name, *drill.words(self.words))
+        return self.judge(results)
+
+
+def all_cuda_tests(drill, results):
     """Every test of cuda_test in a process of its own: what one leaves behind on the GPU is not the next one's."""
-    drill.versions = json.loads(drill.run("versions", sys.executable, "-c", VERSIONS))
-    drill.run("firkin version", drill.build / "firkin", "--version")
-    if shutil.which("nvidia-smi") and not drill.dry:
-        drill.run("nvidia-smi", "nvidia-smi")
-    program, suite, names = drill.build / "tests" / "cuda_test", "", []
-    for line in drill.run("list of tests", program, "--gtest_list_tests").splitlines():
-        if line.startswith("  "):
-            names.append(suite + line.split("#")[0].strip())
-        elif re.fullmatch(r"\S+\.(\s.*)?", line):
-            suite = line.split("#")[0].strip()
+    program, listed = drill.build / "tests" / "cuda_test", drill.folder / "tests.json"
+    drill.run("list of tests", program, "--gtest_list_tests", f"--gtest_output=json:{listed}")
+    names = [f"{suite['name']}.{test['name']}" for suite in json.loads(listed.read_text())["testsuites"] for test in suite["testsuite"]]
 
     def run(name):
         try:
-            code, output = drill.finish(drill.start(name, program, f"--gtest_filter={name}"))
+            code, output = drill.finish(drill.start(name.replace("/", "-"), program, f"--gtest_filter={name}"))
         except Failed as failure:
             return "failed", str(failure)
         return "skipped" if code == 77 or "[  SKIPPED ]" in output else "passed" if code == 0 else "failed", output
@@ -50,132 +55,74 @@ def versions_and_tests(drill):
     ended = {name: run(name) for name in alone}
     with concurrent.futures.ThreadPoolExecutor(max(1, (os.cpu_count() or 1) // 3)) as pool:
         ended |= zip(beside, pool.map(run, beside))
-    names_of = {end: [name for name in names if ended[name][0] == end] for end in ("passed", "failed", "skipped")}
-    text = f"{len(names_of['passed'])} tests passed, {len(names_of['failed'])} failed, {len(names_of['skipped'])} skipped"
-    no_gpu = [name for name in names if "needs 1 GPUs" in ended[name][1]]
-    if no_gpu and not drill.dry:
+    passed, failed, skipped = ([name for name in names if ended[name][0] == end] for end in ("passed", "failed", "skipped"))
+    text = f"{len(passed)} tests passed, {len(failed)} failed, {len(skipped)} skipped"
+    if not drill.dry and any("needs 1 GPUs" in output for _, output in ended.values()):
         raise Failed(f"{text}; no GPU was seen")
-    failed = f": {', '.join(names_of['failed'])}" if names_of["failed"] else ""
-    return Finding(f"{text}{failed}; torch {drill.versions['torch']}, {drill.versions['gpu']}", right=not failed and bool(names))
+    return Finding(": ".join([text, *filter(None, [", ".join(failed)])]), right=not failed and bool(names))
 
 
-def two_processes(drill):
-    """NCCL between processes that share the GPU: sums, a training with audits, and the loss of a rank."""
-    backend = ("--backend", "gloo" if drill.dry else "nccl")
-    out = drill.folder / "sums"
-    drill.run_ranks("sums", 2, drill.build / "firkin", "bench", "allreduce", *backend, "--device", drill.device, "--quiet", "-e", "16M",
-                    "--time", "4s", "--out", out)  # fmt: skip
-    wrong = sum(row["wrong"] for row in json.loads((out / "results.json").read_text())["allreduce"])
-    ranks, device = drill.build / "tests" / "fault_ranks", ("--device", "cpu" if drill.dry else "cuda:0")
+def backend(drill):
+    return "--backend", "gloo" if drill.dry else "nccl"
+
+
+def sums(drill, results):
+    drill.run_ranks("sums", 2, drill.build / "firkin", "bench", "allreduce", *backend(drill), "--device", drill.device, "--quiet", "-e", "16M",
+                    "--time", "4s", "--out", drill.folder / "sums")  # fmt: skip
+    wrong = sum(row["wrong"] for row in drill.results("sums")["allreduce"])
+    return Finding(f"{wrong} wrong sums", right=wrong == 0)
+
+
+def trained_as_on_the_cpu(drill, results):
     trained = {}
-    for name, words in (("cpu", ("--backend", "gloo", "--device", "cpu")), ("gpu", (*backend, *device))):
-        outputs = drill.run_ranks(f"training {name}", 2, ranks, *words, "--timeout-s", 20, "--audit-every", 1)
+    for name, words in (("cpu", ("--backend", "gloo", "--device", "cpu")), ("gpu", (*backend(drill), "--device", "cpu" if drill.dry else "cuda:0"))):
+        outputs = drill.run_ranks(f"training {name}", 2, drill.build / "tests" / "fault_ranks", *words, "--timeout-s", 20, "--audit-every", 1)
         trained[name] = [float(re.search(r"^parameters (\S+)$", output, re.MULTILINE)[1]) for output in outputs]
-    apart = abs(trained["gpu"][0] / trained["cpu"][0] - 1)
-    equal = trained["gpu"][0] == trained["gpu"][1] and apart < 1e-5
-    survivor, victim = drill.ranks("killed", 2, ranks, *backend, *device, "--timeout-s", 20, "--victim", 1, "--phase", "backward",
+    apart, equal = abs(trained["gpu"][0] / trained["cpu"][0] - 1), trained["gpu"][0] == trained["gpu"][1]
+    text = f"parameters {'equal' if equal else 'differ'} on both ranks, {apart:.1e} from the CPU's"
+    return Finding(text, right=equal and apart < 1e-5)
+
+
+def killed(drill, results):
+    ranks, device = drill.build / "tests" / "fault_ranks", "cpu" if drill.dry else "cuda:0"
+    survivor, victim = drill.ranks("killed", 2, ranks, *backend(drill), "--device", device, "--timeout-s", 20, "--victim", 1, "--phase", "backward",
                                    "--signal", "KILL")  # fmt: skip
     drill.finish(victim)
     killed_s = time.monotonic()
     code, output = drill.finish(survivor)
     took_s, message = time.monotonic() - killed_s, last_line("\n".join(re.findall(r"fault_ranks: .*", output)))
     named = code == 1 and re.search(r"\brank 1\b", message.partition("rank 0: ")[2]) is not None
-    text = (f"{wrong} wrong sums; parameters {'equal on both ranks, ' if equal else 'differ: '}{apart:.1e} from the CPU's; after kill -9 of rank 1 "
-            f"the other ended in {took_s:.1f} s: {message}")  # fmt: skip
-    return Finding(text, right=wrong == 0 and equal and named)
+    return Finding(f"after kill -9 of rank 1 the other ended in {took_s:.1f} s: {message}", right=named)
 
 
-def ready_times(drill):
-    found = drill.script("ready_times", "--seconds", 2 if drill.quick else 10)
-    text = (f"hooks change backward by {found['perturbation']:+.2%}; {found['tensors']} tensors, by events and by Kineto in "
-            f"{'the same order' if found['same_order'] else 'another order'}, apart by {found['apart_us']:.0f} us in the median")  # fmt: skip
-    return Finding(text, right=found["same_order"], fast=abs(found["perturbation"]) < 0.02)
+def hooks_are_light(results):
+    profile = results["layers"]["profile"]
+    return Finding(f"{len(profile['tensors'])} gradients; their hooks change a step by {profile['hook_perturbation']:+.2%}",
+                   fast=abs(profile["hook_perturbation"]) < 0.02)  # fmt: skip
 
 
-@dataclasses.dataclass(frozen=True)
-class Cluster:
-    """Whose all-reduces are modelled."""
-
-    name: str
-    world: int
-    table: str = ""  # in data/
-    link: str = ""
-
-
-CLUSTERS = (
-    Cluster("nvlink", 8, table="allreduce_8xH200.csv"),
-    Cluster("alps", 128, table="allreduce_alps_gh200_4to2048gpu.csv"),
-    Cluster("tcp", 8, link="100gbit,30us"),
-)
-CAPS = "1MiB,4MiB,8MiB,16MiB,25MiB,50MiB,100MiB,200MiB,400MiB,1000MiB"
-MODEL = ("--model", "gpt2-medium", "--dtype", "bf16", "--batch", 8, "--sequence", 1024)
-SMS_S = 20  # that trying another number of multiprocessors may take
-PACKAGE_S = 40  # the longest that the first times which are judged wait for the package's build
-QUICK_CAPS, DRY_MODEL = "1MiB,25MiB", ("--d-model", 128, "--d-ff", 512, "--num-layers", 2, "--batch", 1, "--sequence", 32)
-
-
-def link_of(drill, cluster):
-    """What --link takes: a table of the published times, the median where there are several of a size."""
-    if cluster.link:
-        return cluster.link
-    times = {}
-    lines = (line for line in (ROOT / "data" / cluster.table).open() if not line.startswith("#"))
-    for row in csv.DictReader(lines):
-        if int(row["ranks"]) == cluster.world:
-            times.setdefault(int(row["bytes"]), []).append(float(row.get("time_us_oop") or row["time_us"]) * 1e-6)
-    path = drill.folder / f"{cluster.name}.csv"
-    rows = [f"{size},{cluster.world},{statistics.median(times[size]):.9f}" for size in sorted(times)]
-    path.write_text("\n".join(["bytes,world_size,median_s", *rows]) + "\n")
-    return path
-
-
-def one_rank_of(drill, cluster, sms=0):
-    """One rank here stands for one of the cluster's. sms: multiprocessors of a GPU that each of its collectives holds."""
-    link = f"{link_of(drill, cluster)},sms={sms}" if sms and not drill.dry else link_of(drill, cluster)
-    return "--ranks", 1, "--link", link, "--world", cluster.world
-
-
-def tune(drill, cluster, seconds, *words):
-    return drill.firkin(f"tune-{cluster.name}", "tune", *one_rank_of(drill, cluster), "--time", f"{seconds}s", "--profile-steps", 10,
-                        "--allreduce-time", "2s", "--warmup", 1, *(DRY_MODEL if drill.dry else MODEL), *words)  # fmt: skip
-
-
-def step_times(drill):
-    """Stock DistributedDataParallel under a hook that models the link, then our own engine and model of time."""
-    texts, right, fast = [], True, True
+def wait_for_package(drill, results):
     if not drill.quick:
         drill.package.wait(PACKAGE_S)
-    try:
-        stock = drill.script("linked_step", *(("--seconds", 4, "--caps", 2) if drill.quick else ("--seconds", 25)))
-        texts.append(f"stock DDP: error {stock['median_error']:.1%}, worst {stock['worst_error']:.1%}, regret {stock['regret']:.1%}")
-        fast = stock["passed"]
-    except Failed as failure:
-        texts.append(str(failure))
-        right = False
-    try:
-        for cluster in CLUSTERS[::2] if drill.quick else CLUSTERS:
-            found = tune(drill, cluster, 6 if drill.quick else 20, "--compare", "--cap", QUICK_CAPS if drill.quick else CAPS)
-            curve = found["curve"]
-            errors = [abs(point["error"]) for point in curve]
-            inside = [point["predicted_range_s"]["low"] <= point["measured_s"] <= point["predicted_range_s"]["high"] for point in curve]
-            fast &= statistics.median(errors) <= 0.05 and found["regret"] <= 0.01 and sum(inside) >= 0.9 * len(inside)
-            texts.append(f"{cluster.name}: error {statistics.median(errors):.1%}, worst {max(errors):.1%}, regret {found['regret']:.1%}, "
-                         f"{sum(inside)} of {len(inside)} in the interval")  # fmt: skip
-    except Refused as refusal:
-        return Finding("; ".join(texts), right=right, fast=fast, refused=str(refusal))
-    except Failed as failure:  # what was found until then is told
-        return Finding("; ".join([*texts, str(failure)]), right=False)
-    return Finding("; ".join(texts), right=right, fast=fast)
 
 
-def ordered_and_sharded(drill):
-    cluster = CLUSTERS[-1]  # whose link is busy longest
-    found = tune(drill, cluster, 6 if drill.quick else 25, "--sharded")
-    tuned = drill.folder / f"tune-{cluster.name}"
-    out = drill.folder / "predict"
-    drill.run("firkin predict", drill.build / "firkin", "predict", "--tensors", tuned / "tensors.csv", "--allreduce", tuned / "allreduce.csv",
-              "--sharded", "--out", out)  # fmt: skip
-    predicted = json.loads((out / "results.json").read_text())
+def of_curve(name, result, least_regret):
+    """How good the predictions of a tune were that measured them."""
+    curve = [point for point in result["curve"] if point.get("error") is not None]
+    errors, regret = [abs(point["error"]) for point in curve], result["regret"]
+    inside = sum(point["predicted_range_s"]["low"] <= point["measured_s"] <= point["predicted_range_s"]["high"] for point in curve)
+    text = (f"{name}: error {statistics.median(errors):.1%}, worst {max(errors):.1%}, regret {regret:.1%}, "
+            f"{inside} of {len(curve)} in the interval")  # fmt: skip
+    return Finding(text, fast=statistics.median(errors) <= 0.05 and regret <= least_regret and inside >= 0.9 * len(curve))
+
+
+def predictions_hold(results):
+    *_, (name, result) = results.items()
+    return of_curve(name, result, 0.01)
+
+
+def near_their_bounds(results):
+    found, predicted = results["tune-tcp"], results["predict"]
     measured = {strategy["strategy"]: strategy["measured_s"] for strategy in found["strategies"]}
     texts, fast = [], True
     for name in ("ordered", "sharded"):
@@ -184,104 +131,92 @@ def ordered_and_sharded(drill):
         compared, bound_s = found[f"{name}_over_best_cap"], predicted[name]["bound_s"]
         fast &= (compared["ratio_ci"]["low"] or compared["ratio"]) <= 1 and measured[name] <= 1.05 * bound_s
         texts.append(f"{name} {compared['ratio']:.3f} of the best cap's step, {measured[name] / bound_s:.3f} of its bound")
-    texts.append(told(replayed, drill, cluster, tuned, found))
     return Finding("; ".join(texts), fast=fast)
 
 
-def told(function, *arguments):
-    """What is not judged: a failure there is told, and costs the part nothing."""
-    try:
-        return function(*arguments)
-    except Exception as failure:
-        return str(failure)
+def strategy_of(result, name):
+    return next(row for row in result["configurations"][0]["strategies"] if row["strategy"] == name)
 
 
-def replayed(drill, cluster, tuned, found):
-    """The chosen cap's step again, with waits of the stream in place of its computation."""
-    chosen = found["decision"]
-    steps = drill.firkin("replay", "bench", "step", *one_rank_of(drill, cluster), "--replay", tuned / "tensors.csv",
-                         "--cap", f"{chosen['cap_mib']}MiB", "--strategies", "bucketed", "--blocks", 4)  # fmt: skip
-    step_s = steps["configurations"][0]["strategies"][0]["measured_s"]
-    return f"a replay's step {step_s * 1e3:.2f} ms, the model's {chosen['measured_s'] * 1e3:.2f}"
+def replayed(results):
+    return Finding(f"a replay's step {strategy_of(results['replay'], 'bucketed')['measured_s'] * 1e3:.2f} ms")
 
 
-def engine_beside_torch(drill):
-    cluster = CLUSTERS[0]
-    world = one_rank_of(drill, cluster)
-    model = DRY_MODEL if drill.dry else MODEL
-    settings = ("--strategies", "none,bucketed,torch", "--cap", "1MiB" if drill.dry else "25MiB")
-    times = drill.firkin("bench-step", "bench", "step", *world, *model, *settings, "--blocks", 6 if drill.quick else 16)
-    bucketed = next(row for row in times["configurations"][0]["strategies"] if row["strategy"] == "bucketed")
-    drill.firkin("trace", "trace", *world, *model, *settings, "--steps", 2)  # the profiler's first use takes long: of none
-    idle, host = {}, {}
-    for name in ("bucketed", "torch"):
-        (trace,) = (drill.folder / "trace").glob(f"trace-{name}-*.json")
-        events = json.loads(trace.read_text())["traceEvents"]
-        idle[name], host[name] = 1 - busy_share(events, "operator"), busy_share(events, "host")
-    ratio, interval = bucketed["ratio_to_torch"], bucketed["ratio_to_torch_ci"]
-    low, high = (math.nan if interval[end] is None else interval[end] for end in ("low", "high"))  # too few blocks have none
-    text = (f"step {bucketed['measured_s'] * 1e3:.2f} ms, {ratio:.4f} of torch's ({low:.4f} to {high:.4f}); "
-            f"of the time the GPU is idle {idle['bucketed']:.1%}, under torch's engine {idle['torch']:.1%}; "
-            f"the host is busy {host['bucketed']:.1%} and {host['torch']:.1%}; {told(contention, drill)}")  # fmt: skip
-    return Finding(text, fast=low <= 1 and idle["bucketed"] <= idle["torch"] + 0.01)
+def as_fast_as_torch(results):
+    bucketed = strategy_of(results["bench-step"], "bucketed")
+    low, high = (math.nan if end is None else end for end in (bucketed["ratio_to_torch_ci"][end] for end in ("low", "high")))  # too few blocks have none
+    return Finding(f"step {bucketed['ratio_to_torch']:.4f} of torch's ({low:.4f} to {high:.4f})", fast=low <= 1)
 
 
-def contention(drill):
-    """How much longer a step takes while the link holds multiprocessors of the GPU. Not judged."""
-    cluster, step_s = CLUSTERS[1], {}  # whose collectives run beside most of backward
-    for sms in (0, 16) if drill.quick else (0, 1, 16):
-        if drill.left_s() < SMS_S and not drill.quick:
-            return "no time was left to hold multiprocessors"
-        steps = drill.firkin(f"sms-{sms}", "bench", "step", *one_rank_of(drill, cluster, sms), *(DRY_MODEL if drill.dry else MODEL),
-                             "--strategies", "bucketed", "--cap", "100MiB", "--blocks", 4 if drill.quick else 10)  # fmt: skip
-        step_s[sms] = steps["configurations"][0]["strategies"][0]["measured_s"]
-    longer = ", ".join(f"{step_s[sms] / step_s[0] - 1:+.1%} with {sms}" for sms in [*step_s][1:])
-    return f"while the link to {cluster.name} holds multiprocessors, a step of {step_s[0] * 1e3:.2f} ms is longer by {longer}"
+def idle_no_longer(results):
+    idle = {trace["strategy"]: 1 - trace["ranks"][0]["compute_s"] / trace["ranks"][0]["step_s"] for trace in results["trace"]["traces"]}
+    text = f"no kernel computes in {idle['bucketed']:.1%} of a step, under torch's engine in {idle['torch']:.1%}"
+    return Finding(text, fast=idle["bucketed"] <= idle["torch"] + 0.01)
 
 
-def busy_share(events, category):
-    """The share of a trace in which something of that category runs."""
-    whole = [(event["ts"], event["ts"] + event["dur"]) for event in events if event.get("ph") == "X"]
-    until, last = min(whole)[0], max(end for _, end in whole)
-    busy, first = 0.0, until
-    for start, end in sorted((event["ts"], event["ts"] + event["dur"]) for event in events if event.get("cat") == category and "dur" in event):
-        busy, until = busy + max(0.0, end - max(start, until)), max(until, end)
-    return busy / (last - first)
+def longer_by_sms(results):
+    steps = {name: strategy_of(result, "bucketed")["measured_s"] for name, result in results.items() if name.startswith("sms-")}
+    *_, name = steps
+    return Finding(f"with {name[4:]} multiprocessors held a step {steps[name] / steps['sms-0'] - 1:+.1%}") if name != "sms-0" else None
 
 
-def python_package(drill):
-    path = drill.package.folder()
-    outs = [drill.folder / f"rank{rank}.json" for rank in range(2)]
-    drill.run_ranks("python", 2, sys.executable, SCRIPTS / "python_ranks.py", "--device", drill.device, "--out", drill.folder,
-                    "--seconds", 5 if drill.quick else 15, PYTHONPATH=path, OMP_NUM_THREADS=1)  # fmt: skip
-    found = [json.loads(out.read_text()) for out in outs]
-    checks = [(name, all(rank["checks"][name] for rank in found)) for name in found[0]["checks"]]
-    wrong = [name for name, ok in checks if not ok]
-    text = f"{'; '.join(found[0]['notes'])}; wrong: {', '.join(wrong) or 'nothing'} of {len(checks)} checks"
-    cluster = CLUSTERS[1]  # where the cap matters
-    try:
-        tuned = drill.script("python_link", "--link", link_of(drill, cluster), "--world", cluster.world,
-                             "--seconds", 3 if drill.quick else 12, PYTHONPATH=path, OMP_NUM_THREADS=1)  # fmt: skip
-    except Failed as failure:  # what was found until then is told
-        return Finding(f"{text}; {failure}", right=False)
-    error = tuned["predicted_s"] / tuned["step_s"] - 1
-    text += (f"; tune as one rank of {cluster.name}: {tuned['cap_mib']:g} MiB, {tuned['speedup']:.3f} times as fast as PyTorch's default, "
-             f"predicted {error:+.1%} from measured")  # fmt: skip
-    return Finding(text, right=not wrong and tuned["world_size"] == cluster.world, fast=abs(error) <= 0.05)
+def run_package(drill, name, ranks, *words):
+    """What package.py wrote on each rank."""
+    drill.run_ranks(name, ranks, sys.executable, ROOT / "tools" / "drill" / "package.py", "--device", drill.device, "--out", drill.folder,
+                    "--seconds", 5 if drill.quick else 15, *words, PYTHONPATH=drill.package.folder(), OMP_NUM_THREADS=1)  # fmt: skip
+    return [json.loads((drill.folder / f"{name}{rank}.json").read_text()) for rank in range(ranks)]
+
+
+def package_checks(drill, results):
+    found = run_package(drill, "rank", 2)
+    wrong = [name for name in found[0]["checks"] if not all(rank["checks"][name] for rank in found)]
+    return Finding(f"{'; '.join(found[0]['notes'])}; wrong: {', '.join(wrong) or 'nothing'} of {len(found[0]['checks'])} checks", right=not wrong)
+
+
+def package_on_a_link(drill, results):
+    """The package as one rank of many, in one process: firkin.tune on PyTorch's own DistributedDataParallel."""
+    world, _ = CLUSTERS["alps"]
+    (found,) = run_package(drill, "link", 1, "--link", drill.link("alps"), "--world", world)
+    curve = of_curve("PyTorch's engine as one rank of alps", found["results"], 0.03)
+    text = f"gradients by hooks and by Kineto in {'one order' if found['same_order'] else 'two orders'}, {found['apart_us']:.0f} us apart; {curve.text}"
+    return Finding(text, right=found["same_order"] and found["world_size"] == world, fast=curve.fast)
 
 
 @dataclasses.dataclass(frozen=True)
 class Part:
-    function: object
+    name: str
     seconds: float
-
-    @property
-    def name(self):
-        return self.function.__name__.replace("_", "-")
+    commands: tuple  # run in turn, each with the drill and the part's results so far, until one fails
 
 
-# Those that are judged by times come when the Python package is built.
-PARTS = tuple(Part(function, seconds) for function, seconds in (
-    (versions_and_tests, 40), (two_processes, 30), (ready_times, 35), (step_times, 275), (ordered_and_sharded, 60), (engine_beside_torch, 50),
-    (python_package, 50),
-))  # fmt: skip
+TUNE = "--time {20|6}s --profile-steps 10 --allreduce-time 2s --warmup 1 {model}"
+CAPS = "--cap {1MiB,4MiB,8MiB,16MiB,25MiB,50MiB,100MiB,200MiB,400MiB,1000MiB|1MiB,25MiB}"
+ENGINES = "{nvlink} {model} --strategies none,bucketed,torch --cap 25MiB"
+HELD = "bench step {alps} {model} --strategies bucketed --cap 100MiB --blocks {10|4}"
+
+# The parts that are judged by times come when the Python package is built.
+PARTS = (
+    Part("versions-and-tests", 40, (all_cuda_tests,)),
+    Part("two-processes", 30, (sums, trained_as_on_the_cpu, killed)),
+    Part("ready-times", 20, (Command("layers", "bench layers {tcp} {model} --steps {20|5}", hooks_are_light),)),
+    Part("step-times", 250, (
+        wait_for_package,
+        Command("tune-nvlink", f"tune {{nvlink}} {TUNE} --compare {CAPS}", predictions_hold),
+        Command("tune-alps", f"tune {{alps}} {TUNE} --compare {CAPS}", predictions_hold, is_quick=False),
+        Command("tune-tcp", f"tune {{tcp}} {TUNE} --compare {CAPS}", predictions_hold),
+    )),
+    Part("ordered-and-sharded", 60, (
+        Command("tune-tcp", f"tune {{tcp}} {TUNE} --sharded"),
+        Command("predict", "predict --tensors {folder}/tune-tcp/tensors.csv --allreduce {folder}/tune-tcp/allreduce.csv --sharded", near_their_bounds),
+        Command("replay", "bench step {tcp} --replay {folder}/tune-tcp/tensors.csv --cap 16MiB --strategies bucketed --blocks 4", replayed,
+                is_judged=False),
+    )),
+    Part("engine-beside-torch", 60, (
+        Command("bench-step", f"bench step {ENGINES} --blocks {{16|6}}", as_fast_as_torch),
+        Command("trace", f"trace {ENGINES} --steps 2", idle_no_longer),
+        Command("sms-0", HELD, longer_by_sms, is_judged=False),
+        Command("sms-1", HELD.replace("{alps}", "{alps}{cuda:,sms=1}"), longer_by_sms, is_judged=False, is_quick=False),
+        Command("sms-16", HELD.replace("{alps}", "{alps}{cuda:,sms=16}"), longer_by_sms, is_judged=False),
+    )),
+    Part("python-package", 70, (package_checks, package_on_a_link)),
+)  # fmt: skip

@@ -13,7 +13,7 @@ import sys
 import tarfile
 import time
 
-from drill import ROOT, Drill, Failed, Refused, stop
+from drill import ROOT, Drill, Failed, Finding, Refused, stop
 from parts import PARTS
 
 LIMIT_S = 540  # of all parts together
@@ -34,19 +34,24 @@ def pack(folder, archive):
 
 
 def outcome(drill, part):
-    """PASS, FAIL or SKIP, and the line that says why."""
-    try:
-        found = part.function(drill)
-    except Refused as refusal:
-        return "SKIP", f"refused: {refusal}"
-    except Failed as failure:
-        return "FAIL", str(failure)
-    except Exception as error:  # a part that is broken itself does not stop the others
-        return "FAIL", f"{type(error).__name__}: {error}"
-    text = found.text if found.fast or not drill.quick else f"{found.text}; times missed their bars, which count in a whole run on a GPU"
-    if not found.right or not (found.fast or drill.quick):
-        return "FAIL", text
-    return ("SKIP", f"{text}; refused: {found.refused}") if found.refused else ("PASS", text)
+    """PASS, FAIL or SKIP, and the line that says why: what was found until something failed."""
+    found, results = [], {}
+    for command in part.commands:
+        try:
+            found.append(command(drill, results))
+        except Exception as error:  # a part that is broken itself does not stop the others
+            text = str(error) if isinstance(error, (Failed, Refused)) else f"{type(error).__name__}: {error}"
+            if getattr(command, "is_judged", True):
+                found.append(Finding("", refused=text) if isinstance(error, Refused) else Finding(text, right=False))
+                break
+            found.append(Finding(text))
+    found = [finding for finding in found if finding is not None]
+    texts, fast = [finding.text for finding in found if finding.text], all(finding.fast for finding in found)
+    if not fast and drill.quick:
+        texts.append("times missed their bars, which count in a whole run on a GPU")
+    refused = [f"refused: {finding.refused}" for finding in found if finding.refused]
+    is_wrong = not all(finding.right for finding in found) or not (fast or drill.quick)
+    return "FAIL" if is_wrong else "SKIP" if refused else "PASS", "; ".join(texts + refused)
 
 
 def main():
@@ -67,7 +72,7 @@ def main():
     only = {int(number) for number in arguments.only.split(",") if number} or set(range(1, len(PARTS) + 1))
     if len(PARTS) in only:
         try:
-            drill.package.begin(drill.folder_of(len(PARTS), PARTS[-1]))  # which waits for it
+            drill.package.begin(drill.folder_of(len(PARTS), PARTS[-1]))
         except Exception as error:  # the package's part will fail, and no other
             print(f"gpu-drill: the Python package is not built: {type(error).__name__}: {error}", file=sys.stderr)
     drill.deadline = time.monotonic()
@@ -82,7 +87,7 @@ def main():
         print(f"{status} {number} {part.name}, {seconds:.0f} s: {text}", flush=True)
         results["parts"].append({"name": part.name, "status": status, "text": text, "seconds": round(seconds, 1)})
         pack(drill.folder, out / f"{drill.folder.name}.tar.gz")
-        results["versions"] = getattr(drill, "versions", {})
+        results["environment"] = drill.machine
         (out / "results.json").write_text(json.dumps(results, indent=1) + "\n")
     if drill.package.process is not None:
         stop(drill.package.process)
