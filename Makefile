@@ -2,7 +2,7 @@
 
 BUILD := build
 
-.PHONY: help demo program python package build test test-all test-asan test-light docs docs-test fuzz lint format clean bootstrap
+.PHONY: help demo program python package build test test-all test-asan test-light docs docs-links docs-test fuzz lint format clean bootstrap
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 22
@@ -56,7 +56,10 @@ docs: ## the documentation site, in build-docs/html (Python's reference and the 
 	PYTHONPATH=$(BUILD)/python FIRKIN=$(CURDIR)/$(BUILD)/firkin FIRKIN_DOCS_BUILD=$(CURDIR)/$(SITE) .venv-docs/bin/sphinx-build -W --keep-going -q -c docs/site -d $(SITE)/doctrees . $(SITE)/html
 	@echo "open $(SITE)/html/index.html"
 
-docs-test: docs ## and its pages in a browser, wide and narrow; its links, its search, its prose
+docs-links: docs ## and where its links to other sites lead; needs a network
+	FIRKIN_DOCS_BUILD=$(CURDIR)/$(SITE) .venv-docs/bin/sphinx-build -b linkcheck -q -c docs/site -d $(SITE)/doctrees . $(SITE)/links
+
+docs-test: docs ## and its pages in a browser, wide and narrow; its search, its prose
 	FIRKIN_SITE=$(SITE)/html .venv-docs/bin/python tests/run.py tests/docs/site_test.py
 	FIRKIN_SOURCE_DIR=$(CURDIR) .venv-docs/bin/python tests/run.py tests/docs/prose_test.py
 

@@ -36,6 +36,7 @@ highlight_language = "none"
 smartquotes = False  # --json stays what it is
 myst_heading_anchors = 3  # links to headings, with the names that they have where the repository is read
 myst_enable_extensions = ["colon_fence"]
+myst_disable_syntax = ["myst_line_comment"]  # a line that begins with % is text
 nitpicky = False  # types of LibTorch and of the standard library are not documented here
 
 breathe_projects = {"firkin": f"{os.environ['FIRKIN_DOCS_BUILD']}/xml"}

@@ -1,4 +1,5 @@
-"""The documentation site in headless Chromium, and its links: nothing goes wrong, nothing comes from elsewhere, every link leads somewhere.
+"""The documentation site in headless Chromium: nothing goes wrong, and nothing comes from elsewhere. That links lead somewhere is for Sphinx to
+say: those within the site when it is built, others in `make docs-links`.
 
 FIRKIN_SITE is the folder that `make docs` made. `make docs-test` runs this; ctest does not, which builds no site.
 """
@@ -8,7 +9,6 @@ import pathlib
 import re
 import sys
 import unittest
-import urllib.parse
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "report"))
 from browser import CHROMIUM, open_page, requests_elsewhere  # noqa: E402
@@ -22,33 +22,13 @@ LOADING = re.compile(r'<(?:script|img|source|iframe)\b[^>]*?\bsrc="([^"]+)"|'
                      r'<link\b(?=[^>]*\brel="(?:stylesheet|preload|icon)")[^>]*?\bhref="([^"]+)"')  # fmt: skip
 
 
-def documents() -> dict[pathlib.Path, str]:
-    return {file: file.read_text(encoding="utf-8") for file in sorted(SITE.rglob("*.html"))}
-
-
-class Links(unittest.TestCase):
+class Sources(unittest.TestCase):
     def test_nothing_is_loaded_from_elsewhere(self):
-        for file, text in documents().items():
-            for source in (first or second for first, second in LOADING.findall(text)):
+        for file in SITE.rglob("*.html"):
+            for source in (first or second for first, second in LOADING.findall(file.read_text(encoding="utf-8"))):
                 self.assertNotRegex(source, r"^(https?:)?//", file)
         for file in SITE.rglob("*.css"):
             self.assertNotRegex(file.read_text(encoding="utf-8"), r"@import|url\([\"']?(https?:)?//", file)
-
-    def test_every_internal_link_leads_to_a_page_and_its_heading(self):
-        texts = documents()
-        names = {file: set(re.findall(r'\b(?:id|name)="([^"]+)"', text)) for file, text in texts.items()}
-        links = 0
-        for file, text in texts.items():
-            for link in re.findall(r'<a\b[^>]*?\bhref="([^"]+)"', text):
-                url = urllib.parse.urlsplit(link)
-                if url.scheme or url.netloc:
-                    continue
-                links += 1
-                target = (file.parent / urllib.parse.unquote(url.path)).resolve() if url.path else file
-                self.assertTrue(target.is_file(), f"{file.relative_to(SITE)}: {link}")
-                if url.fragment and target in names:
-                    self.assertIn(urllib.parse.unquote(url.fragment), names[target], f"{file.relative_to(SITE)}: {link}")
-        self.assertGreater(links, 500)
 
 
 @unittest.skipUnless(CHROMIUM, "no chromium on this machine")
