@@ -1,9 +1,9 @@
 """A public header with its plain comments as Doxygen's: doxygen_filter.py HEADER (the INPUT_FILTER of docs/site/Doxyfile).
 
 A comment describes the declaration below it, or the one before it on its line; the first one describes the file. One that an empty line
-follows describes nothing. Examples are indented by two more spaces, where Markdown wants four. The namespace firkin and what is only declared
-of others are left out, because Breathe would show each once per file, and so is what Sphinx cannot read: designated initialisers, and texts
-in several pieces.
+follows describes nothing. Examples are indented by two more spaces, where Markdown wants four. The namespace firkin and what is only
+declared of others are left out, because Breathe would show each once per file, and so is what Sphinx cannot read: designated
+initialisers, and texts in several pieces.
 """
 
 import pathlib
@@ -37,7 +37,7 @@ def filtered(header: str) -> str:
 
 
 def escaped(text: str) -> str:
-    """Nothing is a command or markup but `code`; Doxygen leaves what stands in quotes alone. Examples have one space more than in the header."""
+    """Nothing is a command or markup but `code`; Doxygen leaves what stands in quotes alone."""
     if text.startswith("   "):
         return f" {text}"
     parts = re.split(r"(`[^`]*`|\"[^\"]*\")", text.removeprefix(" "))

@@ -1,4 +1,4 @@
-"""The pages' prose: proselint's checks and a style of our own, codespell over all sources, and lines that fit: 100 columns, 88 in blocks of code.
+"""Prose: codespell over all sources; proselint's checks and a style of our own over the pages, whose lines fit: 100 columns, 88 of code.
 
 FIRKIN_SOURCE_DIR is the repository. What a reader does not read as prose is left out: code, links' addresses, comments of HTML.
 Lines of tables, links and images may be longer, for they cannot be wrapped.
@@ -28,7 +28,7 @@ from proselint.registry.checks import Check  # noqa: E402
 from proselint.registry.checks.types import PreferredForms  # noqa: E402
 from proselint.tools import LintFile  # noqa: E402
 
-PAGES = ["README.md", "CONTRIBUTING.md", "SECURITY.md", "docs/*.md", "docs/validation/*/report.md", "examples/*/README.md", "data/README.md"]
+PAGES = ["*.md", "docs/*.md", "docs/validation/*/report.md", "examples/*/README.md", "data/README.md"]
 WIDTH, CODE_WIDTH = 100, 88
 
 # A pattern, what to write instead, and why. Each has been found on these pages.

@@ -87,7 +87,7 @@ class Parts(Drilled):
         drill = self.drill()
         for seconds in (1, 4, 16):  # until the shell has come so far
             drill.deadline = time.monotonic() + seconds
-            with self.assertRaisesRegex(Failed, r"sleeper had not ended when the part's time was over") as failed:
+            with self.assertRaisesRegex(Failed, r"sleeper had not ended in the part's time") as failed:
                 drill.run("sleeper", "bash", "-c", "sleep 600 & echo $!; wait")
             child = str(failed.exception).split()[-1]
             if child.isdigit():

@@ -81,11 +81,12 @@ class Drill:
         return self.folder / name / "allreduce.csv"
 
     def words(self, text):
-        """The words of a command. {nvlink} and the like are a cluster, {model} what is trained, {folder} the part's; of {a|b} a is for a whole
-        run, b for a quick one; {cuda:a} is left out where the CPU takes the GPU's place."""
+        """The words of a command. {nvlink} and the like are a cluster, {model} what is trained, {folder} the part's; of {a|b} a is for a
+        whole run, b for a quick one; {cuda:a} is left out where the CPU takes the GPU's place."""
         text = re.sub(r"\{cuda:([^{}]*)\}", "" if self.dry else r"\1", text)
         text = re.sub(r"\{([^{}|]*)\|([^{}|]*)\}", r"\2" if self.quick else r"\1", text)
-        clusters = {name: f"--ranks 1 --world {world} --link {self.link(name)}" for name, (world, _) in CLUSTERS.items() if f"{{{name}}}" in text}
+        named = [name for name in CLUSTERS if f"{{{name}}}" in text]
+        clusters = {name: f"--ranks 1 --world {CLUSTERS[name][0]} --link {self.link(name)}" for name in named}
         return text.format(model=DRY_MODEL if self.dry else MODEL, folder=self.folder, **clusters).split()
 
     def left_s(self):
@@ -109,7 +110,7 @@ class Drill:
             process.wait(max(self.left_s(), 0))
         except subprocess.TimeoutExpired:
             stop(process)
-            raise Failed(f"{process.log.stem} had not ended when the part's time was over: {last_line(process.log.read_text(errors='replace'))}")
+            raise Failed(f"{process.log.stem} had not ended in the part's time: {last_line(process.log.read_text(errors='replace'))}")
         return process.returncode, process.log.read_text(errors="replace").partition("\n")[2]
 
     def run(self, name, *words, **environment):
@@ -117,7 +118,7 @@ class Drill:
         return self.output(self.start(name, *words, **environment))
 
     def output(self, process):
-        """Of one that has begun. Exit code 2 is how our own programs refuse what they are asked for; a flag that is not there is our mistake."""
+        """Of one that has begun. With exit code 2 our programs refuse what they are asked for; a flag that is not there is our mistake."""
         code, output = self.finish(process)
         if code == 2 and process.args[0].startswith(str(self.build)) and WRONG_FLAG not in last_line(output):
             raise Refused(last_line(output))
@@ -176,8 +177,8 @@ class PackageBuild:
             headers.unlink()
         if not headers.exists():
             headers.symlink_to(kit / "include")
-        options = {"CMAKE_BUILD_TYPE": "Release", "CMAKE_UNITY_BUILD": "ON", "CMAKE_UNITY_BUILD_BATCH_SIZE": "4", "FIRKIN_WITH_TORCH": "OFF",
-                   "FIRKIN_BUILD_TESTS": "OFF", "FIRKIN_PYTHON_PACKAGE": "ON", "FIRKIN_PYTHON_ENGINE": "ON",
+        options = {"CMAKE_BUILD_TYPE": "Release", "CMAKE_UNITY_BUILD": "ON", "CMAKE_UNITY_BUILD_BATCH_SIZE": "4",
+                   "FIRKIN_WITH_TORCH": "OFF", "FIRKIN_BUILD_TESTS": "OFF", "FIRKIN_PYTHON_PACKAGE": "ON", "FIRKIN_PYTHON_ENGINE": "ON",
                    "FIRKIN_GLOO_INCLUDE": kit / "include", "FIRKIN_VEGA_BUNDLE": kit / "vega.js",
                    "CMAKE_CXX_STANDARD_LIBRARIES": self.standard_library()}  # fmt: skip
         configure = ["cmake", "-S", ROOT, "-B", self.path.parent, "-G", "Ninja", *(f"-D{name}={value}" for name, value in options.items())]

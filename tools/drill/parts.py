@@ -1,4 +1,4 @@
-"""The parts of `tools/gpu-drill run`: PARTS is the table of their commands, the most seconds that they may take, and what judges each answer.
+"""The parts of `tools/gpu-drill run`: PARTS is the table of their commands, the most seconds they may take, and what judges each answer.
 
 A judge takes what a command wrote, as results.json says it, and returns a Finding.
 """
@@ -62,31 +62,32 @@ def all_cuda_tests(drill, results):
     return Finding(": ".join([text, *filter(None, [", ".join(failed)])]), right=not failed and bool(names))
 
 
-def backend(drill):
-    return "--backend", "gloo" if drill.dry else "nccl"
+def fault_ranks(drill, device="cuda:0"):
+    device = "cpu" if drill.dry else device
+    backend = "gloo" if device == "cpu" else "nccl"
+    return drill.build / "tests" / "fault_ranks", "--backend", backend, "--device", device, "--timeout-s", 20
 
 
 def sums(drill, results):
-    drill.run_ranks("sums", 2, drill.build / "firkin", "bench", "allreduce", *backend(drill), "--device", drill.device, "--quiet", "-e", "16M",
-                    "--time", "4s", "--out", drill.folder / "sums")  # fmt: skip
+    backend = "gloo" if drill.dry else "nccl"
+    words = ("bench", "allreduce", "--backend", backend, "--device", drill.device, "--quiet", "-e", "16M", "--time", "4s")
+    drill.run_ranks("sums", 2, drill.build / "firkin", *words, "--out", drill.folder / "sums")
     wrong = sum(row["wrong"] for row in drill.results("sums")["allreduce"])
     return Finding(f"{wrong} wrong sums", right=wrong == 0)
 
 
 def trained_as_on_the_cpu(drill, results):
     trained = {}
-    for name, words in (("cpu", ("--backend", "gloo", "--device", "cpu")), ("gpu", (*backend(drill), "--device", "cpu" if drill.dry else "cuda:0"))):
-        outputs = drill.run_ranks(f"training {name}", 2, drill.build / "tests" / "fault_ranks", *words, "--timeout-s", 20, "--audit-every", 1)
-        trained[name] = [float(re.search(r"^parameters (\S+)$", output, re.MULTILINE)[1]) for output in outputs]
-    apart, equal = abs(trained["gpu"][0] / trained["cpu"][0] - 1), trained["gpu"][0] == trained["gpu"][1]
+    for device in ("cpu", "cuda:0"):
+        outputs = drill.run_ranks(f"training on {device}", 2, *fault_ranks(drill, device), "--audit-every", 1)
+        trained[device] = [float(re.search(r"^parameters (\S+)$", output, re.MULTILINE)[1]) for output in outputs]
+    apart, equal = abs(trained["cuda:0"][0] / trained["cpu"][0] - 1), trained["cuda:0"][0] == trained["cuda:0"][1]
     text = f"parameters {'equal' if equal else 'differ'} on both ranks, {apart:.1e} from the CPU's"
     return Finding(text, right=equal and apart < 1e-5)
 
 
 def killed(drill, results):
-    ranks, device = drill.build / "tests" / "fault_ranks", "cpu" if drill.dry else "cuda:0"
-    survivor, victim = drill.ranks("killed", 2, ranks, *backend(drill), "--device", device, "--timeout-s", 20, "--victim", 1, "--phase", "backward",
-                                   "--signal", "KILL")  # fmt: skip
+    survivor, victim = drill.ranks("killed", 2, *fault_ranks(drill), "--victim", 1, "--phase", "backward", "--signal", "KILL")
     drill.finish(victim)
     killed_s = time.monotonic()
     code, output = drill.finish(survivor)
@@ -138,13 +139,10 @@ def strategy_of(result, name):
     return next(row for row in result["configurations"][0]["strategies"] if row["strategy"] == name)
 
 
-def replayed(results):
-    return Finding(f"a replay's step {strategy_of(results['replay'], 'bucketed')['measured_s'] * 1e3:.2f} ms")
-
-
 def as_fast_as_torch(results):
     bucketed = strategy_of(results["bench-step"], "bucketed")
-    low, high = (math.nan if end is None else end for end in (bucketed["ratio_to_torch_ci"][end] for end in ("low", "high")))  # too few blocks have none
+    interval = bucketed["ratio_to_torch_ci"]
+    low, high = (math.nan if interval[end] is None else interval[end] for end in ("low", "high"))  # too few blocks have none
     return Finding(f"step {bucketed['ratio_to_torch']:.4f} of torch's ({low:.4f} to {high:.4f})", fast=low <= 1)
 
 
@@ -170,7 +168,8 @@ def run_package(drill, name, ranks, *words):
 def package_checks(drill, results):
     found = run_package(drill, "rank", 2)
     wrong = [name for name in found[0]["checks"] if not all(rank["checks"][name] for rank in found)]
-    return Finding(f"{'; '.join(found[0]['notes'])}; wrong: {', '.join(wrong) or 'nothing'} of {len(found[0]['checks'])} checks", right=not wrong)
+    text = f"{'; '.join(found[0]['notes'])}; wrong: {', '.join(wrong) or 'nothing'} of {len(found[0]['checks'])} checks"
+    return Finding(text, right=not wrong)
 
 
 def package_on_a_link(drill, results):
@@ -178,7 +177,8 @@ def package_on_a_link(drill, results):
     world, _ = CLUSTERS["alps"]
     (found,) = run_package(drill, "link", 1, "--link", drill.link("alps"), "--world", world)
     curve = of_curve("PyTorch's engine as one rank of alps", found["results"], 0.03)
-    text = f"gradients by hooks and by Kineto in {'one order' if found['same_order'] else 'two orders'}, {found['apart_us']:.0f} us apart; {curve.text}"
+    orders = "one order" if found["same_order"] else "two orders"
+    text = f"gradients by hooks and by Kineto in {orders}, {found['apart_us']:.0f} us apart; {curve.text}"
     return Finding(text, right=found["same_order"] and found["world_size"] == world, fast=curve.fast)
 
 
@@ -191,6 +191,7 @@ class Part:
 
 TUNE = "--time {20|6}s --profile-steps 10 --allreduce-time 2s --warmup 1 {model}"
 CAPS = "--cap {1MiB,4MiB,8MiB,16MiB,25MiB,50MiB,100MiB,200MiB,400MiB,1000MiB|1MiB,25MiB}"
+TUNED = "{folder}/tune-tcp"
 ENGINES = "{nvlink} {model} --strategies none,bucketed,torch --cap 25MiB"
 HELD = "bench step {alps} {model} --strategies bucketed --cap 100MiB --blocks {10|4}"
 
@@ -207,9 +208,7 @@ PARTS = (
     )),
     Part("ordered-and-sharded", 60, (
         Command("tune-tcp", f"tune {{tcp}} {TUNE} --sharded"),
-        Command("predict", "predict --tensors {folder}/tune-tcp/tensors.csv --allreduce {folder}/tune-tcp/allreduce.csv --sharded", near_their_bounds),
-        Command("replay", "bench step {tcp} --replay {folder}/tune-tcp/tensors.csv --cap 16MiB --strategies bucketed --blocks 4", replayed,
-                is_judged=False),
+        Command("predict", f"predict --tensors {TUNED}/tensors.csv --allreduce {TUNED}/allreduce.csv --sharded", near_their_bounds),
     )),
     Part("engine-beside-torch", 60, (
         Command("bench-step", f"bench step {ENGINES} --blocks {{16|6}}", as_fast_as_torch),

@@ -59,11 +59,11 @@ def main():
     parser.add_argument("out", type=pathlib.Path, metavar="OUT", help="folder for results.json and what each part left")
     parser.add_argument("--quick", action="store_true", help="seconds for each part: whether it runs; times are not judged")
     parser.add_argument("--dry", action="store_true", help="--quick with the CPU in the GPU's place")
-    parser.add_argument("--build", type=pathlib.Path, default=ROOT / "build-drill" / "kit", help="folder with the programs (build-drill/kit)")
+    parser.add_argument("--build", type=pathlib.Path, default=ROOT / "build-drill/kit", help="folder with the programs (build-drill/kit)")
     parser.add_argument("--only", default="", help="parts, by their numbers: 1,3")
     arguments = parser.parse_args()
     if not (arguments.build / "firkin").exists():
-        print(f"gpu-drill: {arguments.build} holds no firkin; expected what tools/gpu-drill build makes, or a build folder", file=sys.stderr)
+        print(f"gpu-drill: {arguments.build} holds no firkin; expected what tools/gpu-drill build makes, or a build", file=sys.stderr)
         return 2
     out = arguments.out.resolve()
     out.mkdir(parents=True, exist_ok=True)
