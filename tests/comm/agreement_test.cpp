@@ -254,13 +254,21 @@ TEST(CrossedWaits, OfTwoRanksAreHeardOfByTheOthers) {
   EXPECT_THAT(losses, Each(HasSubstr("rank 0 waits in step 1 of module A, rank 1 in step 1 of module B")));
 }
 
+// Until a rank has said in the store that it waits in this step.
+void await_note(const ProcessGroup& group, int rank, const std::string& module, int64_t step) {
+  for (;; std::this_thread::yield()) {
+    const auto note = parse_wait_note(value_of(*group.store, fmt::format("at/{}", rank)));
+    if (note && note->place.name == module && note->place.step == step) return;
+  }
+}
+
 TEST(CrossedWaits, ALateRankIsNone) {
   run_ranks(2, [&](const ProcessGroup& group) {
     Stepped a(group, "module A"), b(group, "module B");
     a.step();
-    if (group.rank == 1) std::this_thread::sleep_for(3 * kTestPollEvery);
+    if (group.rank == 1) await_note(group, 0, "module B", 1);
     b.step();  // rank 0 leaves a note here
-    if (group.rank == 0) std::this_thread::sleep_for(2 * kTestPollEvery);
+    if (group.rank == 0) await_note(group, 1, "module A", 2);
     a.step();  // and rank 1, which finds the old one, here
     b.step();
   });

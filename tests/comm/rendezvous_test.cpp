@@ -75,6 +75,30 @@ void await_key(c10d::Store& store, const std::string& key) {
   while (!store.check({key})) std::this_thread::sleep_for(1ms);
 }
 
+// A store that knows how often it was asked, as whoever waits in it does again and again.
+class AskedStore : public c10d::HashStore {
+ public:
+  int64_t add(const std::string& key, int64_t value) override {
+    count();
+    return HashStore::add(key, value);
+  }
+  bool check(const std::vector<std::string>& keys) override {
+    count();
+    return HashStore::check(keys);
+  }
+  // Until another thread has looked around. No more than one may ask meanwhile.
+  void await_another() const {
+    for (int asked = asked_, enough = asked + 5; asked < enough; asked = asked_) asked_.wait(asked);
+  }
+
+ private:
+  void count() {
+    ++asked_;
+    asked_.notify_all();
+  }
+  std::atomic<int> asked_ = 0;
+};
+
 using Rendezvous = LauncherEnvironment;
 
 TEST_F(Rendezvous, TakesTheRankFromTheLauncher) {
@@ -111,23 +135,23 @@ TEST_F(Rendezvous, TwoGroupsOfOneMeetingPointWorkAtOnce) {
 }
 
 TEST_F(Rendezvous, WhenAllRanksAreStartedAgainTheyMeetNothingOfAnEarlierAttempt) {
-  auto store = c10::make_intrusive<c10d::HashStore>();  // torchrun's agent keeps it
+  auto store = c10::make_intrusive<AskedStore>();  // torchrun's agent keeps it
   run_threads(2, [&](int rank) { expect_sum(make_process_group(store, rank, 2, {})); });
   EXPECT_NE(failure_of([&] { make_process_group(store, 0, 2, {.timeout = 200ms}); }), "");  // the other rank died before
   run_threads(2, [&](int rank) {
-    if (rank == 0) std::this_thread::sleep_for(150ms);  // rank 1 finds what rank 0 has left first
+    if (rank == 0) store->await_another();  // rank 1 finds what rank 0 has left first
     expect_sum(make_process_group(store, rank, 2, {}));
   });
 }
 
 TEST_F(Rendezvous, ARankThatHasLeftAGroupWaitsForTheOthersToFormTheNext) {
   for (const int early : {0, 1}) {
-    auto store = c10::make_intrusive<c10d::HashStore>();
+    auto store = c10::make_intrusive<AskedStore>();
     run_threads(3, [&](int rank) {
       {
         const ProcessGroup first = make_process_group(store, rank, 3, {});
         expect_sum(first);
-        if (rank != early) std::this_thread::sleep_for(200ms);
+        if (rank != early) store->await_another();
       }
       expect_sum(make_process_group(store, rank, 3, {}));
     });
@@ -161,10 +185,10 @@ TEST_F(Rendezvous, ARankThatDiedBeforeAllHadArrivedIsReplaced) {
 }
 
 TEST_F(Rendezvous, Rank0ThatDiedBeforeAllHadArrivedIsReplaced) {
-  auto store = c10::make_intrusive<c10d::HashStore>();
+  auto store = c10::make_intrusive<AskedStore>();
   EXPECT_FALSE(gather_ranks(store, {.rank = 0, .size = 2}, in(50ms)).complete);  // and leaves no mark
   run_threads(2, [&](int rank) {
-    if (rank == 0) std::this_thread::sleep_for(150ms);
+    if (rank == 0) store->await_another();
     expect_sum(make_process_group(store, rank, 2, {}));
   });
 }
