@@ -172,15 +172,9 @@ class PackageBuild:
         if (self.path / "firkin").exists():
             return
         kit, self.path = self.drill.build, self.drill.build.parent / "package" / "python"
-        (ROOT / "third_party").mkdir(exist_ok=True)
-        if (headers := ROOT / "third_party" / "include").is_symlink():  # perhaps to a kit that is gone
-            headers.unlink()
-        if not headers.exists():
-            headers.symlink_to(kit / "include")
         options = {"CMAKE_BUILD_TYPE": "Release", "CMAKE_UNITY_BUILD": "ON", "CMAKE_UNITY_BUILD_BATCH_SIZE": "4",
                    "FIRKIN_WITH_TORCH": "OFF", "FIRKIN_BUILD_TESTS": "OFF", "FIRKIN_PYTHON_PACKAGE": "ON", "FIRKIN_PYTHON_ENGINE": "ON",
-                   "FIRKIN_GLOO_INCLUDE": kit / "include", "FIRKIN_VEGA_BUNDLE": kit / "vega.js",
-                   "CMAKE_CXX_STANDARD_LIBRARIES": self.standard_library()}  # fmt: skip
+                   "FIRKIN_VEGA_BUNDLE": kit / "vega.js", "CMAKE_CXX_STANDARD_LIBRARIES": self.standard_library()}  # fmt: skip
         configure = ["cmake", "-S", ROOT, "-B", self.path.parent, "-G", "Ninja", *(f"-D{name}={value}" for name, value in options.items())]
         jobs = max(2, (os.cpu_count() or 1) - 4)  # cores are left to what is measured meanwhile
         build = ["ninja", "-C", self.path.parent, "-j", jobs, "firkin_core", "firkin_engine"]
