@@ -3,7 +3,7 @@
 
 Usage: seed_facts.py DATA      the folder with gpu_sweeps/ and seed_step_times.csv
 
-Documents 000, 003 and 004 are damek's, 001 is TianqGuo's. Only comparisons of one author, on one machine, are made.
+Two students published theirs: damek and TianqGuo (data/README.md). Only comparisons of one author, on one machine, are made.
 """
 
 import collections
@@ -46,13 +46,13 @@ def print_rows(title: str, header: list[str], rows: list[list[str]]) -> None:
 
 def print_reruns(rows: list[dict[str, str]]) -> None:
     lines = []
-    for document, author in (("000, 003, 004", "damek"), ("001", "TianqGuo")):
+    for author in ("damek", "TianqGuo"):
         apart = collections.defaultdict(list)
         for (_, _, setting), times in runs_of(rows, author).items():
             if len(times) > 1:
                 apart[setting.split()[0]].append(max(times) - min(times))
-        lines += [[document, strategy, str(len(gaps)), f"{min(gaps):.1f} to {max(gaps):.1f} ms"] for strategy, gaps in apart.items()]
-    print_rows("Runs of one setting, apart", ["document", "strategy", "settings", "apart"], lines)
+        lines += [[author, strategy, str(len(gaps)), f"{min(gaps):.1f} to {max(gaps):.1f} ms"] for strategy, gaps in apart.items()]
+    print_rows("Runs of one setting, apart", ["author", "strategy", "settings", "apart"], lines)
 
 
 def print_effects(rows: list[dict[str, str]]) -> None:
@@ -64,7 +64,7 @@ def print_effects(rows: list[dict[str, str]]) -> None:
         pairs = [("bucketed 1", "overlap"), ("bucketed 1", "bucketed 100"), ("bucketed 100", "bucketed 1000")]
         lines.append([batch, sequence, *(f"{step[a] - step[b]:+.1f} ms" for a, b in pairs), best])
     header = ["batch", "sequence", "1 MiB - overlap", "1 - 100 MiB", "100 - 1000 MiB", "best"]
-    print_rows("Effects in one run (000; overlap: 003)", header, lines)
+    print_rows("Effects in one run (damek)", header, lines)
 
 
 def print_communication(data: pathlib.Path) -> None:
@@ -82,7 +82,7 @@ def print_communication(data: pathlib.Path) -> None:
         step_ms, timer_ms = 1e3 * float(naive["step_s"]), 1e3 * float(naive["comm_s"])
         lines.append([batch, sequence, f"{step_ms:.0f} ms", f"{timer_ms / step_ms:.0%}", f"{alone_ms / step_ms:.0%}", *saved])
     header = ["batch", "sequence", "naive", "timer", "all-reduces", "timer saved", "step saved"]
-    print_rows(f"Naive (004): 435 all-reduces take {alone_ms:.0f} ms by that author's table. What overlap (003) saves", header, lines)
+    print_rows(f"Naive (damek): 435 all-reduces take {alone_ms:.0f} ms by that author's table. What overlap saves", header, lines)
 
 
 def main() -> None:
