@@ -81,7 +81,7 @@ TITLES = {
     "horovod": "Horovod, 128 MiB",
     "megatron": "Megatron-LM",
     "inductor": "Inductor",
-    "transformers_auto": "Transformers, auto",
+    "transformers_auto": "DeepSpeed, `auto`",
     "deepspeed": "DeepSpeed",
     "mg_wfbp": "MG-WFBP",
 }
