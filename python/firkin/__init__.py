@@ -25,6 +25,7 @@ from firkin._core import version as __version__
 from firkin._trace import read_trace
 
 if TYPE_CHECKING:
+    from firkin import integrations
     from firkin._allreduce import measure_all_reduce
     from firkin._data_parallel import DataParallel, DistributedDataParallel
     from firkin._link import init_modelled_link
@@ -50,6 +51,8 @@ _NEED_ENGINE = ("DataParallel", "DistributedDataParallel", "OverlappedOptimizer"
 
 
 def __getattr__(name: str) -> Any:
+    if name == "integrations":
+        return importlib.import_module("firkin.integrations")
     if name in _NEED_ENGINE:
         importlib.import_module("firkin._native").load_engine()
     for module in _NEED_TORCH if name in __all__ else ():
@@ -60,4 +63,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted(__all__)
+    return sorted([*__all__, "integrations"])

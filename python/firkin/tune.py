@@ -113,7 +113,9 @@ def run(arguments: argparse.Namespace) -> int:
             result.save(arguments.out)
             try:
                 print(result.results_json if arguments.json else f"{result}wrote {arguments.out}", flush=True)
-            except (OSError, ValueError) as error:  # a full disk, a reader that has gone; a stream that the script has closed
+            except BrokenPipeError:
+                pass  # the reader, such as head, has seen what it wanted; the files are written
+            except (OSError, ValueError) as error:  # a full disk; a stream that the script has closed
                 print(f"firkin: standard output cannot be written: {error}", file=sys.stderr, flush=True)
                 return 1
     finally:

@@ -213,6 +213,14 @@ class CommandLine(InAFolder, TestCase):
                 self.assertEqual(command(f"{SCRIPT}:build", "--json"), (1, refused) if os.environ["RANK"] == "0" else (0, ""))
 
     @on_ranks(2)
+    def test_an_output_whose_reader_has_gone_is_no_error(self):
+        with mock.patch("firkin.tune", return_value=mock.Mock(results_json="{}")):
+            reader, writer = os.pipe()
+            os.close(reader)
+            with io.TextIOWrapper(open(writer, "wb", buffering=0), write_through=True) as gone, contextlib.redirect_stdout(gone):
+                self.assertEqual(command(f"{SCRIPT}:build", "--json"), (0, ""))
+
+    @on_ranks(2)
     def test_a_folder_that_cannot_be_written_is_refused_before_anything_is_tuned(self):
         with mock.patch("firkin.tune", side_effect=AssertionError("tuned")):
             said = command(f"{SCRIPT}:build", "--out", "/dev/null/out")
