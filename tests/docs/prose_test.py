@@ -103,6 +103,16 @@ class Prose(unittest.TestCase):
                  for page in self.pages for number, width in too_long(page.read_text(encoding="utf-8"))]  # fmt: skip
         self.assertEqual(found, [], "\n" + "\n".join(found))
 
+    def test_no_document_is_named_by_its_number_in_data(self):
+        """Readers know it by its course or its author."""
+        number = re.compile(r"(?<![\d.,])00\d\b")
+        self.assertRegex("as 003 says of 5,000 tensors", number)
+        self.assertNotRegex("5,000 tensors in 0.002 s", number)
+        pages = [page for page in self.pages if page.parent.name != "data"]
+        found = [f"{page.relative_to(ROOT)}: {number.search(text)[0]}" for page in pages
+                 if number.search(text := prose_of(page.read_text(encoding="utf-8")))]  # fmt: skip
+        self.assertEqual(found, [])
+
     def test_both_styles_find_what_they_should(self):
         self.assertRegex(" ".join(self.lint("Small ones cost a latency each.\n")), "expected pays latency")
         self.assertRegex(" ".join(self.lint("The ranks are in a a group.\n")), "a a")
