@@ -63,8 +63,10 @@ int64_t parse_size(const std::string& text, const std::string& what, bool takes_
 
 double parse_seconds(const std::string& text, const std::string& what) {
   constexpr double kLongest = 1e9;
-  const double seconds = parse_in_units(text, {{"", 1}, {"s", 1}, {"us", 1e-6}, {"ms", 1e-3}, {"m", 60}, {"min", 60}, {"h", 3600}});
-  if (!(seconds >= 0 && seconds <= kLongest)) throw InputError(fmt::format("{} {}: expected a time, such as 500ms, 90s or 5m", what, text));
+  const double seconds = parse_in_units(text, {{"s", 1}, {"us", 1e-6}, {"ms", 1e-3}, {"m", 60}, {"min", 60}, {"h", 3600}});
+  if (!(seconds >= 0 && seconds <= kLongest)) {
+    throw InputError(fmt::format("{} {}: expected a time with its unit, such as 500ms, 90s or 5m", what, text));
+  }
   return seconds;
 }
 

@@ -197,7 +197,7 @@ Run declare_predict(CLI::App& app) {
       ->check(CLI::Range(0.0, 1.0))
       ->group(group);
   add_size(app, "--max-bucket", flags->largest_bucket_bytes, "largest bucket of several tensors")->group(group);
-  add_time(app, "--forward", flags->forward_s, "end of forward: 30ms (0: the largest needed_s)")->group(group);
+  add_time(app, "--forward", flags->forward_s, "end of forward: 30ms (0s: the largest needed_s)")->group(group);
   app.add_flag("--sensitivity", inputs.sensitivity, "multiply each input by 1/8 to 8");
   app.add_flag("--sharded", inputs.sharded,
                "also predict the strategy sharded: time and memory;\n--tensors needs needed_s, and elements of 4 bytes");

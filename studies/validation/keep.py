@@ -17,7 +17,7 @@ from measure import MEASURED, write_atomically
 
 def calibration_flags(calibration):
     """Of firkin predict, for what firkin tune calibrated."""
-    flags = ["--compute-slowdown", calibration["compute_slowdown"], "--overhead", calibration["overhead_s"], "--latency-factor", calibration["latency_factor"]]
+    flags = ["--compute-slowdown", calibration["compute_slowdown"], "--overhead", f'{calibration["overhead_s"]}s', "--latency-factor", calibration["latency_factor"]]
     return [str(flag) for flag in flags]
 
 

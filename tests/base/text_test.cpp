@@ -165,14 +165,15 @@ TEST(ParseSize, RefusesWhatHasNoUnitOrIsNoSize) {
   EXPECT_THROW(parse_size("1.5", "--begin", /*takes_bytes=*/true), InputError);
 }
 
-TEST(ParseSeconds, TakesUnitsAndSecondsWithoutOne) {
+TEST(ParseSeconds, TakesATimeWithItsUnit) {
   EXPECT_DOUBLE_EQ(parse_seconds("5m", "--timeout"), 300);
   EXPECT_DOUBLE_EQ(parse_seconds("2h", "--timeout"), 7200);
   EXPECT_DOUBLE_EQ(parse_seconds("500ms", "--timeout"), 0.5);
   EXPECT_DOUBLE_EQ(parse_seconds("20us", "--overhead"), 20e-6);
-  EXPECT_DOUBLE_EQ(parse_seconds("90", "--timeout"), 90);
-  for (const char* text : {"", "s", "-1s", "1d", "nan", "1e10", "2000000000"}) {
-    EXPECT_THAT([text] { parse_seconds(text, "--timeout"); }, ThrowsMessage<InputError>(HasSubstr("expected a time"))) << text;
+  EXPECT_DOUBLE_EQ(parse_seconds("90s", "--timeout"), 90);
+  EXPECT_DOUBLE_EQ(parse_seconds("0s", "--timeout"), 0);
+  for (const char* text : {"", "s", "90", "0", "-1s", "1d", "nan", "1e10s", "2000000000s"}) {
+    EXPECT_THAT([text] { parse_seconds(text, "--timeout"); }, ThrowsMessage<InputError>(HasSubstr("expected a time with its unit"))) << text;
   }
 }
 

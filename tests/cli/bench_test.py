@@ -68,7 +68,7 @@ class BadInput(Bench):
             (["allreduce", "-f", "1"], "--factor: Value 1 not in range"),
             (["allreduce", "--factor=-2"], "--factor: Value -2 not in range"),
             (["allreduce", "-f", "1.5"], "--factor"),
-            (["allreduce", "--time", "0"], "--time: 0: expected 100ms"),
+            (["allreduce", "--time", "0s"], "--time: 0s: expected 100ms"),
             (["allreduce", "--ranks", "0"], "--ranks: Value 0 not in range"),
             (["allreduce", "--out", blocked / "out"], f"{blocked} is not a folder"),
             (["chunks", "--elements", "0"], "--elements: Value 0 not in range"),
@@ -86,7 +86,7 @@ class BadInput(Bench):
 
 class AllReduce(Bench):
     def test_measures_the_sizes_of_nccl_tests_flags(self):
-        answer = json.loads(self.bench("allreduce", "-b", "4", "-e", "4K", "-f", "32", "--time", "0.5", "--json").stdout)
+        answer = json.loads(self.bench("allreduce", "-b", "4", "-e", "4K", "-f", "32", "--time", "0.5s", "--json").stdout)
         self.assertEqual([(row["bytes"], row["count"]) for row in answer["allreduce"]], [(4, 1), (128, 32), (4096, 1024)])
         for row, samples in zip(answer["allreduce"], answer["samples"]["isolated_s"]):
             self.assertEqual(row["wrong"], 0)
@@ -100,7 +100,7 @@ class AllReduce(Bench):
 
 class Chunks(Bench):
     def test_writes_points_with_intervals(self):
-        flags = ["--elements", "4096", "-b", "1K", "-e", "64K", "-f", "4", "--time", "1"]
+        flags = ["--elements", "4096", "-b", "1K", "-e", "64K", "-f", "4", "--time", "1s"]
         answer = json.loads(self.bench("chunks", *flags, "--json").stdout)
         self.assertEqual([(p["chunk_bytes"], p["calls"]) for p in answer["chunks"]], [(1024, 16), (4096, 4), (16384, 1)])
         for point, samples in zip(answer["chunks"], answer["samples"]["total_s"]):
@@ -116,7 +116,7 @@ class Chunks(Bench):
 
 class ChunksFull(Bench):
     def test_with_hardly_any_time_every_size_has_one_sample_and_an_open_interval(self):
-        answer = json.loads(self.bench("chunks", "--elements", "4000000", "-b", "4K", "-f", "64", "--time", "0.1", "--json").stdout)
+        answer = json.loads(self.bench("chunks", "--elements", "4000000", "-b", "4K", "-f", "64", "--time", "0.1s", "--json").stdout)
         for point in answer["chunks"]:
             self.assertEqual(point["samples"], 1)
             self.assertEqual(point["total_ci_s"], {"low": 0, "high": None})
@@ -164,7 +164,7 @@ class LosesRank0(Bench):
     def survivor_of_rank_0(self, **variables: str) -> str:
         """What rank 1 writes when rank 0 is killed, and with it the store at which they met."""
         kept = {name: value for name, value in os.environ.items() if name != "TORCH_CPP_LOG_LEVEL"}
-        words = [FIRKIN, "bench", "allreduce", "--time", "1000", "--out", self.out]
+        words = [FIRKIN, "bench", "allreduce", "--time", "1000s", "--out", self.out]
         with reserved_port() as port:
             launched = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
             first, second = (subprocess.Popen(words, stderr=subprocess.PIPE, text=True, env=kept | launched | variables | {"RANK": rank})

@@ -15,6 +15,6 @@ class Device(InFolder):
             self.assertFalse(self.out.exists(), command)
 
     def test_the_cpu_over_gloo_is_what_there_is_by_default(self):
-        self.assert_succeeds("bench", "allreduce", "-b", 8, "-e", 8, "--time", 0.1, "--out", self.out, env=NO_GPU)
+        self.assert_succeeds("bench", "allreduce", "-b", 8, "-e", 8, "--time", "0.1s", "--out", self.out, env=NO_GPU)
         environment = self.results()["environment"]
         self.assertEqual((environment["device"], environment["backend"], environment.get("gpu")), ("cpu", "gloo", None))

@@ -20,7 +20,7 @@ class Link(InFolder):
         self.assertFalse(self.out.exists())
 
     def measured(self, *words):
-        self.assert_succeeds("bench", "allreduce", "-b", 8, "-e", 8, "--time", 1, *words, "--out", self.out)
+        self.assert_succeeds("bench", "allreduce", "-b", 8, "-e", 8, "--time", "1s", *words, "--out", self.out)
         with open(self.out / "allreduce.csv") as file:
             return next(csv.DictReader(file))
 

@@ -223,7 +223,7 @@ class Predict(OfGpt2Large):
     def test_a_profile_that_knows_forward_says_what_ordered_gains(self):
         forward_s = self.add_forward()
         self.slow_table()
-        answer = self.predict("--forward", forward_s)
+        answer = self.predict("--forward", f"{forward_s}s")
         ordered = answer["ordered"]
         self.assertAlmostEqual(ordered["bucketed_period_s"], answer["best_uniform"]["backward_s"] + forward_s)
         self.assertGreater(ordered["gain"], 0.1)
@@ -231,7 +231,7 @@ class Predict(OfGpt2Large):
         self.assertEqual(sum(bucket["bytes"] for bucket in ordered["buckets"]), answer["model"]["gradient_bytes"])
         self.assertEqual(len({name for bucket in ordered["buckets"] for name in bucket["tensors"]}), answer["model"]["tensors"])
         self.assertEqual(sorted(bucket["bucket"] for bucket in ordered["buckets"]), list(range(len(ordered["buckets"]))))
-        self.assertGreater(self.predict("--forward", 2 * forward_s)["ordered"]["computation_s"], ordered["computation_s"] + forward_s / 2)
+        self.assertGreater(self.predict("--forward", f"{2 * forward_s}s")["ordered"]["computation_s"], ordered["computation_s"] + forward_s / 2)
         self.assertIn("With the strategy ordered, which also overlaps the next forward pass, a step takes", " ".join(self.text().split()))
 
     def test_sharded_says_time_and_memory_and_what_it_assumes(self):

@@ -14,7 +14,7 @@ from commands import BUILD, BUILD_DEADLINE_S, CMAKE, checked, run
 from folders import folder_until
 
 TINY_RUN = ["--ranks", "2", "--d-model", "32", "--d-ff", "64", "--num-layers", "2", "--batch", "1", "--sequence", "16", "--blocks", "4",
-            "--warmup", "1", "--steps-per-block", "1", "--profile-steps", "4", "--allreduce-time", "0.2", "--cap", "0.01MiB,1MiB"]  # fmt: skip
+            "--warmup", "1", "--steps-per-block", "1", "--profile-steps", "4", "--allreduce-time", "0.2s", "--cap", "0.01MiB,1MiB"]  # fmt: skip
 
 
 class InstalledProgram(unittest.TestCase):

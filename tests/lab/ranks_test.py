@@ -23,7 +23,7 @@ def setUpModule():  # noqa: N802: unittest's name
 class TwoHosts(InAFolder):
     def measure(self, *launcher, options=(), size="8", **variables):
         """bench allreduce of one size: its results."""
-        words = [*launcher, FIRKIN, "bench", "allreduce", "-b", size, "-e", size, "--time", "0.1", "--out", self.out]
+        words = [*launcher, FIRKIN, "bench", "allreduce", "-b", size, "-e", size, "--time", "0.1s", "--out", self.out]
         path = {"PATH": f"{pathlib.Path(sys.executable).parent}:{os.environ['PATH']}"}
         result = lab("--rate", "100mbit", *options, command=words, env=os.environ | path | variables)
         self.assertEqual(result.returncode, 0, f"{result.stdout}\n{result.stderr}")

@@ -103,7 +103,7 @@ class Scripts(unittest.TestCase):
 class TwoRanksFull(unittest.TestCase):
     def measure(self, script, **variables):
         with tempfile.TemporaryDirectory() as folder, reserved_port() as port:
-            words = [os.environ["FIRKIN"], "bench", "allreduce", "-e", "8K", "--time", "0.2", "--out", folder]
+            words = [os.environ["FIRKIN"], "bench", "allreduce", "-e", "8K", "--time", "0.2s", "--out", folder]
             result = launch(script, *words, PORT=str(port), OMP_NUM_THREADS="1", **variables)
             self.assertEqual(result.returncode, 0, f"{result.stdout}\n{result.stderr}")
             results = json.loads((pathlib.Path(folder) / "results.json").read_text())

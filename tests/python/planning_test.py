@@ -88,7 +88,7 @@ class FrontEnds(InAFolder):
         if not (pathlib.Path(firkin.__file__).parent / "bin/firkin").resolve().with_name("firkin-measure").exists():
             self.skipTest("this program was built without LibTorch")
         words = ["tune", "--ranks", "2", "--d-model", "32", "--d-ff", "64", "--num-layers", "3", "--batch", "1", "--sequence", "16"]
-        words += ["--profile-steps", "6", "--allreduce-time", "0.2", "--blocks", "6", "--rule", "close-when-full", "--out", self.out]
+        words += ["--profile-steps", "6", "--allreduce-time", "0.2s", "--blocks", "6", "--rule", "close-when-full", "--out", self.out]
         ran = subprocess.run([sys.executable, "-m", "firkin", *words, "--json"], capture_output=True, text=True)
         self.assertEqual(ran.returncode, 0, ran.stderr)
         said = json.loads(ran.stdout)

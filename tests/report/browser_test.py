@@ -18,8 +18,8 @@ REPORT_CHARTS = ["curve", "allreduce"]
 TINY = ["--d-model", "32", "--d-ff", "64", "--num-layers", "2", "--batch", "1", "--sequence", "16"]
 LAPTOP, TELEPHONE = (1280, 800), (390, 844)
 MEASURED = {  # commands, and the charts of their pages
-    ("bench", "allreduce", "-e", "4K", "--time", "0.5"): ["allreduce"],
-    ("bench", "chunks", "--elements", "4096", "--time", "0.5"): ["chunks"],
+    ("bench", "allreduce", "-e", "4K", "--time", "0.5s"): ["allreduce"],
+    ("bench", "chunks", "--elements", "4096", "--time", "0.5s"): ["chunks"],
     ("bench", "layers", "--steps", "6", *TINY): [],
     ("bench", "step", "--strategies", "flat,bucketed", "--blocks", "4", *TINY): ["steps"],
     ("trace", "--strategies", "naive,overlap", *TINY): ["timeline"],

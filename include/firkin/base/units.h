@@ -52,8 +52,8 @@ int64_t bytes_from_mib(double mib, const std::string& what);
 // InputError unless the result is at least one byte and below 2^53; `what` names the value in the message ("--cap").
 int64_t parse_size(const std::string& text, const std::string& what, bool takes_bytes = false);
 
-// Parses a time with its unit: us, ms, s, m or min, h; seconds if it has none ("500ms", "5m", "90"). Throws InputError
-// if it is negative, above 1e9 or not a number.
+// Parses a time with its unit: us, ms, s, m or min, h ("500ms", "90s", "5m"). Throws InputError if it is negative, above
+// 1e9 seconds, not a number, or a number without a unit.
 double parse_seconds(const std::string& text, const std::string& what);
 
 // Three significant digits and a binary unit: "512 B", "1.5 KiB", "25 MiB", "7.44 GiB".
