@@ -47,7 +47,7 @@ GradientHook comm_hook(std::string name, std::shared_ptr<c10d::CommHookInterface
 //
 //   DataParallel ddp(*net, group, {.buckets = automatic()});
 //   ...                                                            // train as before
-//   // firkin: 7 buckets (largest 2.4 MiB, best plan) instead of 25 MiB caps (1 bucket): step 226 ms -> 222 ms ...
+//   // firkin: takes the best plan, 7 buckets (largest 2.4 MiB), instead of 25 MiB caps, which make 1 bucket (...
 //
 // Apart from all-reduces between steps, only the training itself is timed, in this order. Failed steps, and steps in
 // which a rank had no data, do not count.

@@ -234,7 +234,7 @@ void Automatic::plan() {
   if (setup_.group.rank == 0) chosen = plan_on_rank_0(why_not);
   sampler_.reset();
   chosen = plan_of_rank_0(setup_.group, chosen);
-  if (!chosen) return settle(fmt::format("{} stay, {}: {}; {}", old_name_, describe(in_use()), why_not, cost()));
+  if (!chosen) return settle(fmt::format("keeps {}, which make {}: {}; {}", old_name_, describe(in_use()), why_not, cost()));
   new_.plan = std::move(*chosen);
   old_ = in_use();
   trial_.emplace(options_.trial_pairs, options_.trial_steps);
@@ -257,7 +257,7 @@ std::optional<CommunicationPlan> Automatic::plan_on_rank_0(std::string& why_not)
     if (new_.step_s < new_.in_use_s * (1 - kWorthATrial)) {
       chosen = new_.plan;
     } else {
-      why_not = fmt::format("{}, {}, are predicted to change a step of {} by only {}", describe(new_.plan), new_.name,
+      why_not = fmt::format("{}, {}, would change a step of {} by only {}, it is predicted", new_.name, describe(new_.plan),
                             format_seconds(times.step_s), percent(new_.step_s / new_.in_use_s));
     }
   } catch (const std::exception& error) {
@@ -282,15 +282,16 @@ void Automatic::settle_trial() {
   const auto& [ratio, interval] = verdict.new_to_old;
   const bool new_stays = of_rank_0(setup_.group, keeps_tried(verdict.new_to_old) ? 1 : 0) != 0;
   const Faster faster = faster_of(verdict.new_to_old);
-  const char* word = faster == Faster::kThis ? "faster" : faster == Faster::kOther ? "slower" : "cannot be told apart";
-  const std::string figures = fmt::format("step {} -> {} ({}, 95 % interval {} to {}: {}), predicted {}; {}", format_seconds(verdict.old_s),
-                                          format_seconds(verdict.new_s), percent(ratio), percent(interval.low), percent(interval.high),
-                                          word, percent(new_.step_s / new_.in_use_s), cost());
-  const std::string new_words = fmt::format("{}, {}", describe(new_.plan), new_.name);
-  const std::string old_words = fmt::format("{}, {}", old_name_, describe(old_));
+  const char* word = faster == Faster::kThis ? "faster" : faster == Faster::kOther ? "slower" : "not told apart";
+  const std::string figures =
+      fmt::format("a step takes {} with the new ones and {} with the old ones ({}, 95 % interval {} to {}: {}; predicted: {}); {}",
+                  format_seconds(verdict.new_s), format_seconds(verdict.old_s), percent(ratio), percent(interval.low),
+                  percent(interval.high), word, percent(new_.step_s / new_.in_use_s), cost());
+  const std::string new_words = fmt::format("{}, {}", new_.name, describe(new_.plan));
+  const std::string old_words = fmt::format("{}, which make {}", old_name_, describe(old_));
   const CommunicationPlan& chosen = new_stays ? new_.plan : old_;
-  settle(new_stays ? fmt::format("{}, instead of {}: {}", new_words, old_words, figures)
-                   : fmt::format("{}, stay; tried {}: {}", old_words, new_words, figures));
+  settle(new_stays ? fmt::format("takes {}, instead of {}: {}", new_words, old_words, figures)
+                   : fmt::format("keeps {}, after trying {}: {}", old_words, new_words, figures));
   use(chosen);
 }
 
@@ -301,7 +302,7 @@ void Automatic::settle(const std::string& line) {
 }
 
 std::string Automatic::cost() const {
-  return fmt::format("measured in {} and {} steps", format_seconds(spent_s_), steps_);
+  return fmt::format("it measured for {}, and in {} steps", format_seconds(spent_s_), steps_);
 }
 
 }  // namespace firkin

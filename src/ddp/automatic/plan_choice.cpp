@@ -123,7 +123,7 @@ PlanChoice choose_plan(const std::vector<NamedTensor>& parameters, const DataPar
   StepModel model = predictor.model(profile);
   if (parameters.size() > kMostTensorsWithLaunches) model.simulation.overhead_s = 0;
   BucketPlan best = predictor.is_ordered() ? ordered_candidates(model, kMostBuckets).front() : best_plan(model);
-  PlanChoice any_sizes{.plan = {order, std::move(best)}, .name = "best plan", .in_use_s = cap.in_use_s};
+  PlanChoice any_sizes{.plan = {order, std::move(best)}, .name = "the best plan", .in_use_s = cap.in_use_s};
   any_sizes.step_s = predictor.step_s(any_sizes.plan);
   return any_sizes.step_s < cap.step_s * (1 - kWorthOverCap) ? any_sizes : cap;
 }
