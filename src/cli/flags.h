@@ -77,8 +77,8 @@ struct StepFlags : RunFlags {
   JobFlags job;  // common to all configurations
   CapOptions rule;
   std::vector<std::string> models = {"demo"};
-  std::vector<int64_t> batch_sizes = {2, 4};
-  std::vector<int64_t> sequence_lengths = {128, 256, 512};
+  std::vector<int64_t> batch_sizes = {4};
+  std::vector<int64_t> sequence_lengths = {128};
   std::vector<std::string> strategies = {"none", "naive", "flat", "overlap", "bucketed", "torch"};
   std::vector<int64_t> caps = {kMiB, 10 * kMiB, 100 * kMiB, 1000 * kMiB};
   BlockFlags steps;

@@ -1,10 +1,16 @@
 // firkin: finds and predicts the best gradient bucket size, and checks it with real steps.
 #include <fmt/ranges.h>
 
+#include <poll.h>
+#include <unistd.h>
+
 #include <array>
+#include <cerrno>
 #include <csignal>
 #include <cstdio>
+#include <numeric>
 #include <string_view>
+#include <system_error>
 
 #include "firkin/base/file.h"
 #include "flags.h"
@@ -41,7 +47,7 @@ constexpr std::array kCommands = {
             [](CLI::App& app) { return add_commands(app, kExperiments); }},
     Command{"trace", "record steps as Chrome traces, with overlap figures", declare_trace},
     Command{"buckets", "list named models; show one's buckets, or a file's", declare_buckets},
-    Command{"predict", "predict backward, best cap and plan from two CSV files", declare_predict},
+    Command{"predict", "predict the best cap: --model on --cluster, or files", declare_predict},
     Command{"import", "convert others' measurements to Firkin's CSV files", declare_import},
     Command{"report", "turn results.json into a page", declare_report},
 };
@@ -52,6 +58,7 @@ bool measures(const Command& command) {
 
 constexpr int kUsageError = 2;
 constexpr int kFailure = 1;
+constexpr int kReaderHasGone = 128 + SIGPIPE;  // as a shell reports a program that SIGPIPE has ended
 
 std::vector<std::string> stored_command_line;
 
@@ -79,8 +86,10 @@ void check_subcommand(const std::vector<std::string>& words) {
   const Command* command = words.empty() ? nullptr : find_command(words[0], kCommands, "subcommand");
   if (!command) return;
   if (measures(*command) && !can_measure()) {
+    const bool is_tune = words[0] == "tune";
     throw InputError(
-        fmt::format("'{}' measures, for which this program starts firkin-measure: there is none beside it that can be executed", words[0]));
+        fmt::format("'{}' measures, for which this program starts firkin-measure of the C++ build: there is none beside it{}", words[0],
+                    is_tune ? "; with the Python package: torchrun --nproc-per-node 2 -m firkin.tune my_script.py:build" : ""));
   }
   if (words[0] == "bench" && words.size() > 1) find_command(words[1], kExperiments, "experiment");
 }
@@ -99,6 +108,62 @@ std::string with_config_file(const CLI::App& app, std::string message) {
   const auto names_it = [&flag](const std::string& word) { return word.substr(0, word.find('=')) == flag; };
   const bool in_file = flag.starts_with("--") && std::ranges::none_of(command_line(), names_it);
   return in_file ? fmt::format("--config {}: {}", file, message) : message;
+}
+
+// How many characters must be inserted, left out or replaced to make one word of the other.
+size_t edits_between(std::string_view a, std::string_view b) {
+  std::vector<size_t> row(b.size() + 1);  // to b's beginnings, from a beginning of a
+  std::iota(row.begin(), row.end(), size_t{0});
+  for (size_t i = 0; i < a.size(); ++i) {
+    size_t before = std::exchange(row[0], i + 1);
+    for (size_t j = 0; j < b.size(); ++j) {
+      const size_t replaced = before + (a[i] == b[j] ? 0 : 1);
+      before = std::exchange(row[j + 1], std::min({replaced, row[j] + 1, row[j + 1] + 1}));
+    }
+  }
+  return row[b.size()];
+}
+
+// The subcommand that was parsed last: `step` of firkin bench step.
+const CLI::App& innermost(const CLI::App& app) {
+  const auto parsed = app.get_subcommands();
+  return parsed.empty() ? app : innermost(*parsed.back());
+}
+
+// "firkin bench step"
+std::string full_name(const CLI::App& app) {
+  return app.get_parent() ? fmt::format("{} {}", full_name(*app.get_parent()), app.get_name()) : app.get_name();
+}
+
+// What to say of words that no flag takes: of the first flag among them, and the flag that it resembles, if there is one.
+std::string about_extra_words(const CLI::App& app) {
+  const std::vector<std::string> words = app.remaining(/*recurse=*/true);
+  const CLI::App& command = innermost(app);
+  const auto is_flag = [](const std::string& word) { return word.starts_with("--"); };
+  const auto found = std::ranges::find_if(words, is_flag);
+  if (found == words.end()) return fmt::format("'{}': {} takes no such word", words.front(), full_name(command));
+  const std::string flag = found->substr(0, found->find('='));
+  constexpr size_t kMostEdits = 2;
+  std::pair<size_t, std::string> most_alike = {kMostEdits + 1, ""};
+  for (const CLI::Option* option : command.get_options()) {
+    for (const std::string& name : option->get_lnames()) most_alike = std::min(most_alike, {edits_between(flag, "--" + name), "--" + name});
+  }
+  const auto& [edits, like] = most_alike;
+  if (edits == 0) return fmt::format("{}: expected behind '{}'", flag, full_name(command));
+  return fmt::format("{}: no flag of {}{}", flag, full_name(command), like.empty() ? "" : fmt::format("; did you mean {}?", like));
+}
+
+std::string about_missing_subcommand(const CLI::App& app) {
+  std::vector<std::string> names;
+  for (const CLI::App* one : innermost(app).get_subcommands([](const CLI::App* one) { return !one->get_group().empty(); }))
+    names.push_back(one->get_name());
+  return fmt::format("{}: expected one of {} behind it", innermost(app).get_name(), fmt::join(names, ", "));
+}
+
+// Whether whoever read our standard output has gone, as `head` does.
+bool reader_has_gone() {
+  pollfd output{STDOUT_FILENO, POLLOUT, 0};
+  return poll(&output, 1, 0) == 1 && (output.revents & POLLERR) != 0;
 }
 
 int run(int argc, char** argv) {
@@ -124,10 +189,18 @@ int run(int argc, char** argv) {
     return 0;
   }
   try {
-    app.parse(argc, argv);
+    if (command_line() == std::vector<std::string>{"bench"}) {
+      app.parse("bench --help");  // which lists the experiments
+    } else {
+      app.parse(argc, argv);
+    }
     return chosen();
   } catch (const CLI::Success& help) {
     return app.exit(help);
+  } catch (const CLI::ExtrasError&) {
+    return report_error(fmt::format("{} (see {} --help-all)", about_extra_words(app), full_name(innermost(app))), kUsageError);
+  } catch (const CLI::RequiredError&) {  // all flags are optional
+    return report_error(about_missing_subcommand(app), kUsageError);
   } catch (const CLI::ParseError& error) {
     return report_error(with_config_file(app, error.what()) + " (see firkin --help, firkin SUBCOMMAND --help)", kUsageError);
   } catch (const InputError& error) {
@@ -154,6 +227,9 @@ int run_and_report(int argc, char** argv) {
     return cli::run(argc, argv);
   } catch (const InputError& error) {
     return cli::report_error(error.what(), cli::kUsageError);
+  } catch (const std::system_error& error) {
+    if (error.code() == std::errc::broken_pipe && cli::reader_has_gone()) return cli::kReaderHasGone;
+    return cli::report_error(error.what(), cli::kFailure);
   } catch (const std::exception& error) {
     const std::string message = error.what();
     return cli::report_error(message.substr(0, message.find('\n')), cli::kFailure);  // LibTorch's go on with a stack trace
@@ -165,5 +241,6 @@ int run_and_report(int argc, char** argv) {
 int main(int argc, char** argv) {
   const int code = run_and_report(argc, argv);
   if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return code;
+  if (firkin::cli::reader_has_gone()) return firkin::cli::kReaderHasGone;
   return firkin::cli::report_error("standard output cannot be written", code != 0 ? code : firkin::cli::kFailure);
 }

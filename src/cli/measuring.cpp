@@ -202,7 +202,9 @@ Run declare_tune(CLI::App& app) {
 Run declare_bench_step(CLI::App& app) {
   auto flags = std::make_shared<StepFlags>();
   app.footer(std::string(kStrategiesInHelp) +
-             "Takes about blocks x settings x (warm-up + timed) steps per configuration.\n\n"
+             "Takes about blocks x settings x (warm-up + timed) steps per configuration; says\n"
+             "how long before it begins. Without flags: one configuration, ten minutes on two\n"
+             "cores. The courses' whole matrix, six configurations, takes an hour or more.\n\n"
              "step: median over blocks of the slowest rank's step. spread: slowest minus\n"
              "fastest rank. after bw, share: from the end of backward to the last gradient.\n"
              "ovlp: share of the communication hidden by backward. exposed: the step minus\n"
@@ -210,6 +212,7 @@ Run declare_bench_step(CLI::App& app) {
              "step. x torch: ratio to c10d::Reducer under the same cap, paired, 95 %\n"
              "interval.\n\n"
              "  firkin bench step --ranks 2 --batch 4 --sequence 128 --cap 1MiB,4MiB\n"
+             "  firkin bench step --batch 2,4 --sequence 128,256,512   the whole matrix\n"
              "  firkin bench step --ranks 2 --model small,medium --resume\n"
              "  firkin bench step --config matrix.toml   with [bench.step] and batch = [2, 4]\n");
   add_run_flags(app, *flags, "bench-step");

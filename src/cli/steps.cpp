@@ -2,6 +2,7 @@
 // (the share of each layer in a step), `trace` (what ran when) and `tune`.
 #include <c10/core/CachingDeviceAllocator.h>
 
+#include <chrono>
 #include <tuple>
 
 #include "bench/ready_profile.h"
@@ -92,8 +93,34 @@ int64_t memory_limit_of(const StepFlags& flags, c10::Device device) {
   return static_cast<int64_t>(c10::getDeviceAllocator(device.type())->getMemoryInfo(device.index()).second);
 }
 
+// "45 s", "6 min", "1.5 h"
+std::string rounded_time(double seconds) {
+  if (seconds < 90) return fmt::format("{:.0f} s", seconds);
+  return seconds < 90 * 60 ? fmt::format("{:.0f} min", seconds / 60) : fmt::format("{:.1f} h", seconds / 3600);
+}
+
+// The configurations that no earlier run has measured, and what is said of their time before the first is measured.
+struct ToMeasure {
+  size_t configurations = 0;
+  double work = 0;  // bytes of gradients times tokens of a step, which a step's time roughly grows with
+  bool is_said = false;
+};
+
+double work_of(const ModelDescription& model) {
+  const auto tokens = static_cast<double>(model.batch_size.value_or(1) * model.sequence_length.value_or(1));
+  return tokens * static_cast<double>(model.gradient_bytes.value_or(1));
+}
+
+// Seconds of all blocks of a setting whose first steps, those in which memory was measured, took so long.
+double seconds_of_blocks(const BlockFlags& flags, const StepSetting& setting, double memory_s) {
+  const int learned = steps_to_learn(setting.options);
+  const double of_block = flags.warmup_steps + learned + flags.timed_steps;
+  return memory_s * flags.blocks * of_block / (2 + learned);
+}
+
 StepConfiguration measure_configuration(const StepFlags& flags, const ProcessGroup& group, const std::vector<StepSetting>& settings,
-                                        const Configuration& configuration, int64_t memory_limit, Progress& progress) {
+                                        const Configuration& configuration, int64_t memory_limit, ToMeasure& to_measure,
+                                        Progress& progress) {
   const auto make = [&] { return make_job(configuration.job, group, flags.common.seed); };
   const int64_t estimated_bytes = process_bytes(estimate_job_memory(configuration.job));
   std::string why_not;
@@ -103,7 +130,20 @@ StepConfiguration measure_configuration(const StepFlags& flags, const ProcessGro
     return {.model = configuration.description, .status = "out of memory", .reason = why_not};
   }
   std::vector<StepMemory> memory;
-  for (const StepSetting& setting : settings) memory.push_back(measure_step_memory(group, *workload, setting.options));
+  double expected_s = 0;
+  for (const StepSetting& setting : settings) {
+    const auto started = std::chrono::steady_clock::now();
+    memory.push_back(measure_step_memory(group, *workload, setting.options));
+    expected_s +=
+        seconds_of_blocks(flags.steps, setting, std::chrono::duration<double>(std::chrono::steady_clock::now() - started).count());
+  }
+  if (group.rank == 0 && !flags.common.quiet && !std::exchange(to_measure.is_said, true)) {
+    progress.finish();
+    fmt::print(stderr, "about {}: {} of {} settings in {} blocks\n",
+               rounded_time(expected_s * to_measure.work / work_of(configuration.description)),
+               to_measure.configurations == 1 ? "one configuration" : fmt::format("{} configurations", to_measure.configurations),
+               settings.size(), flags.steps.blocks);
+  }
   StepBenchOptions options{
       .blocks = {.most = flags.steps.blocks, .seed = flags.common.seed}, .steps = flags.steps, .communication_alone = true};
   options.on_progress = [&progress](const std::string& done) { progress.advance(done); };
@@ -133,12 +173,17 @@ void run_rank(const StepFlags& flags, const ProcessGroup& group) {
   const std::vector<Configuration> configurations = make_configurations(flags);
   const std::vector<std::optional<StepConfiguration>> before = measured_before(flags, group, configurations);
   const std::vector<StepSetting> settings = settings_of(flags);
-  const int to_measure = static_cast<int>(std::ranges::count_if(before, [](const auto& one) { return !one; }) * std::ssize(settings));
+  ToMeasure to_measure;
+  for (size_t i = 0; i < configurations.size(); ++i) {
+    if (before[i]) continue;
+    ++to_measure.configurations;
+    to_measure.work += work_of(configurations[i].description);
+  }
   const int64_t memory_limit = memory_limit_of(flags, group.device);
-  Progress progress("measuring steps", to_measure * flags.steps.blocks, group.rank == 0);
+  Progress progress("measuring steps", static_cast<int>(to_measure.configurations * settings.size()) * flags.steps.blocks, group.rank == 0);
   for (size_t i = 0; i < configurations.size(); ++i) {
     StepConfiguration configuration =
-        before[i] ? *before[i] : measure_configuration(flags, group, settings, configurations[i], memory_limit, progress);
+        before[i] ? *before[i] : measure_configuration(flags, group, settings, configurations[i], memory_limit, to_measure, progress);
     if (group.rank != 0) continue;
     if (!flags.common.json && !flags.common.quiet) {
       progress.finish();

@@ -40,6 +40,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 constexpr int kBadInput = 2;                      // exit code of a rank that has said in one line what is wrong with its input
+constexpr int kReaderHasGone = 128 + SIGPIPE;     // of rank 0, whose output `head` read, say: nothing is wrong
 constexpr auto kGrace = std::chrono::seconds(3);  // between SIGTERM and SIGKILL
 
 [[noreturn]] void fail(const char* what) {
@@ -220,7 +221,7 @@ struct LocalLaunch {
       const bool succeeded = WIFEXITED(status) && WEXITSTATUS(status) == 0;
       if (succeeded || ending) continue;
       const int code = WIFEXITED(status) ? WEXITSTATUS(status) : 1;
-      if (code != kBadInput) {
+      if (code != kBadInput && code != kReaderHasGone) {
         const std::string end = WIFSIGNALED(status)
                                     ? fmt::format("was ended by signal {} ({})", WTERMSIG(status), strsignal(WTERMSIG(status)))
                                     : fmt::format("failed with exit code {}", code);

@@ -2,12 +2,13 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import time
 
 from ports import reserved_port
-from program import DEADLINE_S, FIRKIN, TINY, InFolder
+from program import DEADLINE_S, FIRKIN, TINY, InFolder, firkin
 
 
 def words_of(*words, blocks=4, model=TINY, ranks=2):
@@ -48,6 +49,14 @@ class Matrix(Steps):
             self.assertEqual(by_setting[("flat", None)]["buckets"], 1)
             self.assertEqual(len(configuration["samples"]["step_s"]), len(rows))
         self.assert_read_whole("steps")
+
+    def test_it_says_first_how_long_it_will_take(self):
+        said = self.bench_step("--batch", "1", "--sequence", "16,32", "--strategies", "flat", "--out", self.out).stderr
+        self.assertRegex(said, r"(?m)^about \d+ (s|min): 2 configurations of 2 settings in 4 blocks$")
+        self.assertEqual(said.count("about "), 1, said)
+        bare = firkin("bench", "step", "--help").stdout
+        self.assertIn("=[4]", re.search(r"--batch .*", bare)[0])
+        self.assertIn("=[128]", re.search(r"--sequence .*", bare)[0])
 
     def test_a_configuration_that_does_not_fit_is_skipped_by_all_ranks_and_said(self):
         # A process of LibTorch takes 200 MiB, 256 tokens hardly more, and 16,384 far more than another 35.

@@ -14,7 +14,7 @@ from processes import children_of, is_running
 from program import DEADLINE_S, FIRKIN, TINY_MODEL, InFolder, firkin
 
 # As few measurements as the statistics allow.
-TINY_RUN = ["--blocks", "4", "--profile-steps", "4", "--allreduce-time", "0.2"]
+TINY_RUN = ["--blocks", "4", "--profile-steps", "4", "--allreduce-time", "0.2s"]
 
 
 def upper_end(interval):
@@ -40,6 +40,17 @@ class Start(InFolder):
             result = subprocess.run([alone, "tune", "--ranks", "2"], capture_output=True, text=True, timeout=DEADLINE_S)
             self.assertEqual(result.returncode, 2, result.stderr)
             self.assertIn("firkin-measure", result.stderr)
+            self.assertIn("-m firkin.tune my_script.py:build", result.stderr)  # what the Python package has instead
+
+    def test_a_reader_that_has_gone_ends_it_without_a_word(self):
+        for words in (["buckets", "--list", "--model", "xl"], ["bench", "allreduce", "--ranks", "2", "-e", "64", "--time", "100ms", "--out", self.out, "--quiet"]):
+            reader, writer = os.pipe()
+            os.close(reader)
+            with os.fdopen(writer, "w") as gone:
+                result = subprocess.run([FIRKIN, *map(str, words)], stdout=gone, stderr=subprocess.PIPE, text=True, timeout=DEADLINE_S)
+            # By the signal, or, where Gloo has it ignored, with the code that a shell gives it.
+            self.assertIn((result.returncode, result.stderr), ((-signal.SIGPIPE, ""), (128 + signal.SIGPIPE, "")), words)
+        self.assertTrue((self.out / "results.json").exists())
 
     def test_an_output_that_cannot_be_written_is_an_error(self):
         with open("/dev/full", "w") as full:
@@ -55,7 +66,12 @@ class Usage(InFolder):
         for words, mentions in [
             (["frobnicate"], "frobnicate"),
             (["bench", "frobnicate"], "unknown experiment 'frobnicate'; expected one of step, allreduce"),
-            (["tune", "--frobnicate"], "--frobnicate"),
+            (["tune", "--frobnicate"], "--frobnicate: no flag of firkin tune (see firkin tune --help-all)"),
+            (["tune", "--rank", "2"], "--rank: no flag of firkin tune; did you mean --ranks?"),
+            (["bench", "step", "--warm-up=2"], "--warm-up: no flag of firkin bench step; did you mean --warmup?"),
+            (["--ranks", "2", "tune"], "--ranks: expected behind 'firkin tune'"),
+            (["tune", "extra"], "'extra': firkin tune takes no such word"),
+            (["bench", "--json"], "firkin: bench: expected one of step, allreduce"),
             (["tune", "--ranks", "0"], "--ranks: Value 0 not in range"),
             (["tune", "--ranks", "-1"], "--ranks: Value -1 not in range"),
             (["tune", "--ranks", "two"], "--ranks"),
@@ -71,8 +87,9 @@ class Usage(InFolder):
             (["tune", "--sequence", "4096"], "context_length 1024"),
             (["tune", "--num-heads", "7"], "heads"),
             (["tune", "--vocab-size", "100"], "--vocab-size 100"),
-            (["tune", "--timeout", "0"], "--timeout: 0: expected 100ms"),
-            (["tune", "--timeout", "soon"], "--timeout soon: expected a time, such as"),
+            (["tune", "--timeout", "0s"], "--timeout: 0s: expected 100ms"),
+            (["tune", "--timeout", "soon"], "--timeout soon: expected a time with its unit, such as"),
+            (["tune", "--time", "90"], "--time 90: expected a time with its unit, such as"),
             (["tune", "--allreduce-time", "0s"], "--allreduce-time: 0s: expected 100ms"),
             (["tune", "--backend", "pigeon"], "--backend: pigeon not in {auto,gloo,nccl}"),
             (["tune", "--device", "tpu"], "--device"),
@@ -108,6 +125,7 @@ class Usage(InFolder):
             for line in result.stdout.splitlines():
                 self.assertLessEqual(len(line), 80, (words, line))
         self.assertEqual(firkin().stdout, firkin("--help").stdout)
+        self.assertEqual(firkin("bench").stdout, firkin("bench", "--help").stdout)  # which lists the experiments
 
     def test_flags_are_taken_also_from_a_file(self):
         typed = firkin("buckets", "--model", "demo", "--cap", "1MiB,4MiB", "--first-cap", "0.5MiB", "--json")
@@ -261,7 +279,7 @@ class Tune(Tuning):
                     self.assertFalse(self.results()["complete"])
 
     def test_a_run_keeps_its_folder_to_itself_and_an_interrupt_keeps_what_is_known(self):
-        process = self.start("--blocks", "100000", "--allreduce-time", "0.5")
+        process = self.start("--blocks", "100000", "--allreduce-time", "0.5s")
         ranks = wait_for_ranks(process.pid, 2)
         deadline = time.monotonic() + DEADLINE_S
         while not (self.out / "tensors.csv").exists():
