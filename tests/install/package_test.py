@@ -24,7 +24,7 @@ from ports import reserved_port
 PYTHON = os.environ.get("FIRKIN_PACKAGE_PYTHON", sys.executable)
 VERSION = re.search(r"project\(firkin VERSION ([\d.]+)", (SOURCE / "CMakeLists.txt").read_text())[1]
 
-# What README.md leaves to its reader, around its lines.
+# What docs/data_parallel.md leaves to its reader, around its lines.
 PROGRAM = """#include <torch/torch.h>
 
 #include <cstdio>
@@ -94,7 +94,7 @@ def torch_and_what_it_needs() -> set[pathlib.Path]:
 QUICK = {"SKBUILD_CMAKE_ARGS": "-DCMAKE_CXX_FLAGS_RELEASE=-O0", "SKBUILD_BUILD_DIR": "build"}
 VERSIONS = ("3.10", "3.11", "3.12", "3.13")  # those that the package names
 NOBODY = 65534
-BENCH = ("bench", "allreduce", "--ranks", "2", "--begin", "1K", "--end", "4K", "--time", "0.2")  # needs LibTorch
+BENCH = ("bench", "allreduce", "--ranks", "2", "--begin", "1K", "--end", "4K", "--time", "0.2s")  # needs LibTorch
 
 
 def setUpModule():
@@ -155,12 +155,12 @@ class Tarball(unittest.TestCase):
         result = self.without_its_libtorch(self.firkin, *BENCH, "--out", FOLDER / "with", FIRKIN_LIBTORCH=ELSEWHERE)
         self.assertEqual(result.returncode, 0, result)
 
-    def test_a_project_of_its_own_builds_as_the_tutorial_says_and_runs_the_lines_of_the_readme(self):
+    def test_a_project_of_its_own_builds_as_the_tutorial_says_and_runs_the_lines_of_the_documentation(self):
         project = FOLDER / "app"
         project.mkdir()
         (cmake,) = re.findall(r"```cmake\n(.*?)```", (SOURCE / "docs/tutorial_cpp.md").read_text(), re.DOTALL)
         (project / "CMakeLists.txt").write_text(cmake)
-        lines = re.search(r"```cpp\n(.*?)```", (SOURCE / "README.md").read_text(), re.DOTALL)[1].splitlines()
+        lines = re.search(r"```cpp\n(.*?)```", (SOURCE / "docs/data_parallel.md").read_text(), re.DOTALL)[1].splitlines()
         (project / "main.cpp").write_text(PROGRAM.replace("STATEMENTS", "\n".join(lines)))
         settings = {"CMAKE_PREFIX_PATH": self.prefix, "CMAKE_CXX_COMPILER": os.environ.get("CMAKE_CXX_COMPILER", "c++")}
         checked(CMAKE, "-S", project, "-B", project / "build", *(f"-D{name}={value}" for name, value in settings.items()))
