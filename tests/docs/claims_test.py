@@ -61,24 +61,31 @@ class Claims(InAFolder):
                    f"{nothing} gain less than 0.5 % from another size, {some} gain 5 % or more, and {much} gain 20 % or more")  # fmt: skip
         self.claim("docs/where_it_matters.md", f"Of {len(cells)} cells, {nothing} gain less than 0.5 %", f"{some} gain 5 % or more, and {much} gain 20 % or more")
 
-    def test_the_result_that_the_readme_shows(self):
-        result = study("1gbit-compute")
-        (self.folder / "results.json").write_text(json.dumps(result))
+    def test_the_run_that_the_readme_shows(self):
+        """Its output is kept, and its lines of Python are those of the example."""
+        readme, kept = ((ROOT / name).read_text() for name in ("README.md", "studies/python/watch_then_tune.txt"))
+        shown = re.search(r"```text\n(.*?)```", readme, re.DOTALL)[1]
+        self.assertIn(shown, kept)
+        self.assertLessEqual(len(readme.splitlines()), 60)  # a screen
+        self.claim("README.md", f"in [{len(list((ROOT / 'studies/validation/data').iterdir()))} configurations]")
+
+        def statements(text):
+            return {line.partition("#")[0].strip() for line in text.splitlines()}
+
+        lines = statements(re.search(r"```python\n(.*?)```", readme, re.DOTALL)[1])
+        self.assertGreater(len(lines), 5)
+        self.assertEqual(lines - statements((ROOT / "examples/python/watch_then_tune.py").read_text()), set())
+
+    def test_the_result_that_the_tutorial_shows(self):
+        (self.folder / "results.json").write_text(json.dumps(study("1gbit-compute")))
         firkin("report", self.folder)
         text = re.sub(r"<[^>]+>", " ", (self.folder / "report.html").read_text())
         page = one_line(html.unescape(text).replace("\N{NO-BREAK SPACE}", " "))
-        shown = re.search(r"```text\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)[1]
-        watched, tuned = shown[: shown.index("Set ")], shown[shown.index("Set ") :]
+        tuned = re.search(r"```text\n(Set .*?)```", (ROOT / "docs/tutorial_cpp.md").read_text(), re.DOTALL)[1]
         self.assertIn(one_line(tuned).removesuffix("."), page)
-        self.claim("docs/watch.md", watched)
-        self.claim("docs/tutorial_cpp.md", tuned)
-        ratio = result["decision"]["over_default"]
-        self.claim("README.md", f"steps take {100 * (1 - ratio['ratio']):.1f} % less time",
-                   f"Shown: {100 * (1 - ratio['ratio_ci']['high']):.1f} % to {100 * (1 - ratio['ratio_ci']['low']):.1f} %",
-                   f"of a {result['model']['gradient_bytes'] / 2**20:.0f} MiB model with batch {result['model']['batch_size']} on two hosts", f"one of [{len(list((ROOT / 'studies/validation/data').iterdir()))} configurations]")  # fmt: skip
 
     def test_the_watched_program(self):
-        """What its ranks told each other is kept; the package sums it up. README.md shows the first lines of docs/watch.md."""
+        """What its ranks told each other is kept; the package sums it up."""
         if not os.environ.get("FIRKIN_PACKAGE"):
             self.skipTest("the Python package is not in this build")
         code = "import json, sys; from firkin import _core; print(json.loads(_core.watched_summary(sys.stdin.read().splitlines()))['lines'])"

@@ -1,4 +1,5 @@
-"""examples/python as a reader starts it, under torchrun on two ranks: plain.py, its functions as targets of the command, and automatic.py."""
+"""examples/python as a reader starts it, under torchrun on two ranks: watch_then_tune.py, plain.py, its functions as targets of the
+command, and automatic.py."""
 
 import importlib.util
 import math
@@ -10,6 +11,19 @@ from folders import InAFolder
 from launched import torchrun
 
 EXAMPLES = pathlib.Path(__file__).resolve().parents[2] / "examples" / "python"
+
+
+class WatchThenTune(InAFolder):
+    def test_says_what_communication_costs_and_what_was_gained(self):
+        shorter = self.folder / "shorter.py"
+        shorter.write_text(f"""import functools, runpy, sys
+import firkin
+sys.path.insert(0, {str(EXAMPLES)!r})
+firkin.tune = functools.partial(firkin.tune, time_budget_s=1)
+runpy.run_path({str(EXAMPLES / "watch_then_tune.py")!r})
+""")
+        said = torchrun(shorter)
+        self.assertRegex(said, r"(?s)firkin\.watch, steps .* communication not hidden .*\nstrategy +buckets +step")
 
 
 class Plain(InAFolder):
@@ -35,4 +49,4 @@ class Automatic(unittest.TestCase):
     def test_finds_buckets_while_it_trains(self):
         said = torchrun(EXAMPLES / "automatic.py")
         self.assertRegex(said, r"trained 200 steps: loss [\d.]+; buckets: \d+, settled")
-        self.assertEqual(len(re.findall("^firkin: .*; measured in", said, re.MULTILINE)), 1, said)  # what was chosen, or why nothing
+        self.assertEqual(len(re.findall("^firkin: .*; it measured for", said, re.MULTILINE)), 1, said)  # what was chosen, or why nothing
