@@ -16,7 +16,8 @@ def _described(bucket: tuple[int, Sequence[str]] | None) -> str:
         return "none"
     size, names = bucket
     listed = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
-    return f"{size / _ddp.MIB:.4g} MiB" + (f" ({listed})" if names else "")
+    shown = f"{size} B" if size < 1024 else f"{size / _ddp.MIB:.4g} MiB"
+    return shown + (f" ({listed})" if names else "")
 
 
 @dataclass(frozen=True)

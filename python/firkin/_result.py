@@ -150,7 +150,8 @@ class TuneResult:
         return TuneResult.from_dict, (self.to_dict(),)
 
     def __repr__(self) -> str:
-        cap = "" if self.choice == "torch default" else f" of {self.cap_mib:.6g} MiB"
+        size = f"{self.cap_mib:.6g} MiB" if self.cap_mib >= 1 / 1024 else f"{round(self.cap_mib * _ddp.MIB)} B"
+        cap = "" if self.choice == "torch default" else f" of {size}"
         low, high = self.speedup_ci
         return (
             f"TuneResult({self.choice}{cap}: {self.step_s * 1e3:.4g} ms a step, speedup {self.speedup:.3f} ({low:.3f} to {high:.3f}),"

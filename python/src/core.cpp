@@ -202,6 +202,10 @@ double cap_mib(const PredictedCap& cap) {
   return short_mib(cap.cap_bytes);
 }
 
+std::string cap_text(const PredictedCap& cap) {
+  return cap.cap_bytes < kKiB ? format_bytes(cap.cap_bytes) : fmt::format("{:.6g} MiB", cap_mib(cap));
+}
+
 template <auto kMember>
 auto of_each_bucket(const PredictedPlan& plan) {
   std::vector<std::decay_t<decltype(PredictedBucket().*kMember)>> list;
@@ -218,7 +222,7 @@ void bind_prediction(nb::module_& module) {
       .def_ro("exposed_s", &PredictedCap::exposed_s, "What communication adds to backward.")
       .def_ro("regret", &PredictedCap::regret, "Time over that of the best plan, less 1.")
       .def("__repr__", [](const PredictedCap& self) {
-        return fmt::format("PredictedCap({:.6g} MiB, {} buckets, backward {})", cap_mib(self), self.buckets, format_seconds(self.time_s));
+        return fmt::format("PredictedCap({}, {} buckets, backward {})", cap_text(self), self.buckets, format_seconds(self.time_s));
       });
   nb::class_<PredictedPlan>(module, "PredictedPlan", "The best buckets of any sizes. Times are seconds of backward with its communication.")
       .def_prop_ro("buckets", &of_each_bucket<&PredictedBucket::tensors>, "Names of the parameters in each, in launch order.")
@@ -247,7 +251,7 @@ void bind_prediction(nb::module_& module) {
           "path"_a, "Writes a page that opens without a network.")
       .def("__str__", [](const Prediction& self) { return answer_in_text(results_of(self)); })
       .def("__repr__", [](const Prediction& self) {
-        return fmt::format("Prediction(best cap {:.6g} MiB: {}; best plan of {} buckets: {})", cap_mib(self.best_uniform),
+        return fmt::format("Prediction(best cap {}: {}; best plan of {} buckets: {})", cap_text(self.best_uniform),
                            format_seconds(self.best_uniform.time_s), self.best_plan.buckets.size(),
                            format_seconds(self.best_plan.backward_s));
       });

@@ -76,10 +76,11 @@ int show_buckets(const BucketsFlags& flags) {
     const std::vector<int64_t> bytes = bucket_bytes(plan, gradients.bytes);
     const auto [least, most] = std::ranges::minmax(bytes);
     BucketsOfCap& row = result.caps.emplace_back(cap, std::ssize(bytes), least, most);
-    table.rows.push_back({{fmt::format("{}", short_mib(cap)), fmt::format("{}", row.buckets), format_bytes(least), format_bytes(most)}});
+    const std::string shown = cap < kKiB ? format_bytes(cap) : fmt::format("{}", short_mib(cap));
+    table.rows.push_back({{shown, fmt::format("{}", row.buckets), format_bytes(least), format_bytes(most)}});
     if (!flags.list) continue;
     row.assignment = listed_buckets(gradients, plan, bytes);
-    lists += fmt::format("\ncap {} MiB\n{}", short_mib(cap), buckets_in_text(row.assignment));
+    lists += fmt::format("\ncap {}{}\n{}", shown, cap < kKiB ? "" : " MiB", buckets_in_text(row.assignment));
   }
   return show(flags, json_of(result),
               fmt::format("{}: {} tensors, {} of gradients; rule {}\n\n{}{}", result.source, result.tensors,

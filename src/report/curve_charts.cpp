@@ -65,7 +65,7 @@ json measured_points(const Results& results) {
   for (const CurveRow& row : results.curve) {
     if (!row.measured_s) continue;
     json point = {{"cap_mib", short_mib(row.cap_bytes)},
-                  {"cap", display_cap(row.cap_bytes) + " MiB"},
+                  {"cap", cap_with_unit(row.cap_bytes)},
                   {"time_s", *row.measured_s},
                   {"measured", display_seconds(*row.measured_s)},
                   {"kind", results.decision && is_tied(results, row.cap_bytes) ? "measured, not told apart from the best" : "measured"}};
@@ -80,7 +80,7 @@ json measured_points(const Results& results) {
 // The one cap that is marked: by a line down from its label, and a ring at `time_s`.
 json marked(const std::string& name, int64_t cap_bytes, double time_s) {
   const json mark = {
-      {"cap_mib", short_mib(cap_bytes)}, {"time_s", time_s}, {"label", fmt::format("{}: {} MiB", name, display_cap(cap_bytes))}};
+      {"cap_mib", short_mib(cap_bytes)}, {"time_s", time_s}, {"label", fmt::format("{}: {}", name, cap_with_unit(cap_bytes))}};
   return json::array({mark});
 }
 
@@ -111,10 +111,10 @@ Levels place_levels(const std::vector<StrategyRow>& strategies, CurveRange& time
 
 std::string curve_summary(const std::vector<CurveRow>& rows, const Results& results) {
   std::string text =
-      fmt::format("Step time over bucket caps from {} to {} MiB.", display_cap(rows.front().cap_bytes), display_cap(rows.back().cap_bytes));
+      fmt::format("Step time over bucket caps from {} to {}.", display_cap(rows.front().cap_bytes), cap_with_unit(rows.back().cap_bytes));
   if (!results.decision) return text;
-  return text + fmt::format(" Chosen: {} MiB, predicted at {}. Measured best: {} MiB at {}.", display_cap(results.decision->cap_bytes),
-                            display_seconds(results.decision->predicted_s), display_cap(results.best_measured->cap_bytes),
+  return text + fmt::format(" Chosen: {}, predicted at {}. Measured best: {} at {}.", cap_with_unit(results.decision->cap_bytes),
+                            display_seconds(results.decision->predicted_s), cap_with_unit(results.best_measured->cap_bytes),
                             display_seconds(*results.best_measured->measured_s));
 }
 
@@ -179,8 +179,8 @@ std::optional<Chart> predicted_chart(const Results& results) {
   return Chart{
       "predicted", "Backward time over bucket size: predicted",
       "From the start of backward to the last gradient, with the cap of every bucket. Dashed: the best plan, whose buckets differ in size.",
-      fmt::format("Predicted backward time over bucket caps from {} to {} MiB; least {} at {} MiB.", display_cap(curve.front().cap_bytes),
-                  display_cap(curve.back().cap_bytes), display_seconds(*best.predicted_s), display_cap(best.cap_bytes)),
+      fmt::format("Predicted backward time over bucket caps from {} to {}; least {} at {}.", display_cap(curve.front().cap_bytes),
+                  cap_with_unit(curve.back().cap_bytes), display_seconds(*best.predicted_s), cap_with_unit(best.cap_bytes)),
       std::move(spec)};
 }
 

@@ -17,6 +17,11 @@ std::string exact_cap(int64_t cap_bytes) {
   return fmt::format("{:.6g}", mib(cap_bytes));
 }
 
+// The same with its unit, for a sentence: "0.75 MiB", "32 B".
+std::string exact_cap_with_unit(int64_t cap_bytes) {
+  return cap_bytes < kKiB ? format_bytes(cap_bytes) : exact_cap(cap_bytes) + " MiB";
+}
+
 // "28.4 % less time than PyTorch's default (95 % interval 26.1 to 30.2 %)"
 std::string against(const PairedRatio& gain, const std::string& other) {
   const Interval saved{1 - gain.interval.high, 1 - gain.interval.low};
@@ -59,9 +64,9 @@ std::string sharded_text(const PredictedSharded& sharded, const std::optional<Pa
   const auto than = [](double gain) { return fmt::format("{} {}", display_percent(std::abs(gain)), gain < 0 ? "more" : "less"); };
   const RankMemory& memory = sharded.sharded;
   std::vector<std::string> sentences = {fmt::format(
-      "With the strategy sharded and buckets of {} MiB ({}), a step is predicted to take {} instead of {} with the best cap, {}{}; no plan "
+      "With the strategy sharded and buckets of {} ({}), a step is predicted to take {} instead of {} with the best cap, {}{}; no plan "
       "takes less than {}.",
-      exact_cap(sharded.cap_bytes), buckets_text(sharded.buckets), display_seconds(sharded.period_s),
+      exact_cap_with_unit(sharded.cap_bytes), buckets_text(sharded.buckets), display_seconds(sharded.period_s),
       display_seconds(sharded.bucketed_period_s), than(sharded.gain()),
       sharded.gain_over_ordered ? fmt::format(" ({} than ordered)", than(*sharded.gain_over_ordered)) : "",
       display_seconds(sharded.bound_s))};
@@ -77,7 +82,8 @@ std::string same_buckets(int64_t lowest_cap_bytes, const std::optional<int64_t>&
   // Nobody sets a cap below a KiB.
   const std::string from =
       lowest_cap_bytes < kKiB ? "" : fmt::format(" from {}{}", exact_cap(lowest_cap_bytes), highest_cap_bytes ? "" : " MiB on");
-  const std::string to = highest_cap_bytes ? fmt::format(" {} {} MiB", from.empty() ? "up to" : "to", exact_cap(*highest_cap_bytes)) : "";
+  const std::string to =
+      highest_cap_bytes ? fmt::format(" {} {}", from.empty() ? "up to" : "to", exact_cap_with_unit(*highest_cap_bytes)) : "";
   return fmt::format("Every cap{}{} makes the same buckets.", from, to);
 }
 
@@ -89,8 +95,8 @@ bool is_cpp_program(const RunHead& run) {
 std::string settings_of(const Decision& decision, const RunHead& run) {
   std::vector<std::string> set;
   if (!keeps_default(decision.outcome)) {
-    const std::string cap = exact_cap(decision.cap_bytes);
-    set.push_back(is_cpp_program(run) ? fmt::format("a cap of {} MiB", cap) : fmt::format("bucket_cap_mb={}", cap));
+    set.push_back(is_cpp_program(run) ? "a cap of " + exact_cap_with_unit(decision.cap_bytes)
+                                      : fmt::format("bucket_cap_mb={}", exact_cap(decision.cap_bytes)));
   }
   if (decision.options) set.push_back(*decision.options);
   return fmt::format("{}", fmt::join(set, " and "));
@@ -98,7 +104,7 @@ std::string settings_of(const Decision& decision, const RunHead& run) {
 
 // Why the default's bucket size is kept, after a colon.
 std::string why_default(Outcome outcome, int64_t cap_bytes) {
-  const std::string best = fmt::format("the best other cap found, {} MiB,", exact_cap(cap_bytes));
+  const std::string best = fmt::format("the best other cap found, {},", exact_cap_with_unit(cap_bytes));
   switch (outcome) {
     case Outcome::kSameBuckets:
       return "the best cap found makes the same buckets";
@@ -107,7 +113,7 @@ std::string why_default(Outcome outcome, int64_t cap_bytes) {
     case Outcome::kDefaultFaster:
       return best + " is slower";
     case Outcome::kNotToldApart:
-      return fmt::format("this run cannot tell whether {} MiB is faster", exact_cap(cap_bytes));
+      return fmt::format("this run cannot tell whether {} is faster", exact_cap_with_unit(cap_bytes));
     default:
       return fmt::format("{} gains less than {:g} %", best, 100 * kLeastGain);
   }
@@ -184,7 +190,7 @@ std::string tune_certainty(const Results& results) {
   } else if (decision.outcome == Outcome::kGain) {
     sentences.push_back(fmt::format("{}: {} (95 % interval, {}).", word, of_cap, kFrom));
   } else {
-    sentences.push_back(fmt::format("{}: with {} MiB a step takes {} (95 % interval).", word, exact_cap(decision.cap_bytes), of_cap));
+    sentences.push_back(fmt::format("{}: with {} a step takes {} (95 % interval).", word, exact_cap_with_unit(decision.cap_bytes), of_cap));
   }
   if (!keeps_default(decision.outcome)) sentences.push_back(others_text(results));
   sentences.push_back(doubt_text(results.calibration));
@@ -255,7 +261,7 @@ std::vector<std::string> tune_lead(const Results& results) {
   const Decision& decision = *results.decision;
   const bool is_doubtful = results.calibration && firkin::is_doubtful(results.calibration->fit);
   std::vector<std::string> lead = {fmt::format(
-      "With {} MiB the model predicts {} per step; {} was measured. {}{}", exact_cap(decision.cap_bytes),
+      "With {} the model predicts {} per step; {} was measured. {}{}", exact_cap_with_unit(decision.cap_bytes),
       display_seconds(decision.predicted_s), display_seconds(decision.measured_s),
       is_doubtful ? ""
                   : fmt::format("It is expected to cost at most {} over the best raced cap. ", display_percent(decision.expected_regret)),
@@ -368,9 +374,9 @@ std::string prediction_certainty(const Prediction& prediction) {
 std::string best_cap_text(const Prediction& prediction) {
   const PredictedCap& best = prediction.best_uniform;
   const double gain = prediction.best_plan.gain;
-  std::vector<std::string> sentences = {fmt::format("With {} MiB ({}) backward takes {}, {} of it exposed communication; the best plan {}.",
-                                                    exact_cap(best.cap_bytes), buckets_text(best.buckets), display_seconds(best.time_s),
-                                                    display_seconds(best.exposed_s),
+  std::vector<std::string> sentences = {fmt::format("With {} ({}) backward takes {}, {} of it exposed communication; the best plan {}.",
+                                                    exact_cap_with_unit(best.cap_bytes), buckets_text(best.buckets),
+                                                    display_seconds(best.time_s), display_seconds(best.exposed_s),
                                                     gain < kLeastGainShown ? "gains nothing" : "gains " + display_percent(gain))};
   sentences.push_back(fmt::format("Most measured times should lie between {} and {}, given the errors of the model and of {}.",
                                   display_seconds(best.low_s), display_seconds(best.high_s),

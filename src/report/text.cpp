@@ -115,7 +115,7 @@ std::string heading_of(const Results& results) {
   const auto& rows = results.dense_curve.empty() ? results.curve : results.dense_curve;
   if (std::ranges::any_of(rows, predicts)) {
     const auto best = std::ranges::min_element(rows, {}, [](const CurveRow& row) { return row.predicted_s.value_or(HUGE_VAL); });
-    return fmt::format("The best cap is predicted to be {} MiB, at {} per step.", display_cap(best->cap_bytes),
+    return fmt::format("The best cap is predicted to be {}, at {} per step.", cap_with_unit(best->cap_bytes),
                        display_seconds(*best->predicted_s));
   }
   if (!results.configurations.empty()) return steps_heading(results);

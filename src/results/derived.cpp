@@ -147,7 +147,7 @@ Table profile_table(const TensorProfile& profile) {
 }
 
 std::string setting_name(const StrategyRow& row) {
-  return row.cap_bytes ? fmt::format("{} {} MiB", row.strategy, display_cap(*row.cap_bytes)) : row.strategy;
+  return row.cap_bytes ? fmt::format("{} {}", row.strategy, cap_with_unit(*row.cap_bytes)) : row.strategy;
 }
 
 std::vector<PasteSetting> paste_settings(int64_t cap_bytes, int64_t element_bytes, const std::vector<double>& plan_caps_mib) {

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <string_view>
 
 #include "firkin/base/progress.h"
@@ -38,11 +39,16 @@ std::string display_percent(double ratio, bool sign) {
 }
 
 std::string display_mib(double mib) {
+  if (mib > 0 && mib * 1024 < 1) return format_bytes(std::llround(mib * double{kMiB}));
   return mib >= 100 ? fmt::format("{:.0f}", mib) : fmt::format("{:.3g}", mib);
 }
 
 std::string display_cap(int64_t cap_bytes) {
   return display_mib(mib(cap_bytes));
+}
+
+std::string cap_with_unit(int64_t cap_bytes) {
+  return display_cap(cap_bytes) + (cap_bytes < kKiB ? "" : " MiB");
 }
 
 std::string display_count(int64_t value) {

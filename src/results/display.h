@@ -14,9 +14,13 @@ std::string display_seconds(double seconds);
 // "0.4 %"; with `sign`, "+0.4 %" and "−0.4 %".
 std::string display_percent(double ratio, bool sign = false);
 
-// MiB without the unit, three significant digits: "25", "0.5", "1024"; and so a cap in bytes.
+// MiB without the unit, three significant digits: "25", "0.5", "1024", but below a KiB bytes: "32 B"; and so a cap in
+// bytes.
 std::string display_mib(double mib);
 std::string display_cap(int64_t cap_bytes);
+
+// The same with its unit: "25 MiB", "32 B".
+std::string cap_with_unit(int64_t cap_bytes);
 
 // Digits of a number, at least 0, in groups of three: "4,951,296".
 std::string display_count(int64_t value);

@@ -155,7 +155,7 @@ Table predicted_curve_table(const Prediction& prediction, unsigned shown) {
   const PredictedCap& best = prediction.best_uniform;
   std::vector<PredictedCap> rows = prediction.curve;
   auto chosen = std::ranges::find_if(rows, [&](const PredictedCap& row) {
-    return row.buckets == best.buckets && display_cap(mib(row.cap_bytes)) == display_cap(mib(best.cap_bytes));
+    return row.buckets == best.buckets && display_cap(row.cap_bytes) == display_cap(best.cap_bytes);
   });
   if (chosen == rows.end()) chosen = rows.insert(std::ranges::upper_bound(rows, best.cap_bytes, {}, &PredictedCap::cap_bytes), best);
   std::string caption = "Backward with its communication, by bucket cap";

@@ -162,6 +162,12 @@ class Buckets(InFolder):
         self.assertEqual([cap["buckets"] for cap in answer["caps"]], [435, 339, 98, 8])
         self.assertEqual(answer["gradient_bytes"], 4 * 1_998_235_200)
 
+    def test_caps_below_a_kib_are_in_bytes(self):
+        for words in (["buckets", "--model", "demo", "--list"], ["predict", "--model", "demo", "--gpu", "a100", "--cluster", "aws-p4de-16"]):
+            said = self.assert_succeeds(*words, "--cap", "32B,1KiB").stdout
+            self.assertRegex(said, r"(?m)^ *32 B +57")
+            self.assertNotRegex(said, r"\de-0")
+
     def test_memory_of_a_model_and_of_a_file(self):
         model = json.loads(firkin("buckets", "--model", "gpt2-large", "--memory", "--json").stdout)
         self.assertEqual(model["plain"]["total_bytes"], 16 * 774_030_080)  # parameters, gradients, two moments
