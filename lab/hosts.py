@@ -40,6 +40,15 @@ class Host:
         return f"10.77.0.{self.index + 1}"
 
 
+def checked_links(hosts, rate, latency, burst):
+    """One link for each host; rate: of all, or one for each, separated by commas. Raises LabError as checked_link() does."""
+    rates = [None] if rate is None else rate.split(",")
+    if len(rates) not in (1, hosts):
+        raise LabError(f"--rate {rate}: expected one rate, or one for each of {hosts} hosts")
+    links = [checked_link(each, latency, burst) for each in rates]
+    return links if len(links) == hosts else links * hosts
+
+
 def checked_link(rate, latency, burst):
     """Raises LabError for what tc would not understand, or would understand otherwise than firkin's --link."""
     for flag, text, pattern, expected in [
@@ -83,12 +92,12 @@ def limit_switch_port(port, link):
         raise LabError(f"--latency {link.latency}: expected a kernel with netem (CONFIG_NET_SCH_NETEM): {error}") from error
 
 
-def make_hosts(count, link):
-    """Hosts 10.77.0.1 and on, named host0 and on, behind a switch in the calling process's own network namespace."""
+def make_hosts(links):
+    """Hosts with these links: 10.77.0.1 and on, named host0 and on, behind a switch in the calling process's own network namespace."""
     run("ip link add switch type bridge")
     run("ip link set switch up")
-    hosts = [Host(index, new_network()) for index in range(count)]
-    for host in hosts:
+    hosts = [Host(index, new_network()) for index in range(len(links))]
+    for host, link in zip(hosts, links):
         port = f"port{host.index}"
         run(f"ip link add {port} type veth peer name {INTERFACE} netns /proc/self/fd/{host.network}", pass_fds=[host.network])
         run(f"ip link set {port} master switch up")

@@ -192,6 +192,15 @@ class Rate(unittest.TestCase):
                     break
             self.assertLess(max(map(abs, errors)), TOLERANCE, f"{hosts} hosts")
 
+    def test_a_rate_for_each_host(self):
+        for _ in range(3):  # as above
+            result = lab("--hosts", 3, "--rate", "50mbit,15mbit,50mbit", command=[TRANSFER, "--seconds", 5])
+            slow_in, between_fast = rates_of(result.stdout)[1], rates_of(result.stdout)[0]  # host 0 -> 1, and 2 -> 0
+            if abs(slow_in / (15e6 * PAYLOAD) - 1) < TOLERANCE and abs(between_fast / (50e6 * PAYLOAD) - 1) < TOLERANCE:
+                break
+        self.assertLess(abs(slow_in / (15e6 * PAYLOAD) - 1), TOLERANCE, result.stdout)
+        self.assertLess(abs(between_fast / (50e6 * PAYLOAD) - 1), TOLERANCE, result.stdout)
+
     def test_two_that_send_to_one_share_its_link(self):
         result = lab("--hosts", 3, "--rate", "50mbit", command=[sys.executable, "-c", INCAST])
         self.assertEqual(result.returncode, 0, result.stderr)

@@ -18,6 +18,8 @@ class Usage(InAFolder):
             (["--rate", "1gbti"], "--rate 1gbti: expected a rate such as 1gbit"),
             (["--rate", "0gbit"], "--rate 0gbit: expected"),
             (["--rate", ""], "--rate : expected"),
+            (["--rate", "1gbit,"], "--rate : expected"),
+            (["--hosts", "3", "--rate", "1gbit,300mbit"], "--rate 1gbit,300mbit: expected one rate, or one for each of 3 hosts"),
             (["--rate", "1gbit burst 1"], "expected a rate"),
             (["--latency", "1"], "--latency 1: expected a time such as 50us or 1ms"),
             (["--burst", "big"], "--burst big: expected a size"),
