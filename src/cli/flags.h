@@ -68,6 +68,11 @@ struct CollectivesFlags : RunFlags {
   SizeFlags sizes = {.begin = 4 * kKiB, .end = 64 * kMiB, .seconds = 30};
 };
 
+struct PairsFlags : RunFlags {
+  int64_t bytes = 8 * kMiB;
+  double seconds = 10;
+};
+
 struct LayersFlags : RunFlags {
   JobFlags job;
   int steps = 20;
@@ -114,7 +119,8 @@ struct TuneFlags : RunFlags {
 bool can_measure();
 
 // A command that measures, with its parsed flags.
-using Measurement = std::variant<AllReduceFlags*, ChunksFlags*, CollectivesFlags*, LayersFlags*, StepFlags*, TraceFlags*, TuneFlags*>;
+using Measurement =
+    std::variant<AllReduceFlags*, ChunksFlags*, CollectivesFlags*, PairsFlags*, LayersFlags*, StepFlags*, TraceFlags*, TuneFlags*>;
 
 // Runs the command and returns the exit code. The program without LibTorch becomes firkin-measure, which parses the
 // same arguments again.

@@ -60,6 +60,7 @@ std::vector<StepSetting> make_settings(const std::vector<std::string>& strategie
 int run(AllReduceFlags& flags);
 int run(ChunksFlags& flags);
 int run(CollectivesFlags& flags);
+int run(PairsFlags& flags);
 int run(LayersFlags& flags);
 int run(StepFlags& flags);
 int run(TraceFlags& flags);

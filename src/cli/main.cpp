@@ -22,6 +22,7 @@ Run declare_bench_allreduce(CLI::App& app);
 Run declare_bench_chunks(CLI::App& app);
 Run declare_bench_collectives(CLI::App& app);
 Run declare_bench_layers(CLI::App& app);
+Run declare_bench_pairs(CLI::App& app);
 Run declare_bench_step(CLI::App& app);
 Run declare_buckets(CLI::App& app);
 Run declare_trace(CLI::App& app);
@@ -37,6 +38,7 @@ constexpr std::array kExperiments = {
     Command{"allreduce", "time an all-reduce by size, alone and queued", declare_bench_allreduce},
     Command{"chunks", "time the same data in chunks (DDP paper, Figure 2)", declare_bench_chunks},
     Command{"collectives", "time all-reduce and what sharded sends, by size", declare_bench_collectives},
+    Command{"pairs", "time links two ranks at a time: which one is slow", declare_bench_pairs},
     Command{"layers", "time every layer, and when each gradient is ready", declare_bench_layers},
 };
 

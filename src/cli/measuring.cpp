@@ -280,6 +280,34 @@ Run declare_bench_collectives(CLI::App& app) {
   return declare_over_sizes(app, flags, "bench-collectives");
 }
 
+Run declare_bench_pairs(CLI::App& app) {
+  auto flags = std::make_shared<PairsFlags>();
+  app.footer(
+      "Names the host with the slow link. A collective is as slow as its slowest link\n"
+      "for every rank, so its times, and those of a training step, cannot.\n\n"
+      "The first rank of each host (all ranks if there is one host) exchanges data with\n"
+      "the next two, one pair at a time while the others wait: all pairs of up to five\n"
+      "hosts, two for each of more. The data are in CPU memory and travel over Gloo,\n"
+      "whose interface GLOO_SOCKET_IFNAME sets; this says nothing of NVLink, or of NCCL\n"
+      "over InfiniBand.\n\n"
+      "Gbit/s: data each way at once, in the best exchange of the best pair that the\n"
+      "rank is in, since the other link of a pair may limit it. slow: below 80 % of the\n"
+      "fastest. Two hosts cannot tell which of them is slow; a host all of whose\n"
+      "partners are slow looks slow.\n\n"
+      "  torchrun --nnodes 4 --rdzv-endpoint HOST:29500 --no-python firkin bench pairs\n"
+      "  srun --ntasks-per-node 1 firkin bench pairs --time 30s\n"
+      "  lab/run --hosts 3 --rate 1gbit,300mbit,1gbit -- firkin bench pairs\n");
+  add_run_flags(app, *flags, "bench-pairs");
+  add_bytes(app, "-b,--bytes", flags->bytes, "what each of a pair sends to the other");
+  add_budget(app, "--time", flags->seconds, "budget for the whole measurement; two rounds at least");
+  return [flags] {
+    if (flags->ranks.link)
+      throw InputError(
+          fmt::format("--link {}: expected it left out, because a modelled link is the same for all ranks", *flags->ranks.link));
+    return measure(flags.get());
+  };
+}
+
 Run declare_bench_layers(CLI::App& app) {
   auto flags = std::make_shared<LayersFlags>();
   app.footer(

@@ -85,6 +85,28 @@ std::string collectives_heading(const std::vector<CollectiveRow>& rows) {
                      display_seconds(seconds), ratio);
 }
 
+// "0.286 Gbit/s"
+std::string link_rate(double bytes_per_s) {
+  return fmt::format("{:.3g} Gbit/s", 8e-9 * bytes_per_s);
+}
+
+std::string links_heading(const std::vector<LinkRow>& links) {
+  std::vector<std::string> slow;
+  for (const LinkRow& link : links) {
+    if (link.is_slow) {
+      slow.push_back(fmt::format("{} (rank {}), {}, {} of the fastest", link.host, link.rank, link_rate(link.bytes_per_s),
+                                 display_percent(link.share)));
+    }
+  }
+  if (!slow.empty()) return fmt::format("Slow link{}: {}.", slow.size() == 1 ? "" : "s", fmt::join(slow, "; "));
+  const auto [least, most] = std::ranges::minmax(links, {}, &LinkRow::bytes_per_s);
+  if (links.size() == 2) {
+    return fmt::format("The two ranks exchange {} each way. Which of their links limits that takes a third to tell.",
+                       link_rate(most.bytes_per_s));
+  }
+  return fmt::format("No link is slow: the slowest has {}, {} of the fastest.", link_rate(least.bytes_per_s), display_percent(least.share));
+}
+
 std::string allreduce_heading(const std::vector<AllReduceRow>& sizes) {
   const AllReduceRow& first = sizes.front();
   const AllReduceRow& last = sizes.back();
@@ -123,6 +145,7 @@ std::string heading_of(const Results& results) {
   if (results.layers) return layers_heading(*results.layers);
   if (!results.chunks.empty()) return chunks_heading(results.chunks);
   if (!results.collectives.empty()) return collectives_heading(results.collectives);
+  if (!results.links.empty()) return links_heading(results.links);
   if (!results.allreduce.empty()) return allreduce_heading(results.allreduce);
   return fmt::format("Results of firkin {}.", results.run.command);
 }

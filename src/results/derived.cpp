@@ -2,7 +2,9 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <cmath>
+#include <map>
 
 #include "results/field.h"
 #include "results/results.h"
@@ -79,6 +81,28 @@ void add_answer(const Tuning& tuning, const BlockFit& fit, Results& results) {
 }
 
 }  // namespace
+
+std::vector<LinkRow> links_of(const std::vector<PairRow>& pairs) {
+  std::map<int64_t, LinkRow> by_rank;
+  const auto note = [&by_rank](int64_t rank, const std::string& host, double rate) {
+    LinkRow& link = by_rank.try_emplace(rank, LinkRow{.rank = rank, .host = host}).first->second;
+    link.bytes_per_s = std::max(link.bytes_per_s, rate);
+  };
+  for (const PairRow& pair : pairs) {
+    const double rate = static_cast<double>(pair.bytes) / pair.seconds;
+    note(pair.rank, pair.host, rate);
+    note(pair.other, pair.other_host, rate);
+  }
+  double fastest = 0;
+  for (const auto& [rank, link] : by_rank) fastest = std::max(fastest, link.bytes_per_s);
+  std::vector<LinkRow> links;
+  for (auto& [rank, link] : by_rank) {
+    link.share = link.bytes_per_s / fastest;
+    link.is_slow = link.share < kSlowLink;
+    links.push_back(link);
+  }
+  return links;
+}
 
 nlohmann::json samples_of(std::span<const SettingSteps> settings) {
   nlohmann::json samples = {{"step_s", series_of(settings)}};

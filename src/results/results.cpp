@@ -201,6 +201,36 @@ constexpr auto kFields<CollectiveRow> = std::tuple(
     Field("samples", &CollectiveRow::samples, kTables), Field("calls_per_sample", &CollectiveRow::calls_per_sample, kHidden),
     Field("wrong", &CollectiveRow::wrong, "#wrong", kTables));
 
+namespace {
+double rate_of_pair(const PairRow& row) {
+  return static_cast<double>(row.bytes) / row.seconds;
+}
+double gigabits_of_pair(const PairRow& row) {
+  return 8e-9 * rate_of_pair(row);
+}
+double gigabits_of_link(const LinkRow& row) {
+  return 8e-9 * row.bytes_per_s;
+}
+std::optional<std::string> link_in_words(const LinkRow& row) {
+  return row.is_slow ? std::optional<std::string>("slow") : std::nullopt;
+}
+}  // namespace
+
+template <>
+constexpr auto kFields<PairRow> = std::tuple(Field("rank", &PairRow::rank), Field("host", &PairRow::host),
+                                             Field("other", &PairRow::other, "and rank"), Field("other_host", &PairRow::other_host, "host"),
+                                             Field("bytes", &PairRow::bytes, Unit::kBytes, "each way"),
+                                             Field("seconds", &PairRow::seconds, Unit::kSeconds, "least"),
+                                             Field("bytes_per_s", rate_of_pair, Unit::kBandwidth, kHidden),
+                                             Field("", gigabits_of_pair, "Gbit/s", kTables), Field("samples", &PairRow::samples));
+
+template <>
+constexpr auto kFields<LinkRow> = std::tuple(Field("rank", &LinkRow::rank), Field("host", &LinkRow::host),
+                                             Field("bytes_per_s", &LinkRow::bytes_per_s, Unit::kBandwidth, kHidden),
+                                             Field("", gigabits_of_link, "Gbit/s", kTables),
+                                             Field("share", &LinkRow::share, Unit::kShare, "of the fastest"),
+                                             Field("is_slow", &LinkRow::is_slow, kHidden), Field("", link_in_words, "link", kTables));
+
 template <>
 constexpr auto kFields<LayerRow> = std::tuple(Field("name", &LayerRow::name, "layer"), Field("parameters", &LayerRow::parameters),
                                               Field("forward_s", median_of<LayerRow, &LayerRow::forward_s>, Unit::kDifference),
@@ -298,8 +328,9 @@ constexpr auto kFields<Results> = std::tuple(
     Field("regret", &Results::regret), Field("over_default", &Results::over_default),
     Field("ordered_over_best_cap", &Results::ordered_over_best_cap), Field("sharded", &Results::sharded),
     Field("sharded_over_best_cap", &Results::sharded_over_best_cap), Field("chunks", &Results::chunks, kIfAny),
-    Field("collectives", &Results::collectives, kIfAny), Field("configurations", &Results::configurations, kIfAny),
-    Field("traces", &Results::traces, kIfAny), Field("traced", &Results::traced), Field("samples", &Results::samples));
+    Field("collectives", &Results::collectives, kIfAny), Field("pairs", &Results::pairs, kIfAny), Field("links", &Results::links, kIfAny),
+    Field("configurations", &Results::configurations, kIfAny), Field("traces", &Results::traces, kIfAny), Field("traced", &Results::traced),
+    Field("samples", &Results::samples));
 
 namespace {
 
@@ -410,6 +441,8 @@ std::vector<Table> section_tables(const Results& results, unsigned shown) {
   }
   add(results.chunks, "The same data by the size of its chunks");
   add(results.collectives, "Time of each collective by the size of the bucket");
+  add(results.links, "The rate of each link");
+  if ((shown & kPage) != 0) add(results.pairs, "Two ranks at a time");
   return tables;
 }
 

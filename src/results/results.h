@@ -108,6 +108,31 @@ struct ChunksRow {
   std::optional<int64_t> samples = {}, wrong = {};
 };
 
+// ---- Links, pair by pair.
+
+// Two ranks of `firkin bench pairs`, which send `bytes` to each other at once.
+struct PairRow {
+  int64_t rank = 0, other = 0;
+  std::string host = {}, other_host = {};
+  int64_t bytes = 0;
+  double seconds = 0;  // the least of the samples: other load can only lengthen one
+  int64_t samples = 0;
+  std::vector<double> samples_s = {};  // in the order measured, on the slower of the two; not in the table
+};
+
+// The link of one rank: as fast as in the fastest pair that the rank is in, since the other link of a pair may limit it.
+struct LinkRow {
+  int64_t rank = 0;
+  std::string host = {};
+  double bytes_per_s = 0;  // in each direction at once
+  double share = 0;        // of the fastest link's rate
+  bool is_slow = false;    // below kSlowLink of it, which only three ranks or more can tell
+};
+inline constexpr double kSlowLink = 0.8;
+
+// By rank. Empty for no pairs.
+std::vector<LinkRow> links_of(const std::vector<PairRow>& pairs);
+
 // ---- Where a step's time goes, layer by layer.
 
 // One layer, or the whole model. Samples are seconds on the slowest rank, one per watched step.
@@ -174,10 +199,12 @@ struct Results {
   std::optional<PairedRatio> sharded_over_best_cap = {};  // if it was measured
   std::vector<std::string> notes = {};                    // what else a reader has to know
   nlohmann::json samples = {};                            // every single time, in seconds, for readers of the file (docs/results.md)
-  // bench allreduce, chunks, collectives, layers, step; trace
+  // bench allreduce, chunks, collectives, pairs, layers, step; trace
   std::optional<int64_t> elements = {};  // float32, of all chunks together
   std::vector<ChunksRow> chunks = {};
   std::vector<CollectiveRow> collectives = {};
+  std::vector<PairRow> pairs = {};
+  std::vector<LinkRow> links = {};  // of the pairs
   std::optional<LayersSection> layers = {};
   std::vector<StepConfiguration> configurations = {};
   std::vector<TraceRow> traces = {};
@@ -239,7 +266,7 @@ Table profile_table(const TensorProfile& profile);  // one row per tensor, with 
 Table allreduce_table(const AllReduceTable& table, unsigned shown);
 
 // The sections that look the same in every output, if present: a traced run, traces (rank 0's medians), layers (then the whole
-// model), chunks, collectives.
+// model), chunks, collectives, links (on a page also their pairs).
 std::vector<Table> section_tables(const Results& results, unsigned shown);
 
 // Tables of a prediction, if present: T(b) with the one highlighted row for the cap to use, the best plan's buckets (in

@@ -77,6 +77,9 @@ class BadInput(Bench):
             (["chunks", "-b", "1M", "-e", "4K"], "--begin 1 MiB: expected at most --end 4 KiB"),
             (["collectives", "-b", "6"], "--begin 6: expected a multiple of 4"),
             (["collectives", "--ranks", "1"], "--ranks 1: expected 2 or more"),
+            (["pairs", "--ranks", "1"], "--ranks 1: expected 2 or more, because one has no pair"),
+            (["pairs", "--link", "1gbit"], "--link 1gbit: expected it left out"),
+            (["pairs", "--bytes", "0"], "--bytes 0: expected a size in bytes"),
             (["layers", "--steps", "3"], "--steps"),
             (["layers", "--model", "huge"], "unknown model 'huge'"),
             (["layers", "--sequence", "0"], "--sequence: Value 0 not in range"),
@@ -146,6 +149,20 @@ class Collectives(Bench):
         rows = self.results()["collectives"]
         self.assertEqual([row["bytes"] for row in rows[::3]], [1032, 32772])
         self.assertLessEqual(max(map(len, text.splitlines()[:-1])), 80)
+
+
+class Pairs(Bench):
+    def test_ranks_of_one_host_are_all_paired(self):
+        answer = json.loads(self.bench("pairs", "--ranks", "3", "--bytes", "64K", "--time", "0.5s", "--json").stdout)
+        self.assertEqual([(pair["rank"], pair["other"]) for pair in answer["pairs"]], [(0, 1), (0, 2), (1, 2)])
+        for pair, samples in zip(answer["pairs"], answer["samples"]["seconds"]):
+            self.assertEqual((pair["samples"], pair["seconds"], pair["bytes"]), (len(samples), min(samples), 65536))
+            self.assertGreaterEqual(len(samples), 2)
+            self.assertAlmostEqual(pair["bytes_per_s"], 65536 / pair["seconds"])
+        self.assertEqual([link["rank"] for link in answer["links"]], [0, 1, 2])
+        self.assertEqual(max(link["share"] for link in answer["links"]), 1)
+        self.assertEqual(self.results(), answer)
+        self.assert_read_whole()
 
 
 class Layers(Bench):

@@ -116,7 +116,7 @@ class Usage(InFolder):
             self.assertIn(f"\n  {flag}", full)
 
     def test_help_of_everything_fits_into_80_columns(self):
-        experiments = [["bench", name] for name in ("step", "allreduce", "chunks", "collectives", "layers")]
+        experiments = [["bench", name] for name in ("step", "allreduce", "chunks", "collectives", "pairs", "layers")]
         commands = [[name] for name in ("tune", "bench", "trace", "buckets", "predict", "import", "report")]
         for words in [["--help"], ["--help-all"], *([*command, how] for command in commands + experiments for how in ("--help", "--help-all"))]:
             result = firkin(*words)

@@ -44,6 +44,24 @@ class TwoHosts(InAFolder):
     def test_four_hosts(self):
         self.assert_hosts(self.measure(options=["--hosts", "4"]), [0], [1], [2], [3])
 
+    def test_pairs_name_the_slow_host_of_three_and_of_four(self):
+        for hosts, slow in ((3, 1), (4, 2)):
+            rates = ",".join("30mbit" if host == slow else "100mbit" for host in range(hosts))
+            words = [FIRKIN, "bench", "pairs", "--bytes", "1M", "--time", "3s", "--out", self.out]
+            result = lab("--hosts", hosts, "--rate", rates, command=words)
+            self.assertEqual(result.returncode, 0, result.stderr)
+            self.assertTrue(result.stdout.startswith(f"Slow link: host{slow} (rank {slow}), "), result.stdout)
+            links = json.loads((self.out / "results.json").read_text())["links"]
+            self.assertEqual([link["host"] for link in links if link["is_slow"]], [f"host{slow}"])
+
+    def test_pairs_of_torchruns_ranks_are_of_the_first_of_each_host(self):
+        words = ["torchrun", "--nproc-per-node", "2", "--no-python", FIRKIN, "bench", "pairs", "--bytes", "64K", "--time", "0.1", "--out", self.out]
+        path = {"PATH": f"{pathlib.Path(sys.executable).parent}:{os.environ['PATH']}"}
+        result = lab("--rate", "100mbit", command=words, env=os.environ | path)
+        self.assertEqual(result.returncode, 0, result.stderr)
+        [pair] = json.loads((self.out / "results.json").read_text())["pairs"]
+        self.assertEqual((pair["rank"], pair["host"], pair["other"], pair["other_host"]), (0, "host0", 2, "host1"))
+
     def test_torchrun_on_two_nodes_needs_no_flag_for_them(self):
         self.assert_hosts(self.measure("torchrun", "--nproc-per-node", "2", "--no-python"), [0, 1], [2, 3])
 

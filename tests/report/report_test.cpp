@@ -112,6 +112,39 @@ TEST(Report, TheNextStepIsAnOptionOfTheFrontEndThatMeasured) {
   }
 }
 
+// A pair of ranks whose 8 MB each way take so many ms.
+PairRow pair_of(int64_t rank, int64_t other, double ms) {
+  return {.rank = rank,
+          .other = other,
+          .host = fmt::format("host{}", rank),
+          .other_host = fmt::format("host{}", other),
+          .bytes = 8'000'000,
+          .seconds = ms / 1000,
+          .samples = 5};
+}
+
+TEST(Report, ASlowLinkIsThatOfTheRankWithoutAFastPair) {
+  Results results;
+  const auto heading_of_pairs = [&results](const std::vector<PairRow>& pairs) {
+    results.pairs = pairs;
+    results.links = links_of(pairs);
+    return summarize(results).heading;
+  };
+  EXPECT_EQ(heading_of_pairs({pair_of(0, 1, 200), pair_of(0, 2, 64), pair_of(1, 2, 210)}),
+            "Slow link: host1 (rank 1), 0.32 Gbit/s, 32.0 % of the fastest.");
+  EXPECT_THAT(results_in_text(results), HasSubstr("   1  host1"));
+  EXPECT_THAT(render_report(results), HasSubstr("Two ranks at a time"));
+  EXPECT_EQ(heading_of_pairs(
+                {pair_of(0, 1, 64), pair_of(0, 2, 200), pair_of(0, 3, 64), pair_of(1, 2, 210), pair_of(1, 3, 64), pair_of(2, 3, 200)}),
+            "Slow link: host2 (rank 2), 0.32 Gbit/s, 32.0 % of the fastest.");
+  EXPECT_EQ(heading_of_pairs({pair_of(0, 1, 64), pair_of(0, 2, 70), pair_of(1, 2, 70)}),
+            "No link is slow: the slowest has 0.914 Gbit/s, 91.4 % of the fastest.");
+  EXPECT_EQ(heading_of_pairs({pair_of(0, 1, 200)}),
+            "The two ranks exchange 0.32 Gbit/s each way. Which of their links limits that takes a third to tell.");
+  EXPECT_EQ(heading_of_pairs({pair_of(0, 1, 200), pair_of(0, 2, 200), pair_of(1, 2, 64)}),
+            "Slow link: host0 (rank 0), 0.32 Gbit/s, 32.0 % of the fastest.");
+}
+
 TEST(Report, ThePageOfAWatchBeginsWithItsStepsAndItsVerdict) {
   Results results;
   results.run = begin_head("watch");
