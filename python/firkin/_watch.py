@@ -7,7 +7,9 @@ include/firkin/plan/watched_steps.h says what follows from the times.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
+import dataclasses
 import itertools
 import json
 import logging
@@ -16,6 +18,7 @@ import os
 import pathlib
 import socket
 import statistics
+import sys
 import time
 import weakref
 from collections.abc import Callable, Sequence
@@ -34,8 +37,10 @@ _log = logging.getLogger("firkin")
 _USUAL_RATE = 100  # PyTorch takes times in one of this many passes (kDDPRuntimeLoggingSampleRate in reducer.hpp; no getter)
 _RUN, _CYCLE = 5, 20  # after the first window, reads _RUN steps in a row of every _CYCLE
 _LOOK_EVERY = 10  # how often rank 0 looks at the store, in passes
-_READ_AT_ONCE = 8  # ranks' steps read per look
 _MISSED = 3  # windows without some rank's steps after which a line says so
+_EXIT_S = 5.0  # how long rank 0 waits for the other ranks' steps when the program ends
+_OVERLAP_SETTINGS = ("CUDA_DEVICE_MAX_CONNECTIONS", "TORCH_NCCL_ENABLE_TIMING")  # kOverlapSettings of watched_steps.h
+_TRUE = ("1", "t", "true", "y", "yes")  # to PyTorch
 _STAMPS = ("forward_compute_time_start", "backward_compute_time_start", "backward_comm_time_start",
            "backward_compute_time_end", "backward_comm_time_end")  # fmt: skip
 _TYPES = {torch.float64: "double", torch.float32: "float", torch.float16: "c10::Half", torch.bfloat16: "c10::BFloat16"}  # as c10 names them
@@ -43,6 +48,18 @@ _WRITTEN = ("step_s", "exposed_s", "waiting_s", "gain_at_most_s", "last_rank", "
 
 _summing = ThreadPoolExecutor(1)  # beside training, without the GIL: with many ranks it takes milliseconds
 _watches: weakref.WeakKeyDictionary[torch.nn.Module, Watch] = weakref.WeakKeyDictionary()
+_open: set[Watch] = set()  # not closed yet: they outlive their models, to report at the end of the program
+
+
+@atexit.register
+def _close_all() -> None:
+    # A program that an exception ends must not wait here for ranks that wait for it.
+    timeout_s = 0.0 if getattr(sys, "last_value", None) is not None else _EXIT_S
+    for watch in list(_open):
+        try:
+            watch.close(timeout_s)
+        except Exception as error:  # noqa: BLE001: the store may be gone with the rank that holds it
+            _log.debug("firkin.watch: nothing to report at the end: %s", error)
 
 
 def _watch_of(module: torch.nn.Module) -> Watch | None:
@@ -58,6 +75,7 @@ def _before_forward(module: torch.nn.Module, *_: Any) -> None:
             watch._pass(module)
         except Exception as error:  # noqa: BLE001: training goes on without the watch if the store or the writer fails
             watch._take_off(module)
+            _open.discard(watch)
             _log.warning("firkin.watch ends: %s: %s", type(error).__name__, error)
 
 
@@ -73,15 +91,30 @@ def _row(step: int, phases: Sequence[int], exposed: int, gradients: int = 0, sen
     return {"step": step, "phases_s": phases_s, "exposed_s": exposed // 1000 / 1e6, "gradients_s": gradients // 1000 / 1e6, "sent_s": sent_s}
 
 
+@dataclasses.dataclass
+class _Parameter:
+    name: str
+    bytes: int
+    elements: int
+    dtype: torch.dtype
+
+
 class _Stock:
-    """Reads PyTorch's DistributedDataParallel on CPUs: five time stamps per pass, and each gradient's ready time."""
+    """Reads PyTorch's DistributedDataParallel on CPUs: five time stamps per pass, and each gradient's ready time.
+
+    Like the sources below it keeps nothing of the model alive.
+    """
 
     phases = ("before forward", "forward", "loss and backward")
     lead = 3  # passes before the first step is seen: stamps are stale in two, and a step begins where the one before ended
     run, rate = _RUN, 1
 
     def __init__(self, ddp: DDP) -> None:
-        self.group, self.parameters = ddp.process_group, _ddp.reduced_parameters(ddp.module)
+        self.parameters = [_Parameter(name, p.nbytes, p.numel(), p.dtype) for name, p in _ddp.reduced_parameters(ddp.module)]
+        self._keeps_first_buckets = ddp.find_unused_parameters and not ddp.static_graph
+        self._broadcasts = bool(ddp.will_sync_module_buffers())  # type: ignore[no-untyped-call]
+        self._buckets: list[tuple[int, list[int]]] = []  # the size of each and the indices of its parameters; empty until PyTorch has rebuilt them
+        self.passes: list[int] = []  # those of the rows
         self.counts: list[int] = []  # of the buckets, in tensors
         self.ready: list[list[int]] = []  # of each parameter, in each step of the last window
         self.rows: list[dict[str, Any]] = []  # of these steps
@@ -91,14 +124,15 @@ class _Stock:
 
     def read(self, ddp: DDP) -> Any:
         """Stamps of the step before the last, which PyTorch stores during the next forward, and ready times of the last."""
+        self._buckets = self._buckets or self._live_buckets(ddp)
         return ddp.logger._get_ddp_logging_data().ints_map, ddp.reducer.get_backward_stats()
 
-    def window(self, ddp: DDP, reads: list[Any]) -> dict[str, Any]:
-        """What was read, as RankSteps of watched_steps.h."""
-        buckets = self._buckets(ddp)
-        self.counts, self.ready, self.rows = [len(part) for _, part in buckets], [], []
+    def window(self, reads: list[tuple[int, Any]]) -> dict[str, Any]:
+        """What was read before these passes, as RankSteps of watched_steps.h."""
+        buckets = self._buckets
+        self.counts, self.ready, self.rows, self.passes = [len(part) for _, part in buckets], [], [], []
         self.bucket_bytes, rows = [size for size, _ in buckets], self.rows
-        for (before, ready), (logged, _) in itertools.pairwise(reads):
+        for (at, (before, ready)), (_, (logged, _)) in itertools.pairwise(reads):
             began, number = before.get(_STAMPS[-1], 0), logged.get("iteration", 0)
             forward, backward, launch, last, end = (logged.get(name, 0) for name in _STAMPS)
             is_next = number == before.get("iteration", 0) + 1 and 0 < began <= forward <= backward <= launch <= end
@@ -110,17 +144,17 @@ class _Stock:
             phases, sent = [forward - began, backward - forward, last - backward], [end - backward - each for each in launches]
             rows.append(_row(number, phases, end - last, end - backward - first, sent))
             self.ready.append(ready)
+            self.passes.append(at - 1)
         latest = max(range(len(self.parameters)), key=self.ready[-1].__getitem__) if rows else 0
-        return {"bucket_bytes": [size for size, _ in buckets], "last_bytes": self.parameters[latest][1].nbytes, "steps": rows,
-                "broadcasts_in_forward": bool(ddp.will_sync_module_buffers())}  # type: ignore[no-untyped-call]  # fmt: skip
+        return {"bucket_bytes": self.bucket_bytes, "last_bytes": self.parameters[latest].bytes, "steps": rows,
+                "broadcasts_in_forward": self._broadcasts, "keeps_first_buckets": self._keeps_first_buckets}  # fmt: skip
 
-    def _buckets(self, ddp: DDP) -> list[tuple[int, list[int]]]:
-        """The size of each bucket and the indices of its parameters; empty until PyTorch has rebuilt its buckets."""
+    def _live_buckets(self, ddp: DDP) -> list[tuple[int, list[int]]]:
         try:
             live = _ddp.live_buckets(ddp)
         except InputError:
             return []
-        index = {name: i for i, (name, _) in enumerate(self.parameters)}
+        index = {parameter.name: i for i, parameter in enumerate(self.parameters)}
         return [(size, [index[name] for name in names]) for size, names in live if names]
 
 
@@ -133,9 +167,9 @@ class _StockOnGpu(_Stock):
     def read(self, ddp: DDP) -> Any:
         return time.perf_counter_ns(), ddp.logger._get_ddp_logging_data().ints_map
 
-    def window(self, ddp: DDP, reads: list[Any]) -> dict[str, Any]:
+    def window(self, reads: list[tuple[int, Any]]) -> dict[str, Any]:
         rows = []
-        for (began, before), (now, logged) in itertools.pairwise(reads):
+        for (_, (began, before)), (_, (now, logged)) in itertools.pairwise(reads):
             if (number := logged.get("iteration", 0)) != before.get("iteration", 0):
                 exposed = max(0, logged.get("backward_comm_time", 0) - logged.get("backward_compute_comm_overlap_time", 0))
                 rows.append(_row(number, [max(0, (now - began) // self.rate - exposed)], exposed))
@@ -150,7 +184,7 @@ class _Engine:
     ready: list[list[int]] = []
 
     def __init__(self, model: Ours) -> None:
-        self.group = model.process_group
+        self.passes: list[int] = []
         self._sizes = {name: p.nbytes for name, p in model._parameters_then}
 
     def take_times(self, model: Ours, begins: bool) -> None:
@@ -160,9 +194,9 @@ class _Engine:
         """When forward begins, when the one before ended, and the stats of its step."""
         return time.perf_counter_ns(), self.forward_ended_ns, model.stats()
 
-    def window(self, model: Ours, reads: list[Any]) -> dict[str, Any]:
-        rows = []
-        for (forward, _, before), (_, computed, stats) in itertools.pairwise(reads):
+    def window(self, reads: list[tuple[int, Any]]) -> dict[str, Any]:
+        rows, self.passes = [], []
+        for (at, (forward, _, before)), (_, (_, computed, stats)) in itertools.pairwise(reads):
             if stats.steps != before.steps + 1 or not 0 < before.ended_ns <= forward <= computed <= stats.began_ns:
                 continue
             exposed, waits = round(1e9 * stats.exposed_wait_s), round(1e9 * stats.forward_wait_s)  # those of strategies that wait in forward
@@ -170,32 +204,43 @@ class _Engine:
             gradients = stats.ended_ns - stats.began_ns
             sent = [gradients - round(1e9 * bucket.launch_s) for bucket in stats.buckets]
             rows.append(_row(stats.steps, phases, exposed + waits, gradients, sent))
-        last = reads[-1][2]
+            self.passes.append(at)
+        last = reads[-1][1][2]
         last_bytes = max((self._sizes.get(name, 0) for name in last.tensors[-1:]), default=0)
         return {"bucket_bytes": [bucket.bytes for bucket in last.buckets], "last_bytes": last_bytes, "steps": rows}
 
 
+def _summed(texts: list[str]) -> tuple[list[str], dict[str, Any]]:
+    return texts, json.loads(_core.watched_summary(texts))
+
+
 class Watch(contextlib.AbstractContextManager["Watch"]):
-    """A running watch, as watch() returns it. Only rank 0 has results on all ranks. Not thread-safe."""
+    """A running watch, as watch() returns it. Only rank 0 has results on all ranks. Not thread-safe.
+
+    It ends with close(), as a context manager, or with the program, whichever comes first.
+    """
 
     def __init__(
-        self, model: torch.nn.Module, source: Any, every: int, warmup: int, writer: Callable[..., Any] | None, table: AllReduceTable | None
+        self, model: Any, source: Any, every: int, warmup: int, writer: Callable[..., Any] | None, table: AllReduceTable | None
     ) -> None:
         self._model, self._source = weakref.ref(model), source
         self._every, self._warmup, self._writer, self._table = every, warmup, writer, table
-        self._ranks = Ranks(source.group)
-        self._store = dist.distributed_c10d._world.pg_map[source.group][1]
+        ranks, first = Ranks(model.process_group), next(model.parameters())  # only their numbers are kept: it must not keep the group or the model
+        self._rank, self._size, self._world = ranks.rank, ranks.size, ranks.world
+        self._store = dist.distributed_c10d._world.pg_map[model.process_group][1]
         # Each rank counts its own watches: all get the same number, since they call watch() at the same places.
-        self._key = f"firkin/watch/{self._store.add(f'firkin/watches/{self._ranks.rank}', 1)}"
-        self._passes = self._window = self._missed = 0
+        self._exchange = _core.WatchExchange(self._store.add(f"firkin/watches/{self._rank}", 1), self._rank, self._size)
+        self._is_on_gpu = first.device.type != "cpu"
+        self._parameter = weakref.ref(next((p for p in model.parameters() if p.requires_grad), first))
+        self._versions: dict[int, int] = {}  # of that parameter before each pass of the current window: an optimiser's step raises it
+        self._passes = 0
         self._reading = 0  # passes since it began to read each; 0 between runs
-        self._reads: list[Any] = []  # of the current window
-        self._wanted: int | None = None  # the window that rank 0 is collecting
-        self._texts: list[str] = []  # what it has collected, by rank
+        self._reads: list[tuple[int, Any]] = []  # of the current window, by pass
         self._sum: Future[tuple[list[str], dict[str, Any]]] | None = None
         self._told: list[str] = []  # the texts of the last window that was reported
         self._summary: dict[str, Any] = {}
         self._put_on(model)
+        _open.add(self)
 
     def _put_on(self, model: Any) -> None:
         self._hooks: list[Any] = [model.register_forward_pre_hook(_before_forward)]
@@ -217,13 +262,15 @@ class Watch(contextlib.AbstractContextManager["Watch"]):
         """Reads nothing during warm-up, each step of the first window, and then runs of steps."""
         source, at = self._source, self._passes - self._warmup - self._source.lead  # `at` is 0 at the first step's reading
         if at > 0 and at % self._every == 0:
-            self._publish(model)
+            self._publish()
         if -source.lead <= at < self._every or at >= 0 and at % self._every % _CYCLE < source.lead + source.run:
             if not self._reading:
                 source.take_times(model, True)
             self._reading += 1
+            if (parameter := self._parameter()) is not None:
+                self._versions[self._passes] = parameter._version
             if self._reading >= source.lead and self._passes % source.rate == 0:
-                self._reads.append(source.read(model))
+                self._reads.append((self._passes, source.read(model)))
         elif self._reading:
             source.take_times(model, False)
             self._reading = 0
@@ -231,40 +278,32 @@ class Watch(contextlib.AbstractContextManager["Watch"]):
         if self._passes % _LOOK_EVERY == 0:
             self._look()
 
-    def _place(self, rank: int, window: int) -> str:
-        """The key for a rank's window: each rank uses two keys in turn, so that the store does not grow."""
-        return f"{self._key}/{rank}/{window % 2}"
-
-    def _publish(self, model: torch.nn.Module) -> None:
+    def _publish(self) -> None:
         """Tells rank 0 of the window that has ended."""
-        source, window = self._source, self._window
-        mine = source.window(model, self._reads) | {
+        source, versions = self._source, self._versions
+        mine = source.window(self._reads) | {
             "host": socket.gethostname(), "threads": torch.get_num_threads(), "cpus": sorted(os.sched_getaffinity(0)),
             "phases": source.phases,
         }  # fmt: skip
-        self._window, self._reads = window + 1, self._reads[-1:]  # with which the next step begins
-        self._store.set(self._place(self._ranks.rank, window), f"{window} {json.dumps(mine)}")
-        if self._ranks.rank:
-            return
-        self._missed = self._missed + 1 if self._wanted is not None else 0
-        if self._missed == _MISSED:
-            _log.warning("firkin.watch: rank %d has told nothing; expected firkin.watch(model) on every rank", len(self._texts))
-        self._wanted, self._texts = window, []
+        followed = [at for at in source.passes if at in versions and at + 1 in versions]
+        mine["averaged"], mine["updated"] = len(followed), sum(versions[at] != versions[at + 1] for at in followed)
+        if self._is_on_gpu:
+            mine["settings"] = [f"{name}=1" for name in _OVERLAP_SETTINGS if os.environ.get(name, "").lower() in _TRUE]
+        self._reads, self._versions = self._reads[-1:], {}  # the next step begins with the last read
+        self._store.set(*self._exchange.end_window(json.dumps(mine)))
+        if self._exchange.missed == _MISSED:
+            _log.warning("firkin.watch: rank %d has told nothing; expected firkin.watch(model) on every rank", len(self._exchange.texts))
 
     def _look(self) -> None:
-        """Rank 0 collects what the others have put into the store, a few at a time, without waiting."""
+        """Tells what rank 0 has summed up, and lets it sum up what it has collected, on another thread."""
         if self._sum is not None and self._sum.done():
             self._tell(*self._sum.result())
             self._sum = None
-        for _ in range(_READ_AT_ONCE):
-            if self._wanted is None or not self._store.check([place := self._place(len(self._texts), self._wanted)]):
-                return
-            window, text = self._store.get(place).decode().split(" ", 1)
-            if int(window) != self._wanted:
-                return
-            self._texts.append(text)
-            if len(self._texts) == self._ranks.size:
-                self._wanted, self._sum = None, _summing.submit(lambda texts: (texts, json.loads(_core.watched_summary(texts))), self._texts)
+        if self._has_collected():
+            self._sum = _summing.submit(_summed, self._exchange.texts)
+
+    def _has_collected(self) -> bool:
+        return self._exchange.collect(lambda key: self._store.check([key]), lambda key: self._store.get(key).decode())
 
     def _tell(self, texts: list[str], summary: dict[str, Any]) -> None:
         before = self._summary.get("causes")
@@ -272,7 +311,7 @@ class Watch(contextlib.AbstractContextManager["Watch"]):
             self._summary, self._told = summary, texts
             if self._table is not None and (profile := self.profile()) is not None and self._source.counts:
                 work_s = max(summary["step_s"] - summary["exposed_s"], 1e-9)
-                lines, summary["best_cap"] = _core.best_watched_cap(profile, self._table, self._ranks.world, work_s, self._source.counts)
+                lines, summary["best_cap"] = _core.best_watched_cap(profile, self._table, self._world, work_s, self._source.counts)
                 summary["lines"] += lines
             if self._writer is not None:
                 self._writer({f"firkin/{name}": summary[name] for name in _WRITTEN}, summary["last_step"])
@@ -294,7 +333,7 @@ class Watch(contextlib.AbstractContextManager["Watch"]):
         """
         if not self._source.ready:
             return None
-        named = [(name, p.nbytes) for name, p in self._source.parameters]
+        named = [(parameter.name, parameter.bytes) for parameter in self._source.parameters]
         ready_s = [1e-9 * statistics.median(each) for each in zip(*self._source.ready)]
         order = sorted(range(len(named)), key=ready_s.__getitem__)
         return Profile([named[i][0] for i in order], [named[i][1] for i in order], [ready_s[i] for i in order])
@@ -302,17 +341,31 @@ class Watch(contextlib.AbstractContextManager["Watch"]):
     def close(self, timeout_s: float = 10.0) -> None:
         """Ends the watch, and reports the window that is being collected or, within the first, the steps so far.
 
-        Rank 0 waits for the others' steps; the other ranks do not wait.
+        Rank 0 waits up to timeout_s for the others' steps; the other ranks do not wait. A program that ends without
+        close() ends its watches as well; rank 0 then waits up to 5 s, or not at all if an exception ended the program.
         """
-        if not self._hooks or (model := self._model()) is None:
+        if self not in _open:
             return
-        self._take_off(model)
+        _open.discard(self)
+        if (model := self._model()) is not None and self._hooks:
+            self._take_off(model)
         deadline = time.monotonic() + timeout_s
-        if len(self._reads) > 1 and self._window == 0:
-            self._publish(model)
-        while (self._wanted is not None or self._sum is not None) and time.monotonic() < deadline:
-            self._look()
-            time.sleep(1e-3)
+        if self._exchange.windows == 0 and len(self._reads) > 1:
+            self._publish()
+        elif self._exchange.windows == 0 and self._passes and self._rank == 0:
+            _log.warning("firkin.watch ends after %d steps; expected more than warmup=%d and %d", self._passes, self._warmup, self._source.lead)
+        while self._sum is not None or self._exchange.is_collecting:
+            if self._sum is not None:
+                self._tell(*self._sum.result())
+                self._sum = None
+            elif self._has_collected():
+                self._tell(*_summed(self._exchange.texts))
+            elif time.monotonic() >= deadline:
+                rank = len(self._exchange.texts)
+                _log.warning("firkin.watch ends without the last steps: rank %d told nothing within %g s", rank, timeout_s)
+                return
+            else:
+                time.sleep(1e-3)
 
     def _spans(self) -> list[tuple[int, str, str, float, float]]:
         """The last step that all ranks have seen: rank, kind, name, and start and end in seconds since the first rank began it."""
@@ -339,7 +392,7 @@ class Watch(contextlib.AbstractContextManager["Watch"]):
 
         def add(category: str, name: str, start: float, length: float, elements: int | None = None, dtype: Any = None) -> None:
             shape = {} if elements is None else {"Input Dims": [[elements]], "Input type": [_TYPES.get(dtype, str(dtype))]}
-            events.append({"ph": "X", "cat": category, "name": name, "pid": self._ranks.rank, "tid": "profile",
+            events.append({"ph": "X", "cat": category, "name": name, "pid": self._rank, "tid": "profile",
                            "ts": 1e6 * start, "dur": 1e6 * length, "args": shape})  # fmt: skip
 
         for row, ready in zip(source.rows, source.ready):
@@ -347,9 +400,9 @@ class Watch(contextlib.AbstractContextManager["Watch"]):
             begun, end = at + before + forward, at + before + forward + backward + row["exposed_s"]
             add("user_annotation", "DistributedDataParallel.forward", at + before, forward)
             add("cpu_op", "autograd::engine::evaluate_function: first", begun, 0.0)
-            for (_, parameter), ready_ns in zip(source.parameters, ready):
-                add("cpu_op", "torch::autograd::AccumulateGrad", begun + 1e-9 * ready_ns, 0.0, parameter.numel(), parameter.dtype)
-            until, dtype = end, source.parameters[0][1].dtype
+            for parameter, ready_ns in zip(source.parameters, ready):
+                add("cpu_op", "torch::autograd::AccumulateGrad", begun + 1e-9 * ready_ns, 0.0, parameter.elements, parameter.dtype)
+            until, dtype = end, source.parameters[0].dtype
             for size, sent in reversed(list(zip(source.bucket_bytes, row["sent_s"]))):
                 start = end - sent
                 add("user_annotation", "gloo:all_reduce", start, max(0.0, until - start), size // dtype.itemsize, dtype)
@@ -369,7 +422,7 @@ class Watch(contextlib.AbstractContextManager["Watch"]):
                       for rank, kind, name, start, end in spans]  # fmt: skip
             if self._source.ready:
                 events += self._events()
-            about = {"backend": "gloo", "rank": self._ranks.rank, "world_size": self._ranks.size}
+            about = {"backend": "gloo", "rank": self._rank, "world_size": self._size}
             pathlib.Path(path).write_text(json.dumps({"distributedInfo": about, "traceEvents": events}))
 
     def report(self, path: str | os.PathLike[str]) -> None:
@@ -378,9 +431,9 @@ class Watch(contextlib.AbstractContextManager["Watch"]):
         Writes nothing before summary() has something.
         """
         if spans := self._spans():
-            ranks = [[(kind, start, end) for of, kind, _, start, end in spans if of == rank] for rank in range(self._ranks.size)]
+            ranks = [[(kind, start, end) for of, kind, _, start, end in spans if of == rank] for rank in range(self._size)]
             lines = [line.strip() for line in self._summary["lines"].splitlines()]
-            _core.Results.watched(lines, torch.__version__, self._ranks.world, ranks).report(os.fspath(path))
+            _core.Results.watched(lines, torch.__version__, self._world, ranks).report(os.fspath(path))
 
 
 def watch(
@@ -396,8 +449,10 @@ def watch(
         watch = firkin.watch(model)      # anywhere before the loop, at the same place on every rank; not collective
 
     model: PyTorch's DistributedDataParallel, Firkin's, or a module that contains one. After every `every` steps rank 0
-    logs four lines (logger "firkin"): as a warning at first and when they name another cause, otherwise as information.
-    The first `warmup` steps do not count. In later windows than the first it reads five steps of every twenty. table: from
+    logs what they were spent on, why communication was not hidden, and what to do next (logger "firkin"): as a warning at
+    first and when the lines name another cause, otherwise as information. A program that ends before, or calls close(),
+    gets the lines of the steps so far. The first `warmup` steps do not count. In later windows than the first it reads
+    five steps of every twenty. table: from
     measure_all_reduce(), to predict the best cap too. writer(values, step): called on rank 0 with the figures of each
     window, such as wandb.log or accelerator.log.
 
@@ -418,7 +473,7 @@ def watch(
         raise InputError('watch: optimize_ddp="python_reducer" takes no times; expected another value of torch._dynamo.config.optimize_ddp')
     on_cpu = all(p.device.type == "cpu" for p in wrapped.parameters())
     source = (_Engine if ours is not None else _Stock if on_cpu else _StockOnGpu)(wrapped)
-    if table is not None and (type(source) is not _Stock or (size := Ranks(source.group).world) not in table.world_sizes):
+    if table is not None and (type(source) is not _Stock or (size := Ranks(wrapped.process_group).world) not in table.world_sizes):
         what = f"{size} ranks" if type(source) is _Stock else "Firkin's engine or GPUs, where no times of buckets are read"
         raise InputError(f"watch: a table with {what}; expected PyTorch's DistributedDataParallel on CPUs, and measure_all_reduce() on its ranks")
     return Watch(wrapped, source, every, warmup, writer, table)

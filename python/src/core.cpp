@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/filesystem.h>
+#include <nanobind/stl/function.h>
 #include <nanobind/stl/map.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
@@ -25,6 +26,7 @@
 #include "firkin/plan/watched_steps.h"
 #include "import/profiler_trace.h"
 #include "measuring/steps.h"
+#include "plan/watch_exchange.h"
 #include "report/report.h"
 #include "results/results.h"
 
@@ -315,6 +317,14 @@ std::pair<std::string, std::map<std::string, double>> best_watched_cap(const Mea
 
 void bind_watching(nb::module_& module) {
   module.attr("WORTH_TUNING") = kWorthTuning;
+  nb::class_<WatchExchange>(module, "WatchExchange", "How the ranks of a watch tell rank 0 of their steps: src/plan/watch_exchange.h.")
+      .def(nb::init<int64_t, int64_t, int64_t>(), "number"_a, "rank"_a, "size"_a)
+      .def("end_window", &WatchExchange::end_window, "text"_a)
+      .def("collect", &WatchExchange::collect, "has"_a, "get"_a)
+      .def_prop_ro("windows", &WatchExchange::windows)
+      .def_prop_ro("is_collecting", &WatchExchange::is_collecting)
+      .def_prop_ro("missed", &WatchExchange::missed)
+      .def_prop_ro("texts", &WatchExchange::texts);
   module.def(
       "watched_summary",
       [](const std::vector<std::string>& texts) {

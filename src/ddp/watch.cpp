@@ -4,19 +4,20 @@
 #include <fmt/format.h>
 
 #include <chrono>
+#include <exception>
 #include <iostream>
+#include <thread>
 #include <utility>
 
-#include "backward_watch.h"
 #include "comm/group_store.h"
 #include "firkin/base/error.h"
 #include "firkin/base/machine.h"
+#include "plan/watch_exchange.h"
 
 namespace firkin {
 namespace {
 
 constexpr int64_t kCollectEvery = 10;  // how many steps from one reading of the store to the next
-constexpr int kMostAtOnce = 8;         // how many ranks' steps are read at once
 
 double seconds(std::chrono::steady_clock::duration time) {
   return std::chrono::duration<double>(time).count();
@@ -28,34 +29,21 @@ struct Watch::Parts {
   DataParallel& ddp;
   ProcessGroup group;
   WatchOptions options;
-  std::string key = {};
   int64_t first_step = 0;                               // the first step of the first window
   int64_t steps = 0;                                    // from the last stats()
   std::chrono::steady_clock::time_point last_end = {};  // the end of the previous step
-  int64_t window = 0;
-  RankSteps mine = {};                    // this rank's steps of the current window
-  std::optional<int64_t> wanted = {};     // the window that rank 0 is collecting
-  std::vector<RankSteps> collected = {};  // the steps of that window so far, by rank
+  std::optional<WatchExchange> exchange = {};
+  RankSteps mine = {};  // this rank's steps of the current window
   WatchSummary summary = {};
-
-  // Each rank uses two keys in turn, so that the store does not grow.
-  std::string place(int64_t rank, int64_t of_window) const { return fmt::format("{}/{}/{}", key, rank, of_window % 2); }
+  bool is_open = true;
 
   void step_ended() {
     const DataParallelStats stats = ddp.stats();
     const auto before = std::exchange(last_end, stats.ended);
     if (std::exchange(steps, stats.steps) + 1 != stats.steps || stats.steps < first_step) return;
-    if ((stats.steps - first_step) / options.every > window) {
-      mine.bucket_bytes.clear();
-      for (const BucketStats& bucket : stats.buckets) mine.bucket_bytes.push_back(bucket.bytes);
-      group.store->set(place(group.rank, window), fmt::format("{} {}", window, rank_steps_text(mine)));
-      mine.steps.clear();
-      if (group.rank == 0) {
-        wanted = window;
-        collected.clear();
-      }
-      window = (stats.steps - first_step) / options.every;
-    }
+    if ((stats.steps - first_step) / options.every > exchange->windows()) end_window();
+    mine.bucket_bytes.clear();
+    for (const BucketStats& bucket : stats.buckets) mine.bucket_bytes.push_back(bucket.bytes);
     const double gradients_s = seconds(stats.ended - stats.began);
     RankStep& step = mine.steps.emplace_back(
         RankStep{.step = stats.steps,
@@ -63,24 +51,24 @@ struct Watch::Parts {
                  .exposed_s = stats.exposed_wait_s + stats.forward_wait_s,
                  .gradients_s = gradients_s});
     for (const BucketStats& bucket : stats.buckets) step.sent_s.push_back(gradients_s - bucket.launch_s);
-    if (wanted && stats.steps % kCollectEvery == 0) collect();
+    if (stats.steps % kCollectEvery == 0) collect();
   }
 
-  // Rank 0 collects what the others have put into the store, a few at a time, without waiting.
+  void end_window() {
+    const auto [key, value] = exchange->end_window(rank_steps_text(mine));
+    group.store->set(key, value);
+    mine.steps.clear();
+  }
+
+  // Rank 0 collects what the others have told, without waiting, and prints the lines once it has all.
   void collect() {
-    for (int i = 0; i < kMostAtOnce; ++i) {
-      const std::string at = place(std::ssize(collected), *wanted);
-      if (!group.store->check({at})) return;
-      const std::string text = group.store->get_to_str(at);
-      const size_t space = text.find(' ');
-      if (text.substr(0, space) != std::to_string(*wanted)) return;
-      collected.push_back(parse_rank_steps(text.substr(space + 1)));
-      if (std::ssize(collected) < group.size) continue;
-      wanted.reset();
-      summary = summarize(collected);
-      options.log("firkin.watch, " + describe(summary));
-      return;
-    }
+    const auto has = [this](const std::string& key) { return group.store->check({key}); };
+    const auto get = [this](const std::string& key) { return group.store->get_to_str(key); };
+    if (!exchange->collect(has, get)) return;
+    std::vector<RankSteps> ranks;
+    for (const std::string& text : exchange->texts()) ranks.push_back(parse_rank_steps(text));
+    summary = summarize(ranks);
+    options.log("firkin.watch, " + describe(summary));
   }
 };
 
@@ -92,7 +80,7 @@ Watch::Watch(DataParallel& ddp, const ProcessGroup& group, WatchOptions options)
   }
   if (!parts.options.log) parts.options.log = [](const std::string& lines) { std::cerr << lines << std::flush; };
   // Each rank counts its own watches. The number is the same on all ranks, since they make them in the same order.
-  parts.key = fmt::format("firkin/watch/{}", group.store->add(fmt::format("firkin/watches/{}", group.rank), 1));
+  parts.exchange.emplace(group.store->add(fmt::format("firkin/watches/{}", group.rank), 1), group.rank, group.size);
   parts.steps = ddp.stats().steps;
   // At least one step of warm-up, because it is not known when the step before the first one ended.
   parts.first_step = parts.steps + 1 + std::max<int64_t>(1, parts.options.warmup);
@@ -111,7 +99,26 @@ Watch::Watch(DataParallel& ddp, const ProcessGroup& group, WatchOptions options)
 }
 
 Watch::~Watch() {
-  parts_->ddp.observe_steps(nullptr);
+  if (std::uncaught_exceptions() > 0) {  // the other ranks may be waiting for this one
+    parts_->ddp.observe_steps(nullptr);
+    return;
+  }
+  try {
+    close();
+  } catch (const std::exception&) {  // the store may be gone with the rank that holds it
+  }
+}
+
+void Watch::close(std::chrono::milliseconds timeout) {
+  Parts& parts = *parts_;
+  if (!std::exchange(parts.is_open, false)) return;
+  parts.ddp.observe_steps(nullptr);
+  if (parts.exchange->windows() == 0 && !parts.mine.steps.empty()) parts.end_window();
+  const auto deadline = std::chrono::steady_clock::now() + timeout;
+  while (parts.exchange->is_collecting() && std::chrono::steady_clock::now() < deadline) {
+    parts.collect();
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
 }
 
 const WatchSummary& Watch::summary() const {

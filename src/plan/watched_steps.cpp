@@ -18,15 +18,16 @@ namespace firkin {
 
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(RankStep, step, phases_s, exposed_s, gradients_s, sent_s)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(RankSteps, host, threads, cpus, phases, broadcasts_in_forward, bucket_bytes, last_bytes,
-                                                steps)
+                                                keeps_first_buckets, averaged, updated, settings, steps)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(WatchSummary, ranks, steps, first_step, last_step, step_s, phases, phases_s, exposed_s, waiting_s,
                                    waited_s, last_rank, last_share, last_by_s, last_in, gain_at_most_s, bytes_per_s, bucket_bytes, causes,
-                                   notes)
+                                   reasons, next, notes)
 
 namespace {
 
 constexpr double kNoticeable = 0.05;    // the share of a step that makes something a cause
 constexpr double kOftenLast = 2.0 / 3;  // a rank that is last in this share of steps is slow
+constexpr double kLateShare = 0.05;     // buckets that are all sent within this last share of the time of gradients are sent late
 constexpr double kFastShare = 0.9;      // the quantile of the link's rate that bounds the possible gain
 
 using StepOfRanks = std::vector<const RankStep*>;  // by rank
@@ -68,6 +69,11 @@ double least_rate(const StepOfRanks& rows, const std::vector<int64_t>& bucket_by
   return bytes_per_s;
 }
 
+std::string rate_in_words(double bytes_per_s) {
+  const double megabytes = 1e-6 * bytes_per_s;
+  return megabytes < 100 ? fmt::format("{:.3g} MB/s", megabytes) : fmt::format("{:.0f} MB/s", megabytes);
+}
+
 // Appends a note for every host whose ranks have more threads than cores.
 void append_shared_cores_notes(const std::vector<RankSteps>& ranks, std::vector<std::string>& notes) {
   struct Host {
@@ -87,6 +93,54 @@ void append_shared_cores_notes(const std::vector<RankSteps>& ranks, std::vector<
     notes.push_back(fmt::format("{} ranks with {} threads share {} core{} on {}, and then wait for each other without another cause",
                                 host.ranks, host.threads, cores, cores == 1 ? "" : "s", name));
   }
+}
+
+// Whether all buckets were sent with the last gradient, or after it. The last bucket always is.
+bool sends_late(const RankStep& row) {
+  if (row.sent_s.empty()) return false;
+  const auto [last_s, first_s] = std::ranges::minmax(row.sent_s);
+  return first_s <= row.exposed_s || first_s - last_s <= kLateShare * (row.gradients_s - row.exposed_s);
+}
+
+// Why communication is not hidden. is_late: whether all buckets are sent after the last gradient.
+std::vector<std::string> reasons_of(const RankSteps& facts, bool is_late) {
+  std::vector<std::string> reasons;
+  const int64_t buckets = std::ssize(facts.bucket_bytes);
+  if (is_late) {
+    reasons.push_back(buckets == 1 ? fmt::format("all gradients are in one bucket of {}, sent after the last of them",
+                                                 format_bytes(facts.bucket_bytes[0]))
+                                   : fmt::format("all {} buckets are sent after the last gradient", buckets));
+    if (facts.keeps_first_buckets && buckets > 1) {
+      reasons.back() += "; with find_unused_parameters=True PyTorch does not rebuild its buckets in the order of gradients";
+    }
+  }
+  // More than half unchanged, so that a gradient scaler that skips a step now and then is no reason.
+  if (facts.updated > 0 && 2 * facts.updated <= facts.averaged) {
+    reasons.push_back(
+        fmt::format("parameters changed after {} of {} passes, and gradients were averaged in all: no_sync() around forward and "
+                    "backward of the others saves that",
+                    facts.updated, facts.averaged));
+  }
+  for (const OverlapSetting& setting : kOverlapSettings) {
+    if (std::ranges::find(facts.settings, setting.text) != facts.settings.end()) {
+      reasons.push_back(fmt::format("{} is set, which {}", setting.text, setting.why));
+    }
+  }
+  return reasons;
+}
+
+std::vector<std::string> next_of(const WatchSummary& summary, const std::vector<RankSteps>& ranks) {
+  std::vector<std::string> next;
+  const auto has = [&summary](const char* cause) { return std::ranges::find(summary.causes, cause) != summary.causes.end(); };
+  if (summary.gain_at_most_s >= kWorthTuning * summary.step_s) next.emplace_back("firkin.tune(net, step) finds the best bucket size");
+  if (has(kSlowRankCause)) {
+    next.push_back(fmt::format("see what rank {} on {} does in \"{}\"", summary.last_rank,
+                               ranks[static_cast<size_t>(summary.last_rank)].host, summary.last_in));
+  }
+  std::set<std::string> hosts;
+  for (const RankSteps& rank : ranks) hosts.insert(rank.host);
+  if (has(kCommunicationCause) && hosts.size() > 2) next.emplace_back("firkin bench pairs tells whether one host's link is slow");
+  return next;
 }
 
 // The steps that all ranks have, with the same buckets.
@@ -121,6 +175,7 @@ WatchSummary summarize(const std::vector<RankSteps>& ranks) {
   std::vector<std::vector<double>> times_s;                              // of the last rank: phases, exposed, step, window of gradients
   std::vector<std::vector<std::vector<double>>> excess_s(ranks.size());  // by the rank that was last: per phase, then of all work
   std::vector<double> rates;
+  int64_t late = 0;  // steps
   summary.waited_s.assign(ranks.size(), 0);
   for (const auto& [number, rows] : steps) {
     const std::vector<double> work_s = work_of(rows, facts.broadcasts_in_forward);
@@ -135,6 +190,7 @@ WatchSummary summarize(const std::vector<RankSteps>& ranks) {
     for (size_t phase = 0; phase < facts.phases.size(); ++phase) excess.push_back(excess_of(phase_of(rows, phase), last));
     excess.push_back(excess_of(work_s, last));
     rates.push_back(least_rate(rows, facts.bucket_bytes));
+    late += sends_late(row) ? 1 : 0;
   }
   summary.waiting_s = mean(summary.waited_s);
   const std::vector<double> medians_s = column_medians(times_s);
@@ -161,6 +217,10 @@ WatchSummary summarize(const std::vector<RankSteps>& ranks) {
   const bool is_slow = ranks.size() > 1 && summary.last_by_s >= kNoticeable * summary.step_s && summary.last_share >= kOftenLast;
   if (summary.exposed_s >= kNoticeable * summary.step_s) summary.causes.emplace_back(kCommunicationCause);
   if (is_slow) summary.causes.insert(summary.last_by_s > summary.exposed_s ? summary.causes.begin() : summary.causes.end(), kSlowRankCause);
+  if (summary.exposed_s >= kNoticeable * summary.step_s) {
+    summary.reasons = reasons_of(facts, 2 * late > summary.steps);
+  }
+  summary.next = next_of(summary, ranks);
   return summary;
 }
 
@@ -172,7 +232,9 @@ std::string describe(const WatchSummary& summary) {
   const bool has_all = summary.steps == summary.last_step - summary.first_step + 1;
   std::string text = fmt::format("{}steps {} to {}, {} ranks: {} a step\n", has_all ? "" : fmt::format("{} of the ", summary.steps),
                                  summary.first_step, summary.last_step, summary.ranks, format_seconds(summary.step_s));
-  text += line("communication not hidden", summary.exposed_s) + "\n" + line("waiting for others", summary.waiting_s);
+  text += line("communication not hidden", summary.exposed_s);
+  if (summary.bytes_per_s > 0) text += fmt::format("   all-reduces at {} or more", rate_in_words(summary.bytes_per_s));
+  text += fmt::format("\n{}", line("waiting for others", summary.waiting_s));
   if (summary.waiting_s >= kWorthTuning * summary.step_s) {
     text += fmt::format("   rank {} is last in {:.0f} % of the steps, by {}, most of it in \"{}\"", summary.last_rank,
                         100 * summary.last_share, format_seconds(summary.last_by_s), summary.last_in);
@@ -180,6 +242,8 @@ std::string describe(const WatchSummary& summary) {
   text += fmt::format("\n  a better bucket size could gain at most {}, {:.1f} %: {}worth a firkin.tune\n",
                       format_seconds(summary.gain_at_most_s), 100 * summary.gain_at_most_s / summary.step_s,
                       summary.gain_at_most_s < kWorthTuning * summary.step_s ? "not " : "");
+  for (const std::string& reason : summary.reasons) text += fmt::format("  why: {}\n", reason);
+  for (const std::string& step : summary.next) text += fmt::format("  next: {}\n", step);
   for (const std::string& note : summary.notes) text += fmt::format("  note: {}\n", note);
   return text;
 }

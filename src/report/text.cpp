@@ -174,6 +174,8 @@ void add_watched(const Results& results, Wording& answer) {
       answer.heading = text;
     } else if (text.starts_with("a better bucket size")) {
       answer.certainty = text;
+    } else if (text.starts_with("next: ") && answer.next_step.empty()) {
+      answer.next_step = text.substr(6);
     } else if (text.starts_with("note: ")) {
       answer.notes.push_back(text.substr(6));
     } else {

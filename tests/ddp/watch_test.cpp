@@ -54,6 +54,18 @@ TEST(Watch, NamesTheSlowRankOnRankZero) {
   });
 }
 
+TEST(Watch, ReportsARunThatIsShorterThanAWindowWhenItIsDestroyed) {
+  run_ranks(2, [](const ProcessGroup& group) {
+    std::string said;
+    train(group, WatchOptions{.every = 100, .warmup = 3, .log = [&said](const std::string& lines) { said += lines; }});
+    if (group.rank == 0) {
+      EXPECT_THAT(said, StartsWith("firkin.watch, steps 4 to 60, 2 ranks: "));
+    } else {
+      EXPECT_EQ(said, "");
+    }
+  });
+}
+
 TEST(Watch, ChangesNoBit) {
   run_ranks(3, [](const ProcessGroup& group) {
     const std::vector<at::Tensor> plain = train(group, std::nullopt);

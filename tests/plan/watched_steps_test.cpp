@@ -99,6 +99,69 @@ TEST(WatchedSteps, CountsOnlyWhatAllRanksHaveSeenAndSaysWhenTheyShareCores) {
   EXPECT_EQ(describe(summarize(ranks)), "no steps yet that all 2 ranks have seen\n");
 }
 
+// Of ranks that expose half of each step; bytes: of their buckets, first_s: how long before the end the first was sent.
+std::vector<RankSteps> exposing(const std::vector<int64_t>& bytes, double first_s) {
+  std::vector<RankSteps> ranks = ranks_with({{0, 4, 6, 10}, {0, 4, 6, 10}});
+  for (RankSteps& rank : ranks) {
+    rank.bucket_bytes = bytes;
+    for (RankStep& step : rank.steps) step.sent_s.assign(bytes.size(), 0.01), step.sent_s[0] = first_s;
+  }
+  return ranks;
+}
+
+TEST(WatchedSteps, SayWhyNothingIsHiddenWhereThatIsSeen) {
+  EXPECT_THAT(summarize(exposing({4000}, 0.0101)).reasons,
+              ElementsAre("all gradients are in one bucket of 3.91 KiB, sent after the last of them"));
+  std::vector<RankSteps> ranks = exposing({4000, 4000}, 0.0101);
+  EXPECT_THAT(summarize(ranks).reasons, ElementsAre("all 2 buckets are sent after the last gradient"));
+  ranks[0].keeps_first_buckets = true;
+  EXPECT_THAT(summarize(ranks).reasons, ElementsAre(HasSubstr("; with find_unused_parameters=True PyTorch does not rebuild")));
+  EXPECT_THAT(summarize(exposing({4000, 4000}, 0.015)).reasons, IsEmpty()) << "half of backward hides the first bucket";
+  ranks = exposing({4000, 4000}, 0.015);
+  ranks[0].keeps_first_buckets = true;
+  EXPECT_THAT(summarize(ranks).reasons, IsEmpty()) << "what is hidden needs no reason";
+}
+
+TEST(WatchedSteps, SayThatNoSyncIsMissingOnlyIfMostPassesChangeNoParameter) {
+  std::vector<RankSteps> ranks = exposing({4000, 4000}, 0.015);
+  for (const auto& [averaged, updated, is_said] : std::vector<std::tuple<int64_t, int64_t, bool>>{
+           {0, 0, false}, {100, 0, false}, {100, 99, false}, {100, 51, false}, {100, 50, true}, {100, 25, true}}) {
+    ranks[0].averaged = averaged;
+    ranks[0].updated = updated;
+    EXPECT_EQ(summarize(ranks).reasons.size(), is_said ? 1 : 0) << averaged << ", " << updated;
+  }
+  EXPECT_THAT(summarize(ranks).reasons[0],
+              StartsWith("parameters changed after 25 of 100 passes, and gradients were averaged in all: no_sync()"));
+  for (RankSteps& rank : ranks) {
+    for (RankStep& step : rank.steps) step.exposed_s = 1e-4;
+  }
+  EXPECT_THAT(summarize(ranks).reasons, IsEmpty()) << "where communication is no cause";
+}
+
+TEST(WatchedSteps, SayWhichSettingsKeepGpusFromOverlapping) {
+  std::vector<RankSteps> ranks = ranks_with({{0, 4, 6, 10}, {0, 4, 6, 10}});
+  ranks[0].settings = {"TORCH_NCCL_ENABLE_TIMING=1", "CUDA_DEVICE_MAX_CONNECTIONS=1", "OTHER=1"};
+  EXPECT_THAT(summarize(ranks).reasons, ElementsAre(StartsWith("CUDA_DEVICE_MAX_CONNECTIONS=1 is set, which lets all streams"),
+                                                    StartsWith("TORCH_NCCL_ENABLE_TIMING=1 is set, which records")));
+}
+
+TEST(WatchedSteps, SayWhatToDoNext) {
+  EXPECT_THAT(summarize(ranks_with({{2, 8, 9.9, 0.1}, {2, 8, 9.9, 0.1}})).next, IsEmpty());
+  std::vector<RankSteps> ranks = exposing({4000}, 0.01);
+  const std::string tune = "firkin.tune(net, step) finds the best bucket size",
+                    pairs = "firkin bench pairs tells whether one host's link is slow";
+  EXPECT_THAT(summarize(ranks).next, ElementsAre(tune));
+  ranks.push_back(ranks[0]);
+  EXPECT_THAT(summarize(ranks).next, ElementsAre(tune)) << "three ranks of one host";
+  ranks[1].host = "b";
+  ranks[2].host = "c";
+  EXPECT_THAT(summarize(ranks).next, ElementsAre(tune, pairs));
+  EXPECT_THAT(describe(summarize(ranks)),
+              HasSubstr("\n  why: all gradients are in one bucket of 3.91 KiB, sent after the last of them\n  next: " + tune));
+  EXPECT_THAT(describe(summarize(ranks)), HasSubstr("communication not hidden    10 ms, 50.0 %   all-reduces at 0.4 MB/s or more\n"));
+  EXPECT_THAT(summarize(ranks_with({{2, 2, 9.9, 6.1}, {2, 8, 9.9, 0.1}})).next, Contains("see what rank 1 on a does in \"forward\""));
+}
+
 TEST(WatchedSteps, TravelAsText) {
   const RankSteps rank = ranks_with({{2, 8, 5, 5}})[0];
   EXPECT_EQ(rank_steps_text(parse_rank_steps(rank_steps_text(rank))), rank_steps_text(rank));

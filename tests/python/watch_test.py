@@ -18,6 +18,8 @@ import torch
 import torch.distributed as dist
 from firkin import _watch
 from firkin._ranks import Ranks
+from folders import InAFolder
+from launched import torchrun
 from ranks import on_ranks
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
@@ -142,6 +144,60 @@ class CommunicationTest(unittest.TestCase):
             self.assertIn("communication not hidden", lines[0][1])
 
 
+class LastFirst(Net):
+    """Its first gradient is that of the layer which it registered first, so PyTorch's first buckets are in the opposite order."""
+
+    def forward(self, x):
+        for layer in reversed(self.layers):
+            x = torch.tanh(layer(x))
+        return x
+
+
+def reasons(wrap, how=models.plain, net=Net):
+    """Why, on rank 0, a program's communication is not hidden; each all-reduce takes long enough to be its cause."""
+    ddp = wrap(net())
+    ddp.register_comm_hook(SLOW_S[0], late_hook)
+    with logged() as lines, firkin.watch(ddp, warmup=WARMUP) as watch:
+        step = models.step_of(ddp, how)
+        for _ in range(12):
+            step(ddp)
+    if dist.get_rank() == 0:
+        assert all(f"  why: {each}\n" in lines[0][1] for each in watch.summary()["reasons"]), lines
+    return watch.summary().get("reasons")
+
+
+def accumulating_in_all(model, optimizer, x):
+    """As people do who leave no_sync() out, or put only backward into it."""
+    optimizer.zero_grad()
+    for micro in range(3):
+        model(x + micro).square().mean().backward()
+    optimizer.step()
+
+
+class WhyTest(unittest.TestCase):
+    @on_ranks(2)
+    def test_what_keeps_communication_from_being_hidden(self):
+        small = ENGINES["stock"]
+        for what, wrap, how, net, expected in (
+            ("one bucket", DistributedDataParallel, models.plain, Net, ["all gradients are in one bucket of 16.5 KiB, sent after the last of them"]),
+            ("several", small, models.plain, Net, []),
+            ("buckets that were rebuilt", small, models.plain, LastFirst, []),
+            ("buckets that never are", lambda net: DistributedDataParallel(net, bucket_cap_mb=0.005, find_unused_parameters=True), models.plain,
+             LastFirst, ["all 4 buckets are sent after the last gradient; with find_unused_parameters=True PyTorch does not rebuild"]),
+            ("no_sync() as it should be", small, models.accumulating, Net, []),
+            ("no_sync() left out", small, accumulating_in_all, Net, ["parameters changed after"]),
+        ):  # fmt: skip
+            found = reasons(wrap, how, net)
+            if dist.get_rank():
+                self.assertIsNone(found)
+                continue
+            self.assertEqual(len(found), len(expected), (what, found))
+            self.assertTrue(all(each.startswith(start) for each, start in zip(found, expected)), (what, found))
+        if dist.get_rank() == 0:
+            averaged, updated = reversed([int(word) for word in found[0].split() if word.isdigit()])
+            self.assertAlmostEqual(averaged / updated, 3, delta=0.5)
+
+
 class NamedFull(NamedTest):
     cases = tuple(("firkin", where) for where in PHASES[:2])
 
@@ -223,8 +279,42 @@ class WrittenTest(unittest.TestCase):
         self.assertEqual(sorted(read.bytes), sorted(watch.profile().bytes))
         self.assertAlmostEqual(read.backward_s, watch.profile().backward_s, delta=0.2 * read.backward_s)
         self.assertIn("communication not hidden", texts["page.html"])
+        self.assertIn("2 ranks", texts["page.html"])
         self.assertGreater(summary["best_cap"]["high_s"], summary["best_cap"]["low_s"])
         self.assertIn("predicted best: bucket_cap_mb=", lines[0][1])
+
+
+SHORT = """
+import logging, sys, torch, torch.distributed as dist, firkin
+from torch.nn.parallel import DistributedDataParallel
+
+def main():
+    dist.init_process_group("gloo")
+    model = DistributedDataParallel(torch.nn.Linear(8, 8))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    watch = firkin.watch(model)
+    for _ in range(int(sys.argv[1])):
+        optimizer.zero_grad()
+        model(torch.ones(4, 8)).sum().backward()
+        optimizer.step()
+    dist.destroy_process_group()
+
+logging.basicConfig(stream=sys.stdout, format="%(levelname)s %(message)s")
+main()
+"""
+
+
+class EndTest(InAFolder):
+    def test_a_program_shorter_than_a_window_is_told_of_when_it_ends(self):
+        """Without close(), with its model and its group gone by then."""
+        script = self.folder / "short.py"
+        script.write_text(SHORT)
+        for steps, expected in ((100, r"^WARNING firkin.watch, steps 2\d to 9\d, 2 ranks: .* a step\n  communication not hidden"),
+                                (130, r"^WARNING firkin.watch, steps 2\d to 12\d, 2 ranks: "),
+                                (15, r"^WARNING firkin.watch ends after 15 steps; expected more than warmup=20 and 3\n$")):  # fmt: skip
+            said = torchrun(script, steps)
+            self.assertRegex(said, expected)
+            self.assertEqual(said.count("firkin.watch"), 1, said)
 
 
 def watched_steps(net):

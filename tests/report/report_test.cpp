@@ -148,14 +148,20 @@ TEST(Report, ASlowLinkIsThatOfTheRankWithoutAFastPair) {
 TEST(Report, ThePageOfAWatchBeginsWithItsStepsAndItsVerdict) {
   Results results;
   results.run = begin_head("watch");
-  results.notes = {"steps 5 to 16, 2 ranks: 90.2 ms a step", "communication not hidden  70.3 ms, 78.0 %",
-                   "a better bucket size could gain at most 12 ms, 13.3 %: worth a firkin.tune", "note: ranks share cores"};
+  results.notes = {"steps 5 to 16, 2 ranks: 90.2 ms a step",
+                   "communication not hidden  70.3 ms, 78.0 %",
+                   "a better bucket size could gain at most 12 ms, 13.3 %: worth a firkin.tune",
+                   "why: one bucket",
+                   "next: firkin.tune",
+                   "next: another",
+                   "note: ranks share cores"};
   results.traces = {
       {.strategy = "watched", .name = "rank 0", .file = "", .timeline = {{"compute", 0, 0.02}, {"communication", 0.01, 0.09}}}};
   const Wording answer = summarize(results);
   EXPECT_EQ(answer.heading, "steps 5 to 16, 2 ranks: 90.2 ms a step");
   EXPECT_THAT(answer.certainty, StartsWith("a better bucket size could gain at most 12 ms"));
-  EXPECT_THAT(answer.lead, ElementsAre("communication not hidden 70.3 ms, 78.0 %"));
+  EXPECT_THAT(answer.lead, ElementsAre("communication not hidden 70.3 ms, 78.0 %", "why: one bucket", "next: another"));
+  EXPECT_EQ(answer.next_step, "firkin.tune");
   EXPECT_THAT(answer.notes, ElementsAre("ranks share cores"));
   const std::string page = render_report(results);
   EXPECT_THAT(page.substr(0, page.find("<script")), Not(HasSubstr("<table>"))) << "a watch has no figures of a table";

@@ -10,6 +10,7 @@
 // communication.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -34,7 +35,24 @@ struct RankSteps {
   bool broadcasts_in_forward = false;
   std::vector<int64_t> bucket_bytes = {};  // in launch order; empty if unknown
   int64_t last_bytes = 0;                  // the size of the tensor whose gradient is the last
+  // Whether PyTorch keeps the buckets that it made before it knew the order of gradients (find_unused_parameters).
+  bool keeps_first_buckets = false;
+  // How many passes that averaged gradients were watched up to the next such pass, and how many of these changed the
+  // parameters in between. Both 0 if unknown.
+  int64_t averaged = 0, updated = 0;
+  std::vector<std::string> settings = {};  // "NAME=value" of the environment, those in kOverlapSettings
   std::vector<RankStep> steps;
+};
+
+// Variables of the environment that can keep collectives on a GPU from overlapping computation, and why.
+struct OverlapSetting {
+  const char* text;
+  const char* why;
+};
+inline constexpr std::array kOverlapSettings = {
+    OverlapSetting{"CUDA_DEVICE_MAX_CONNECTIONS=1",
+                   "lets all streams of a GPU share one queue, where a collective can wait for computation"},
+    OverlapSetting{"TORCH_NCCL_ENABLE_TIMING=1", "records more events, with which collectives can fail to overlap computation"},
 };
 
 // Convert to and from JSON, for a store: the fields under their names. parse_rank_steps() throws InputError if the text
@@ -57,10 +75,13 @@ struct WatchSummary {
   double last_by_s = 0;          // how much more work it then had than the median of the others
   std::string last_in;           // the phase with most of that
   double gain_at_most_s = 0;     // a bound on what other buckets could gain
-  double bytes_per_s = 0;        // the link's rate, from the buckets' own times; 0 if unknown
+  double bytes_per_s = 0;        // the rate of all-reduces, at least, from the buckets' own times; 0 if unknown
   std::vector<int64_t> bucket_bytes;
   std::vector<std::string> causes;  // those of the two below that take 5 % of a step or more, the larger first
-  std::vector<std::string> notes;   // what makes the figures doubtful, one sentence each
+  // If communication is a cause: why it is not hidden, as far as a measurement or a setting shows it. One sentence each.
+  std::vector<std::string> reasons;
+  std::vector<std::string> next;   // what to do, the most useful first; empty if nothing takes 5 % of a step
+  std::vector<std::string> notes;  // what makes the figures doubtful, one sentence each
 };
 inline constexpr double kWorthTuning = 0.02;  // the gain, as a share of a step, that is worth a tuning
 inline constexpr const char* kCommunicationCause = "communication";
@@ -69,7 +90,7 @@ inline constexpr const char* kSlowRankCause = "slow rank";  // one rank is last 
 // Throws std::invalid_argument if there are no ranks, or if their phases differ.
 WatchSummary summarize(const std::vector<RankSteps>& ranks);
 
-// Four lines, and one for each note. A single line if there are no steps.
+// Four lines, and one for each reason, next step and note. A single line if there are no steps.
 std::string describe(const WatchSummary& summary);
 
 std::string summary_text(const WatchSummary& summary);  // as JSON: the fields under their names, and "lines"
