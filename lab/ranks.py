@@ -60,7 +60,7 @@ def start_rank(host, hosts, command, cpus, threads):
     output = {} if host.index == 0 else {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
     try:
         environment = environment_of(host, hosts, threads)
-        return Rank(host, subprocess.Popen(command, stdin=subprocess.DEVNULL, env=environment, preexec_fn=enter, **output))
+        return Rank(host, subprocess.Popen(command, stdin=subprocess.DEVNULL, env=environment, preexec_fn=enter, **output))  # noqa: PLW1509 - of one thread
     except OSError as error:
         raise LabError(f"{command[0]}: cannot be started: {error.strerror}") from error
 

@@ -289,7 +289,7 @@ class DistributedDataParallel(torch.nn.Module):
 
     @property
     def process_group(self) -> dist.ProcessGroup:
-        group: dist.ProcessGroup = dist.group.WORLD if self._group is None else self._group
+        group: dist.ProcessGroup = dist.group.WORLD if self._group is None else self._group  # type: ignore[assignment]
         return group
 
     @contextlib.contextmanager

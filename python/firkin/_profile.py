@@ -97,7 +97,7 @@ class Unsynced(DDP):
 def _group_of_one() -> dist.ProcessGroup:
     """A process group of this rank alone, which needs no init_process_group()."""
     group = dist.ProcessGroup(dist.HashStore(), 0, 1)
-    backend = dist.ProcessGroupGloo(dist.HashStore(), 0, 1)  # type: ignore[attr-defined]
+    backend = dist.ProcessGroupGloo(dist.HashStore(), 0, 1)  # type: ignore[call-arg]
     group._register_backend(torch.device("cpu"), dist.ProcessGroup.BackendType.GLOO, backend)
     return group
 

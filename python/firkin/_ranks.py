@@ -79,7 +79,7 @@ class Ranks:
         value, error = None, None
         try:
             value = work()
-        except Exception as raised:  # noqa: BLE001: it is raised again below, when every rank knows
+        except Exception as raised:  # it is raised again below, when every rank knows
             error = raised
         said = None if error is None else (isinstance(error, InputError), f"{type(error).__name__}: {error}", str(error))
         failures = [(rank, failure) for rank, failure in enumerate(self.all(said)) if failure is not None]

@@ -18,7 +18,7 @@ class _Divided(torch.Tensor):
     Otherwise PyTorch's clipping would find no gradient, and clip nothing without a word.
     """
 
-    __torch_function__ = torch._C._disabled_torch_function_impl
+    __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
 
     @staticmethod
     def __new__(cls, p: torch.Tensor) -> _Divided:
@@ -89,7 +89,7 @@ class ShardedOptimizer(EngineOptimizer):
         self._make: Callable[[Any], torch.optim.Optimizer] = lambda groups: optimizer_class(groups, **options)
         self._stand_ins: list[_Part] = []  # parts whose parameters have one
         promises = {"elementwise": elementwise, "whole_parameters": whole_parameters}
-        self._check = functools.partial(check_elementwise, "ShardedOptimizer", **promises)
+        self._check = functools.partial(check_elementwise, "ShardedOptimizer", **promises)  # type: ignore[arg-type]
 
         def make(runs: list[tuple[str, torch.Tensor]]) -> Any:
             named, ranks = dict(model._parameters_then), model._ranks

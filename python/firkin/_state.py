@@ -69,7 +69,7 @@ class State:
         for thing in (*self._schedules, *self._optimizers):
             self._schedule += self._follow(type(thing).__name__, thing.param_groups if isinstance(thing, Optimizer) else vars(thing))
         self._schedule += [_put_tensor(rate, name) for name, rate in list(self._tensors.values())[known:]]
-        generators = [random.getstate.__self__, torch.default_generator, *torch.cuda.default_generators]
+        generators: list[Any] = [random.getstate.__self__, torch.default_generator, *torch.cuda.default_generators]  # type: ignore[attr-defined]
         if numpy := sys.modules.get("numpy"):
             generators.append(numpy.random.get_state.__self__)
         self._all += [*self._schedule, *self._follow("random numbers", generators)]
@@ -83,9 +83,9 @@ class State:
         for name, gradient in [(name, t.grad) for name, t in self._tensors.values() if t.is_leaf and t.grad is not None]:
             self._add(f"the gradient of {name}", gradient)
 
-    def _follow(self, name: str, *things: Any) -> list[_Put]:
+    def _follow(self, of: str, *things: Any) -> list[_Put]:
         """Adds the tensors in these containers. Returns functions that restore the containers, and generators in them."""
-        puts, queue = [], [(name, thing) for thing in things]
+        puts, queue = [], [(of, thing) for thing in things]
         for name, thing in queue:
             if isinstance(thing, torch.Tensor):
                 self._add(name, thing)
@@ -167,7 +167,7 @@ def _put_container(held: Any) -> _Put:
 
     def put() -> None:
         if isinstance(before, dict):
-            for key in [key for key in held.keys() if key not in before]:
+            for key in [key for key in held if key not in before]:
                 del held[key]
             for key, value in before.items():
                 held[key] = value
@@ -181,10 +181,12 @@ def _put_container(held: Any) -> _Put:
 def _put_generator(thing: Any) -> _Put | None:
     """A function that restores a generator of random numbers; None for anything else."""
     numpy = getattr(sys.modules.get("numpy"), "random", None)
+    with_state: Any = (torch.Generator, getattr(numpy, "RandomState", torch.Generator))
+    with_bits: Any = getattr(numpy, "Generator", ())
     if isinstance(thing, random.Random):
         return functools.partial(thing.setstate, thing.getstate())
-    if isinstance(thing, (torch.Generator, getattr(numpy, "RandomState", torch.Generator))):
+    if isinstance(thing, with_state):
         return functools.partial(thing.set_state, thing.get_state())
-    if isinstance(thing, getattr(numpy, "Generator", ())):
+    if isinstance(thing, with_bits):
         return functools.partial(setattr, thing.bit_generator, "state", thing.bit_generator.state)
     return None

@@ -73,7 +73,7 @@ def _before_forward(module: torch.nn.Module, *_: Any) -> None:
     if (watch := _watch_of(module)) is not None:
         try:
             watch._pass(module)
-        except Exception as error:  # noqa: BLE001: training goes on without the watch if the store or the writer fails
+        except Exception as error:  # training goes on without the watch if the store or the writer fails
             watch._take_off(module)
             _open.discard(watch)
             _log.warning("firkin.watch ends: %s: %s", type(error).__name__, error)
@@ -105,7 +105,7 @@ class _Stock:
     Like the sources below it keeps nothing of the model alive.
     """
 
-    phases = ("before forward", "forward", "loss and backward")
+    phases: tuple[str, ...] = ("before forward", "forward", "loss and backward")
     lead = 3  # passes before the first step is seen: stamps are stale in two, and a step begins where the one before ended
     run, rate = _RUN, 1
 
@@ -125,7 +125,7 @@ class _Stock:
     def read(self, ddp: DDP) -> Any:
         """Stamps of the step before the last, which PyTorch stores during the next forward, and ready times of the last."""
         self._buckets = self._buckets or self._live_buckets(ddp)
-        return ddp.logger._get_ddp_logging_data().ints_map, ddp.reducer.get_backward_stats()
+        return ddp.logger._get_ddp_logging_data().ints_map, ddp.reducer.get_backward_stats()  # type: ignore[union-attr]
 
     def window(self, reads: list[tuple[int, Any]]) -> dict[str, Any]:
         """What was read before these passes, as RankSteps of watched_steps.h."""
@@ -165,7 +165,7 @@ class _StockOnGpu(_Stock):
     run, rate = _CYCLE, 10  # reading waits for the events of the pass
 
     def read(self, ddp: DDP) -> Any:
-        return time.perf_counter_ns(), ddp.logger._get_ddp_logging_data().ints_map
+        return time.perf_counter_ns(), ddp.logger._get_ddp_logging_data().ints_map  # type: ignore[union-attr]
 
     def window(self, reads: list[tuple[int, Any]]) -> dict[str, Any]:
         rows = []
@@ -181,7 +181,7 @@ class _Engine:
 
     phases, lead, run, rate = _Stock.phases, 1, _RUN, 1
     forward_ended_ns = 0
-    ready: list[list[int]] = []
+    ready: tuple[list[int], ...] = ()
 
     def __init__(self, model: Ours) -> None:
         self.passes: list[int] = []

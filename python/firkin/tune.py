@@ -103,7 +103,7 @@ def run(arguments: argparse.Namespace) -> int:
             raise SystemExit(2) from None
     try:
         ranks = Ranks(None)
-        ranks.attempt(lambda: ranks.rank != 0 or _core.check_output_folder(arguments.out, "--out"))
+        ranks.attempt(lambda: ranks.rank != 0 or _core.check_output_folder(arguments.out, "--out"))  # type: ignore[func-returns-value]
         with mock.patch.object(dist, "init_process_group"):
             model, step, ddp_kwargs = ranks.attempt(lambda: built(builder))
         asked = {"caps_mib": arguments.cap_mib, "time_budget_s": arguments.time_budget_s, "seed": arguments.seed}

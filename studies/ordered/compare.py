@@ -1,4 +1,3 @@
-#!/usr/bin/env python3
 """`ordered` beside a prototype without safety net, on two hosts with a limited link.
 
     PYTHONPATH=build/python .venv/bin/python studies/ordered/compare.py --rate 1gbit --batch 1 --cap-mib 0.5

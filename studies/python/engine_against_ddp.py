@@ -10,7 +10,6 @@ statistics (Conover, Practical Nonparametric Statistics, 3.2: no assumption on t
 
 import argparse
 import copy
-import math
 import os
 import statistics
 import time

@@ -26,7 +26,7 @@ def main():
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
     for step_s in arguments.step_s:
 
-        def step(ddp):
+        def step(ddp, step_s=step_s):
             time.sleep(step_s)
             optimizer.zero_grad()
             ddp(torch.ones(4, arguments.width)).sum().backward()

@@ -13,7 +13,6 @@ backward(), and says how far the watch is from that.
 """
 
 import argparse
-import json
 import logging
 import os
 import pathlib
@@ -236,7 +235,7 @@ def tune(runs):
     for what, layers, width, backward_s in (("much to gain", 8, 512, 0.003), ("nothing to gain", 4, 128, 0.01)):
         counts, notes = {False: [], True: []}, []
         for _ in range(runs):
-            for with_watch in counts:
+            for with_watch in (False, True):
                 net, calls = Net(layers, width, backward_s), [0]
                 x = torch.randn(8, width)
 

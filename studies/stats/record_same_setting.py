@@ -53,8 +53,8 @@ def main():
         process.terminate()
     place = "modelled link" if "--link" in options else "loopback"
     load = f"{arguments.busy} busy processes beside it" if arguments.busy else "no load of its own beside it, on a machine shared with others"
-    lines = [f"# firkin bench step, --batch 1 {' '.join(options)}: demo model, 2 ranks on {os.cpu_count()} cores, {place}, {load}; one setting "
-             "under eight names, seconds a step by block",
+    lines = [(f"# firkin bench step, --batch 1 {' '.join(options)}: demo model, 2 ranks on {os.cpu_count()} cores, {place}, {load}; one setting "
+             "under eight names, seconds a step by block"),
              ",".join(f"name{i + 1}" for i in range(len(samples)))]
     lines += [",".join(f"{seconds:.6g}" for seconds in block) for block in zip(*samples)]
     path = ROOT / "tests/stats/data" / f"same_setting_{arguments.name}.csv"

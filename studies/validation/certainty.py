@@ -23,6 +23,7 @@ import argparse
 import concurrent.futures
 import dataclasses
 import gzip
+import itertools
 import json
 import math
 import pathlib
@@ -37,8 +38,8 @@ sys.dont_write_bytecode = True
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path.append(str(HERE.parent / "worth"))
 
-import published  # noqa: E402
-from paired import paired_ratio  # noqa: E402
+import published
+from paired import paired_ratio
 
 MIB = 1 << 20
 NEAR = 0.05
@@ -162,7 +163,7 @@ def percent(value):
 
 
 def rows_of(said, value, bins, fields):
-    for low, high in zip(bins, bins[1:]):
+    for low, high in itertools.pairwise(bins):
         these = [one for one in said if low <= value(one) < high]
         if these:
             upper = "more" if high == math.inf else f"{100 * min(high, 1):.0f}"

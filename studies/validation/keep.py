@@ -26,7 +26,7 @@ def predict(firkin, measured, result):
     caps = ",".join(f"{row['cap_mib']}MiB" for row in result["curve"])
     command = [str(firkin), "predict", "--tensors", "tensors.csv", "--allreduce", "allreduce.csv", "--cap", caps,
                *calibration_flags(result["calibration"]), "--json"]
-    return subprocess.run(command, cwd=measured, check=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE).stdout
+    return subprocess.run(command, cwd=measured, check=True, capture_output=True).stdout
 
 
 def draw(firkin, measured, scratch):

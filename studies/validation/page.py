@@ -98,11 +98,11 @@ def regret_summary(figures):
 def overview_text(figures):
     columns = ("configuration", "error: median", "worst", "below 1 MiB", "chosen", "best", "regret", "over default", "answer")
     told = any(not these.chosen_in_set for _, these in figures)
-    parts = ["## All configurations", "Regret of each rule over the configurations; in "
-             f"{sum(these.keeps_default for _, these in figures)} of {len(figures)} `tune` recommends PyTorch's default:", table(("regret", *RULES), regret_summary(figures)),
-             "Then absolute errors of T(b), for caps of 1 MiB and more and the worst of smaller ones; the cap that `tune` chose and the one measured best, in MiB "
+    parts = ["## All configurations", ("Regret of each rule over the configurations; in "
+             f"{sum(these.keeps_default for _, these in figures)} of {len(figures)} `tune` recommends PyTorch's default:"), table(("regret", *RULES), regret_summary(figures)),
+             ("Then absolute errors of T(b), for caps of 1 MiB and more and the worst of smaller ones; the cap that `tune` chose and the one measured best, in MiB "
              f"({'bold where the measurement tells them apart' if told else 'the measurement tells them apart in none'}); the chosen cap's regret, and its step over "
-             "PyTorch's default; and [the answer](performance_model.md#the-decision) of `tune`. The linked reports have the rest.",
+             "PyTorch's default; and [the answer](performance_model.md#the-decision) of `tune`. The linked reports have the rest."),
              table(columns, [row_of(regime, these) for regime, these in figures])]  # fmt: skip
     return "\n\n".join(parts)
 

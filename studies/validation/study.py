@@ -20,10 +20,10 @@ import time
 
 sys.dont_write_bytecode = True
 
-from keep import keep  # noqa: E402
-from measure import MEASURED, is_measured, measure, run_file, write_atomically  # noqa: E402
-from page import write_page  # noqa: E402
-from regimes import ROOT, all_regimes, alps_table, import_command  # noqa: E402
+from keep import keep
+from measure import MEASURED, is_measured, measure, run_file, write_atomically
+from page import write_page
+from regimes import ROOT, all_regimes, alps_table, import_command
 
 MEASURED_FOR_BLOCKS = 20  # Regime.expected_s
 FIXED_S = 20  # of it, whatever the blocks: profile and all-reduce

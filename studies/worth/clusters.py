@@ -45,7 +45,7 @@ def tcp(gbit_s, worlds=(2, 8, 32)):
 
 
 def all_clusters():
-    course = dict(ranks="world_size", size="total_bytes", time="average_time", unit_s=1)
+    course = {"ranks": "world_size", "size": "total_bytes", "time": "average_time", "unit_s": 1}
     return [
         Cluster("H200, NVLink", "H100", 8, measured("allreduce_8xH200.csv", time="time_us")),
         Cluster("A100, NVLink (SuperBench)", "A100", 8, measured("allreduce_superbench_8xA100_40GB.csv")),

@@ -9,7 +9,7 @@ import rules
 from chart import gain, ordered_gain
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "validation"))
-from words import cap_text, percent, reflowed, table  # noqa: E402
+from words import cap_text, percent, reflowed, table
 
 MIB, GIB = 1 << 20, 1 << 30
 FAST = ("one NVLink machine", "2 x 8 A100, InfiniBand, EFA", "InfiniBand, 32 to 128")

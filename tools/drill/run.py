@@ -1,4 +1,3 @@
-#!/usr/bin/env python3
 """Runs the parts of `tools/gpu-drill run` and prints one line for each. What a part leaves in its folder is packed into OUT/NAME.tar.gz.
 
 With --quick every part takes seconds, and with --dry the CPU takes the GPU's place as well: then times prove nothing, and only what must be
