@@ -53,15 +53,14 @@ docs: ## the documentation site, in build-docs/html (Python's reference and the 
 	@tools/bootstrap docs
 	@mkdir -p $(SITE)
 	FIRKIN_DOCS_BUILD=$(SITE) doxygen docs/site/Doxyfile
-	PYTHONPATH=$(BUILD)/python FIRKIN=$(CURDIR)/$(BUILD)/firkin FIRKIN_DOCS_BUILD=$(CURDIR)/$(SITE) .venv-docs/bin/sphinx-build -W --keep-going -q -c docs/site -d $(SITE)/doctrees . $(SITE)/html
+	PYTHONPATH=$(BUILD)/python FIRKIN=$(CURDIR)/$(BUILD)/firkin FIRKIN_DOCS_BUILD=$(CURDIR)/$(SITE) .venv/bin/sphinx-build -W --keep-going -q -c docs/site -d $(SITE)/doctrees . $(SITE)/html
 	@echo "open $(SITE)/html/index.html"
 
 docs-links: docs ## and where its links to other sites lead; needs a network
-	FIRKIN_DOCS_BUILD=$(CURDIR)/$(SITE) .venv-docs/bin/sphinx-build -b linkcheck -q -c docs/site -d $(SITE)/doctrees . $(SITE)/links
+	FIRKIN_DOCS_BUILD=$(CURDIR)/$(SITE) .venv/bin/sphinx-build -b linkcheck -q -c docs/site -d $(SITE)/doctrees . $(SITE)/links
 
 docs-test: docs ## and its pages in a browser, wide and narrow; its search, its prose
-	FIRKIN_SITE=$(SITE)/html .venv-docs/bin/python tests/run.py tests/docs/site_test.py
-	FIRKIN_SOURCE_DIR=$(CURDIR) .venv-docs/bin/python tests/run.py tests/docs/prose_test.py
+	FIRKIN_SITE=$(SITE)/html .venv/bin/python -m pytest tests/docs/site_test.py tests/docs/prose_test.py
 
 FUZZ_SECONDS := 600
 
@@ -71,8 +70,9 @@ fuzz: ## fuzz every reader of files for FUZZ_SECONDS (600) in all; needs Clang 1
 bootstrap: ## install what the program needs
 	@tools/bootstrap
 
-lint: build ## clang-format's and clang-tidy's findings on our own code, as CI looks for them; takes five to ten minutes
+lint: build ## findings of Ruff, mypy, clang-format and clang-tidy on our own code, as CI looks for them; takes five to ten minutes
 	@tools/bootstrap dev
+	tools/lint --python $(BUILD)
 	tools/lint $(BUILD)
 
 format: ## clang-format on our own code

@@ -4,18 +4,18 @@
 #   firkin_test(plan SOURCES timeline_test.cpp)                        -> build/tests/plan_test, one entry: plan
 #   firkin_test(ddp TORCH SOURCES late_test.cpp)                       -> one entry a file: ddp.late
 #   firkin_test(ddp TORCH SOURCES a_test.cpp FULL a_test.cpp)          -> ddp.a, and ddp.a.full of those suites in it whose names end in Full
-#   firkin_python_test(cli.a a_test.py PYTHON p LABELS cli FULL TRUE)  -> cli.a, and cli.a.full of those classes in it whose names end in Full
+#   firkin_python_test(cli.a a_test.py LABELS cli FULL TRUE)           -> cli.a, and cli.a.full of those tests in it that are pytest.mark.full
 #   set_property(TEST lab.hosts APPEND PROPERTY LABELS full)           -> an entry that is of the second tier as a whole
 #
 # COST: seconds, of those tests that take half a minute and more. ctest starts the longest first, by what it measured before, in a new build
 # folder by these. PROCESSORS: half cores, one for those that mostly wait. So `ctest -j 4` is for two cores.
 
-# ctest entry `name`; FULL true: also `name`.full, of the second tier. COMMAND takes --first and --full (tests/main.cpp, tests/run.py).
+# ctest entry `name`; FULL true: also `name`.full, of the second tier. IN_FIRST, IN_FULL: the words behind COMMAND that choose a tier.
 function(firkin_test_entry name)
-  cmake_parse_arguments(PARSE_ARGV 1 arg "" "FULL" "COMMAND;LABELS;ENVIRONMENT")
+  cmake_parse_arguments(PARSE_ARGV 1 arg "" "FULL" "COMMAND;IN_FIRST;IN_FULL;LABELS;ENVIRONMENT")
   if(arg_FULL)
-    add_test(NAME ${name} COMMAND ${arg_COMMAND} --first)
-    add_test(NAME ${name}.full COMMAND ${arg_COMMAND} --full)
+    add_test(NAME ${name} COMMAND ${arg_COMMAND} ${arg_IN_FIRST})
+    add_test(NAME ${name}.full COMMAND ${arg_COMMAND} ${arg_IN_FULL})
     set_tests_properties(${name}.full PROPERTIES LABELS "${arg_LABELS};full" TIMEOUT 1800)
     set(second ${name}.full)
   else()
@@ -25,12 +25,22 @@ function(firkin_test_entry name)
   set_tests_properties(${name} ${second} PROPERTIES SKIP_RETURN_CODE 77 PROCESSORS 2 ENVIRONMENT "${arg_ENVIRONMENT}")
 endfunction()
 
-# Test files of Python's in this folder, which share a process.
+# Test files of Python's in this folder, which share a process. tests/conftest.py finds what else they need. An entry of which pytest skips
+# every test says so, with the exit code of success.
+execute_process(COMMAND ${FIRKIN_PYTHON} -c "import pytest, pytest_timeout" RESULT_VARIABLE has_no_pytest OUTPUT_QUIET ERROR_QUIET)
+if(has_no_pytest)
+  message(FATAL_ERROR "${FIRKIN_PYTHON} has no pytest and pytest-timeout, which the tests need: tools/bootstrap test installs them in .venv")
+endif()
 function(firkin_python_test name)
-  cmake_parse_arguments(PARSE_ARGV 1 arg "" "FULL;PYTHON" "LABELS;ENVIRONMENT")
+  cmake_parse_arguments(PARSE_ARGV 1 arg "" "FULL" "LABELS")
   list(TRANSFORM arg_UNPARSED_ARGUMENTS PREPEND ${CMAKE_CURRENT_SOURCE_DIR}/)
-  firkin_test_entry(${name} FULL ${arg_FULL} LABELS ${arg_LABELS} ENVIRONMENT ${arg_ENVIRONMENT}
-    COMMAND ${arg_PYTHON} ${PROJECT_SOURCE_DIR}/tests/run.py ${arg_UNPARSED_ARGUMENTS})
+  firkin_test_entry(${name} FULL ${arg_FULL} LABELS ${arg_LABELS} ENVIRONMENT "FIRKIN_BUILD=${PROJECT_BINARY_DIR}"
+    COMMAND ${FIRKIN_PYTHON} -m pytest -v --durations=5 -p no:cacheprovider ${arg_UNPARSED_ARGUMENTS} IN_FIRST -m "not full" IN_FULL -m full)
+  set(all_skipped "=== [0-9]+ skipped(, [0-9]+ deselected)?(, [0-9]+ warnings?)? in ")
+  set_tests_properties(${name} PROPERTIES SKIP_REGULAR_EXPRESSION "${all_skipped}")
+  if(arg_FULL)
+    set_tests_properties(${name}.full PROPERTIES SKIP_REGULAR_EXPRESSION "${all_skipped}")
+  endif()
 endfunction()
 
 # How tests are compiled: most of a test's time is its compilation, so not optimised, and with precompiled headers. These are only taken with
@@ -64,7 +74,7 @@ function(firkin_test_program target prefix)
   cmake_parse_arguments(PARSE_ARGV 2 arg "EACH_FILE" "" "LABELS;FULL")
   set_target_properties(${target} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tests)
   target_link_libraries(${target} PRIVATE firkin_test_main)
-  set(common LABELS ${arg_LABELS} ENVIRONMENT OMP_NUM_THREADS=1)
+  set(common LABELS ${arg_LABELS} ENVIRONMENT OMP_NUM_THREADS=1 IN_FIRST --first IN_FULL --full)
   if(NOT arg_EACH_FILE)
     list(LENGTH arg_FULL full)
     firkin_test_entry(${prefix} FULL ${full} ${common} COMMAND ${target})

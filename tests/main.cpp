@@ -1,11 +1,11 @@
-// main() of every test program: GoogleTest's, with what ctest needs.
+// What GoogleTest's own main() cannot do: choose tests by their source file, and say by the exit code, 77, that all were skipped.
 //
 //   build/tests/ddp_test --file=late_test.cpp           the tests of one source file
 //   build/tests/ddp_test --file=late_test.cpp --first   without its suites of the second tier: those named ...Full, or instantiated as Full
 //   build/tests/ddp_test --file=late_test.cpp --full    those alone
 //
-// Exit code 77 when every test was skipped, which ctest shows. Ranks are threads here: unless OMP_NUM_THREADS says otherwise (ctest sets
-// it), each computes with one, because LibTorch's own threads of each would wait for each other at the expense of all.
+// Ranks are threads here: unless OMP_NUM_THREADS says otherwise (ctest sets it), each computes with one, because LibTorch's own threads of
+// each would wait for each other at the expense of all.
 #include <gmock/gmock.h>
 #include <unistd.h>
 

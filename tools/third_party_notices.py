@@ -1,6 +1,6 @@
 """Makes THIRD_PARTY_NOTICES: the licences of what the program, the pages that it writes and the Python package contain of others.
 
-Usage: third_party_notices.py [--npm NODE_MODULES] > THIRD_PARTY_NOTICES      with the Python of tools/requirements.txt
+Usage: third_party_notices.py [--npm NODE_MODULES] > THIRD_PARTY_NOTICES      with the Python of .venv
 
 Every text comes from the archive of the very version: what C++ includes, from Debian's packages and the wheels of torch and nanobind; the
 pages' JavaScript, which the wheel vl-convert-python carries without its notices, from the same modules on npm (a folder with them, or npm
@@ -22,7 +22,7 @@ import zipfile
 import vl_convert
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "src/report"))
-from assemble_report_page import NOTICES_OF_PAGES, VEGA_LITE  # noqa: E402
+from assemble_report_page import NOTICES_OF_PAGES, VEGA_LITE
 
 INLINED = {"vega-embed": ["fast-json-patch", "semver"]}  # what a module's own build took into it
 WITHDRAWN = {"robust-predicates": "^3.0.0"}  # 3.0.0 is no longer there to be read
@@ -163,8 +163,7 @@ def program_components() -> list[tuple[str, str]]:
 
 def python_components(folder: pathlib.Path) -> list[tuple[str, str]]:
     """nanobind, and the hash map within it; pybind11, as the wheel of torch has it, for the engine."""
-    pinned = next((line for file in pathlib.Path(__file__).parent.glob("requirements*.txt") for line in file.read_text().splitlines()
-                   if line.startswith("nanobind==")), "nanobind==3.1.0")  # fmt: skip
+    pinned = re.search(r"nanobind==[\d.]+", (pathlib.Path(__file__).parents[1] / "pyproject.toml").read_text())[0]
     command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--dest", str(folder), pinned]
     subprocess.run(command, check=True, stdout=sys.stderr)
     with zipfile.ZipFile(next(folder.glob("nanobind-*.whl"))) as wheel:

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import time
 
+import pytest
 from ports import reserved_port
 from program import DEADLINE_S, FIRKIN, TINY, InFolder, firkin
 
@@ -121,8 +122,7 @@ class Matrix(Steps):
         ]:
             self.assert_refused(*words_of(*words), mentions=mentions)
 
-
-class MatrixFull(Steps):
+    @pytest.mark.full
     def test_sharded_is_measured_beside_the_others(self):
         words = ["--strategies", "bucketed,ordered,sharded", "--cap", "0.05MiB", "--batch", "1", "--sequence", "16"]
         (configuration,) = json.loads(self.bench_step(*words, "--out", self.out, "--json").stdout)["configurations"]
@@ -131,12 +131,14 @@ class MatrixFull(Steps):
         self.assertEqual(rows["sharded"]["buckets"], rows["bucketed"]["buckets"])
         self.assertGreater(rows["sharded"]["measured_s"], 0)
 
+    @pytest.mark.full
     def test_sharded_parts_need_not_be_whole_floats_and_bf16_takes_two_bytes_of_each(self):
         words = ["--strategies", "sharded", "--cap", "0.05MiB", "--batch", "1", "--sequence", "16", "--dtype", "bf16"]
         self.bench_step(*words, "--out", self.out, ranks=3)
         model = self.results()["configurations"][0]["model"]
         self.assertEqual(model["gradient_bytes"], 2 * model["parameters"])
 
+    @pytest.mark.full
     def test_what_did_not_fit_is_tried_again_with_another_limit(self):
         shape = ["--batch", "1", "--sequence", "16", "--strategies", "flat", "--out", str(self.out)]
         self.bench_step(*shape, "--memory-limit", "0.1GiB")
@@ -144,6 +146,7 @@ class MatrixFull(Steps):
         self.bench_step(*shape, "--memory-limit", "4GiB", "--resume")
         self.assertEqual([c["status"] for c in self.results()["configurations"]], ["measured"])
 
+    @pytest.mark.full
     def test_on_a_resume_rank_0_alone_reads_the_earlier_result(self):
         """As on several machines, of which others than rank 0's may have any file, or none, under that name."""
         of_rank_1 = self.folder / "other"
@@ -159,6 +162,7 @@ class MatrixFull(Steps):
         self.assertEqual([rank.returncode for rank in ranks], [0, 0], messages)
         self.assertTrue(self.results()["complete"])
 
+    @pytest.mark.full
     def test_a_resume_on_another_machine_or_version_is_refused_and_says_which(self):
         shape = ["--batch", "1", "--sequence", "16", "--strategies", "flat", "--out", str(self.out)]
         self.bench_step(*shape)

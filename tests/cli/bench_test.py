@@ -7,6 +7,7 @@ import os
 import statistics
 import subprocess
 
+import pytest
 from ports import reserved_port
 from program import DEADLINE_S, FIRKIN, TINY_MODEL, InFolder
 
@@ -116,8 +117,7 @@ class Chunks(Bench):
         self.assertEqual([row["chunk_elements"] for row in answer["chunks"]], [256, 1024, 4096])
         self.assert_read_whole("chunks")
 
-
-class ChunksFull(Bench):
+    @pytest.mark.full
     def test_with_hardly_any_time_every_size_has_one_sample_and_an_open_interval(self):
         answer = json.loads(self.bench("chunks", "--elements", "4000000", "-b", "4K", "-f", "64", "--time", "0.1s", "--json").stdout)
         for point in answer["chunks"]:
@@ -200,7 +200,6 @@ class LostRank(LosesRank0):
         self.assertEqual(len(errors.splitlines()), 1, errors)
         self.assertIn("rank 0", errors)
 
-
-class LostRankFull(LosesRank0):
+    @pytest.mark.full
     def test_who_asks_for_libtorchs_log_gets_it(self):
         self.assertIn("TCPStore.cpp", self.survivor_of_rank_0(TORCH_CPP_LOG_LEVEL="WARNING"))

@@ -10,6 +10,7 @@ import signal
 import subprocess
 import time
 
+import pytest
 from processes import children_of, is_running
 from program import DEADLINE_S, FIRKIN, TINY_MODEL, InFolder, firkin
 
@@ -302,8 +303,7 @@ class Tune(Tuning):
         self.assertGreater(len(kept["profile"]["tensors"]), 0)
         self.assertEqual(firkin("report", str(self.out / "results.json")).returncode, 0)
 
-
-class TuneFull(Tuning):
+    @pytest.mark.full
     def test_two_at_once_do_not_meet(self):
         first, second = self.start(*TINY_RUN, "--json"), self.start(*TINY_RUN, "--json", out=self.out / "second")
         for process in (first, second):

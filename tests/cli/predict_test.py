@@ -200,7 +200,7 @@ class Predict(OfGpt2Large):
         text = self.text("--max-bucket", "16MiB")
         count = len(self.predict("--max-bucket", "16MiB")["best_plan"]["buckets"])
         self.assertGreater(count, 12)
-        table = text[re.search(r"^bucket +tensors", text, re.M).start():].splitlines()
+        table = text[re.search(r"^bucket +tensors", text, re.MULTILINE).start():].splitlines()
         self.assertEqual([row.split()[0] for row in table[1:12]],
                          ["1", "2", "3", "4", "5", "6", "...", *[str(count - back) for back in (3, 2, 1, 0)]])
 

@@ -8,8 +8,8 @@ import subprocess
 import sys
 
 sys.path.append(str(pathlib.Path(__file__).resolve().parents[2] / "tools"))
-from folders import InAFolder  # noqa: E402
-from render_charts import charts_of_page, rendered  # noqa: E402
+from folders import InAFolder
+from render_charts import charts_of_page, rendered
 
 FIRKIN = os.environ["FIRKIN"]
 DEADLINE_S = 300  # a hang; a busy machine takes minutes for what takes seconds

@@ -3,6 +3,7 @@
 import json
 import pathlib
 
+import pytest
 from program import TINY_MODEL, InFolder
 
 BACKWARD_OF_MILLISECONDS = ["--d-model", "128", "--d-ff", "512", "--num-layers", "2", "--batch", "4", "--sequence", "128"]
@@ -89,8 +90,7 @@ class Trace(Traced):
             self.assert_refused("trace", *words, "--out", self.out, mentions=mentions)
             self.assertFalse(self.out.exists())
 
-
-class TraceFull(Traced):
+    @pytest.mark.full
     def test_sharded_shows_reduce_scatters_under_backward_and_gathers_under_the_next_forward(self):
         steps = 3
         words = ["--strategies", "sharded", "--cap", "0.25MiB", "--steps", steps, "--link", "1gbit", "--json"]
@@ -117,6 +117,7 @@ class TraceFull(Traced):
         one = answer["traces"][0]
         self.assertLessEqual({"compute", "communication", "forward waits", "optimiser"}, {period["activity"] for period in one["timeline"]})
 
+    @pytest.mark.full
     def test_collectives_that_outlast_the_last_step_do_no_harm(self):
         """Recording ends when they have; it used to end before, and five runs in six crashed."""
         data = pathlib.Path(__file__).resolve().parents[2] / "data/cmsc828g"

@@ -19,8 +19,8 @@ ROOT = pathlib.Path(os.environ["FIRKIN_SOURCE_DIR"])
 FIRKIN = os.environ["FIRKIN"]
 COURSE = [f"data/cmsc828g/{name}.csv" for name in ("allreduce-times", "layer-sizes-gpt2_large-bs4", "layer-times-gpt2_large-bs4")]
 sys.path.insert(0, str(ROOT / "tools"))
-import seed_facts  # noqa: E402
-from folders import InAFolder  # noqa: E402
+import seed_facts
+from folders import InAFolder
 
 
 def one_line(text: str) -> str:
@@ -28,7 +28,7 @@ def one_line(text: str) -> str:
 
 
 def firkin(*arguments: str | pathlib.Path) -> str:
-    return subprocess.run([FIRKIN, *arguments], cwd=ROOT, check=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True).stdout
+    return subprocess.run([FIRKIN, *arguments], cwd=ROOT, check=True, capture_output=True, text=True).stdout
 
 
 def study(name: str) -> dict:
@@ -178,7 +178,7 @@ class Claims(InAFolder):
         cells = [(batch, sequence) for batch, sequence, setting in runs if setting == "bucketed 1"]
 
         def apart(a, b, where=cells):
-            gaps = [runs[*cell, a][-1] - runs[*cell, b][-1] for cell in where]
+            gaps = [runs[(*cell, a)][-1] - runs[(*cell, b)][-1] for cell in where]
             return min(gaps), max(gaps)
 
         reruns = max(max(times) - min(times) for times in runs.values())
@@ -254,7 +254,7 @@ class Claims(InAFolder):
 
     def test_the_validation_page_is_that_of_the_kept_results(self):
         command = [sys.executable, ROOT / "studies/validation/study.py", "--page", "--docs", self.folder]
-        subprocess.run(command, check=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=ROOT)
+        subprocess.run(command, check=True, capture_output=True, cwd=ROOT)
         self.assertEqual((self.folder / "validation.md").read_text(), (ROOT / "docs/validation.md").read_text())
 
     def test_the_newest_study_beside_the_earlier_ones(self):

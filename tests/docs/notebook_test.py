@@ -1,6 +1,6 @@
 """The notebook for CMSC 828G is executed, and prints what it was stored with; its model is that of `firkin predict`.
 
-FIRKIN names the binary, FIRKIN_SOURCE_DIR the repository. Needs nbclient and matplotlib: .venv-notebook, which tools/bootstrap test-all makes.
+Needs nbclient and matplotlib, which tools/bootstrap test-all installs in .venv.
 `notebook_test.py --store` stores what it prints now.
 """
 
@@ -12,16 +12,11 @@ import sys
 import tempfile
 import unittest
 
+import pytest
+
 ROOT = pathlib.Path(os.environ.get("FIRKIN_SOURCE_DIR", pathlib.Path(__file__).resolve().parents[2]))
-try:
-    import nbclient
-    import nbformat
-except ImportError:
-    python = ROOT / ".venv-notebook/bin/python"
-    if python.exists() and pathlib.Path(sys.prefix) != python.parents[1]:
-        os.execv(python, [str(python), *sys.argv])
-    print("skipped: no nbclient beside this Python, and no .venv-notebook; tools/bootstrap test-all makes it")
-    sys.exit(77)
+nbclient = pytest.importorskip("nbclient", reason="no nbclient: tools/bootstrap test-all installs it")
+import nbformat
 
 NOTEBOOK = ROOT / "examples/cmsc828g/assignment2.ipynb"
 COURSE = ["allreduce-times.csv", "layer-sizes-gpt2_large-bs4.csv", "layer-times-gpt2_large-bs4.csv"]

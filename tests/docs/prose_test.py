@@ -11,22 +11,16 @@ import subprocess
 import sys
 import unittest
 
-ROOT = pathlib.Path(os.environ["FIRKIN_SOURCE_DIR"])
-try:
-    import proselint  # noqa: F401
-except ImportError:
-    python = ROOT / ".venv-prose/bin/python"
-    if python.exists() and pathlib.Path(sys.prefix) != python.parents[1]:
-        os.execv(python, [str(python), *sys.argv])
-    print("skipped: no proselint beside this Python, and no .venv-prose; tools/bootstrap test makes it")
-    sys.exit(77)
+import pytest
 
-from proselint.checks import __register__ as their_checks  # noqa: E402
-from proselint.config import DEFAULT  # noqa: E402
-from proselint.registry import CheckRegistry  # noqa: E402
-from proselint.registry.checks import Check  # noqa: E402
-from proselint.registry.checks.types import PreferredForms  # noqa: E402
-from proselint.tools import LintFile  # noqa: E402
+ROOT = pathlib.Path(os.environ["FIRKIN_SOURCE_DIR"])
+pytest.importorskip("proselint", reason="no proselint: tools/bootstrap test installs it")
+from proselint.checks import __register__ as their_checks
+from proselint.config import DEFAULT
+from proselint.registry import CheckRegistry
+from proselint.registry.checks import Check
+from proselint.registry.checks.types import PreferredForms
+from proselint.tools import LintFile
 
 PAGES = ["*.md", "docs/*.md", "docs/validation/*/report.md", "examples/*/README.md", "data/README.md"]
 WIDTH, CODE_WIDTH = 100, 88

@@ -14,6 +14,7 @@ import sys
 import threading
 import time
 
+import pytest
 from folders import InAFolder
 from ports import reserved_port
 from processes import children_of
@@ -159,7 +160,8 @@ class Train(Training):
         self.assertEqual((self.out / "checkpoint.pt").read_bytes(), before)
 
 
-class EveryStrategyFull(Training):
+@pytest.mark.full
+class EveryStrategy(Training):
     def test_has_the_same_losses(self):
         whole = self.train("--steps", 20)
         for strategy in ("naive", "flat", "overlap", "ordered", "sharded"):
@@ -188,7 +190,8 @@ class EveryStrategyFull(Training):
                     self.assertEqual(later, whole[later[0][0] : later[-1][0] + 1])
 
 
-class TorchrunFull(Training):
+@pytest.mark.full
+class Torchrun(Training):
     def torchrun(self, *words, steps, strategy, environment=None):
         agent = [sys.executable, "-m", "torch.distributed.run", "--no-python", "--rdzv-backend", "c10d", "--local-addr", "127.0.0.1"]
         training = command("--out", self.out, "--steps", steps, "--strategy", strategy, "--checkpoint-every", 5, "--resume")

@@ -15,7 +15,7 @@ import tempfile
 import time
 
 sys.path.append(str(pathlib.Path(__file__).resolve().parents[1]))
-from ports import reserved_port  # noqa: E402
+from ports import reserved_port
 
 PROGRAM = os.environ["FAULT_RANKS"]
 # As fault_ranks knows them.
@@ -114,7 +114,7 @@ class Process:
     def __init__(self, words, **variables):
         kept = {name: value for name, value in os.environ.items() if not name.startswith(LAUNCHER_VARIABLES)}
         environment = kept | {name: str(value) for name, value in variables.items()} | {"OMP_NUM_THREADS": "1"}
-        self._errors = tempfile.TemporaryFile("w+", errors="replace")
+        self._errors = tempfile.TemporaryFile("w+", errors="replace")  # noqa: SIM115
         # restore_signals: SIGPIPE kills, as under a shell; this Python ignores it, and its children would too.
         self._process = subprocess.Popen([PROGRAM, *map(str, words)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors,
                                          env=environment, text=True, restore_signals=True, start_new_session=True)
@@ -201,8 +201,8 @@ def run(case):
         victims_end = wait_until(victim.change, SIGNAL_DEADLINE_S)
         signal_s = time.monotonic()
         survivors = [rank for rank in range(case.world) if rank != case.victim]
-        # A list, not a generator: each is asked, so that each one's end is seen when it comes.
-        wait_until(lambda: all([ranks[rank].has_ended() for rank in survivors]), case.timeout_s + GRACE_S)
+        # A list: each is asked, so that each one's end is seen when it comes.
+        wait_until(lambda: all([ranks[rank].has_ended() for rank in survivors]), case.timeout_s + GRACE_S)  # noqa: C419
         now_s = time.monotonic()
         endings = []
         for rank in survivors:

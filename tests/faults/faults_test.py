@@ -9,6 +9,7 @@ import signal
 import unittest
 
 import faults
+import pytest
 
 # Children would keep a lost rank's connections open, and the others waiting until the timeout.
 WITH_CHILDREN = faults.Case(2, "bucket", signal.SIGKILL, victim=1, rank_0_hosts=False, timeout_s=120, children=True)
@@ -62,7 +63,8 @@ class LostInEachPhase(LostRank, unittest.TestCase):
         cls.outcomes = [outcomes()[case] for case in faults.one_case_a_phase()]
 
 
-class LostWheneverFull(LostRank, unittest.TestCase):
+@pytest.mark.full
+class LostWhenever(LostRank, unittest.TestCase):
     @classmethod
     def setUpClass(cls):
         cls.outcomes = faults.run_all(faults.every_phase_signal_and_world() + faults.random_moments(random.Random()))

@@ -6,8 +6,10 @@ import subprocess
 import sys
 import unittest
 
+import pytest
+
 sys.path.append(str(pathlib.Path(__file__).resolve().parents[1]))
-from ports import reserved_port  # noqa: E402
+from ports import reserved_port
 
 STEPS = 5  # of fault_ranks
 LIVES = 2  # of the victim
@@ -34,7 +36,8 @@ class Restart(unittest.TestCase):
                 self.assertEqual(output.count(f"step {STEPS - 1} of {STEPS}"), 2, output)
 
 
-class RestartFull(Restart):
+@pytest.mark.full
+class RestartOfBucketed(Restart):
     lost_in = (("bucketed", "rendezvous"), ("bucketed", "bucket"))
 
     def test_two_agents_whose_restart_counts_differ_meet_as_well(self):

@@ -191,7 +191,7 @@ class PythonPackage(unittest.TestCase):
     def assert_runs(self, scripts: pathlib.Path):
         self.assertEqual(checked(scripts / "firkin", "--version"), f"{VERSION}\n")
         self.assertEqual(checked(scripts / "python", "-c", "import firkin; print(firkin.__version__)"), f"{VERSION}\n")
-        checked(scripts / "python", "-B", SOURCE / "tests/run.py", SOURCE / "tests/python/planning_test.py")
+        checked(scripts / "python", "-B", "-m", "unittest", "planning_test", cwd=SOURCE / "tests/python", PYTHONPATH=SOURCE / "tests")
 
     def test_wheels_are_for_many_systems_and_have_a_page_of_their_own(self):
         wheels = list(PACKAGES.glob("*.whl"))

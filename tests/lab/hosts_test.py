@@ -59,7 +59,7 @@ def is_gone(namespace):
     return True
 
 
-def setUpModule():  # noqa: N802: unittest's name
+def setUpModule():  # unittest's name
     skip_without_hosts()
 
 

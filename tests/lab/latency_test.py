@@ -26,7 +26,7 @@ else:
 """
 
 
-def setUpModule():  # noqa: N802: unittest's name
+def setUpModule():  # unittest's name
     skip_without_hosts("--latency", "1ms")
 
 

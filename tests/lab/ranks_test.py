@@ -16,7 +16,7 @@ LAUNCHER = ROOT / "examples" / "launch" / "torchrun.sh"
 BY_FLAGS = 'exec torchrun --nnodes 2 --node-rank "$NODE_RANK" --master-addr "$MASTER_ADDR" --master-port "$MASTER_PORT" --no-python "$@"'
 
 
-def setUpModule():  # noqa: N802: unittest's name
+def setUpModule():  # unittest's name
     skip_without_hosts()
 
 

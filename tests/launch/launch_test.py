@@ -14,6 +14,7 @@ import sys
 import tempfile
 import unittest
 
+import pytest
 from ports import reserved_port
 
 HERE = pathlib.Path(__file__).resolve().parent
@@ -99,8 +100,9 @@ class Scripts(unittest.TestCase):
         self.assertEqual(launch("slurm-srun.sh", "bash", "-c", "exit 3", **ALLOCATION).returncode, 3)
 
 
-@unittest.skipUnless("FIRKIN" in os.environ, "needs the program with LibTorch")
-class TwoRanksFull(unittest.TestCase):
+@unittest.skipUnless(pathlib.Path(os.environ["FIRKIN"]).with_name("firkin-measure").exists(), "needs the program with LibTorch")
+@pytest.mark.full
+class TwoRanks(unittest.TestCase):
     def measure(self, script, **variables):
         with tempfile.TemporaryDirectory() as folder, reserved_port() as port:
             words = [os.environ["FIRKIN"], "bench", "allreduce", "-e", "8K", "--time", "0.2s", "--out", folder]

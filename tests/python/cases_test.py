@@ -8,6 +8,7 @@ import copy
 import warnings
 
 import firkin
+import pytest
 import torch
 import torch.distributed as dist
 from models import Layers, raised, refusals, seeded
@@ -186,7 +187,7 @@ def made_beforehand(leaves):
 
 def taken_once(_leaves):
     """From the first step."""
-    return None
+    return
 
 
 def stepping_halves(strategy):
@@ -410,7 +411,7 @@ class Programs(ByHand):
                 else:
                     trainee.plain(step)
 
-            kind, said = raised(lambda: trainee.train(backward))  # noqa: B023
+            kind, said = raised(lambda: trainee.train(backward))
             if strategy in ("ordered", "sharded"):  # whose optimiser refuses that step at once
                 trainee.model.abandon_step(said)
                 self.assertIn("step() without exactly one synchronising backward() before it", said)
@@ -462,5 +463,6 @@ class Programs(ByHand):
                     del optimizer
 
 
-class ProgramsFull(Programs):
+@pytest.mark.full
+class ProgramsOnThreeRanks(Programs):
     ranks, strategies = 3, STRATEGIES

@@ -3,6 +3,7 @@
 import copy
 
 import firkin
+import pytest
 import torch
 import torch.distributed as dist
 from models import (
@@ -88,7 +89,7 @@ class ChangingModules(TestCase):
             if is_said:
                 model.parameters_changed()
             else:
-                self.assert_refused(refusals({"layers.3.weight": lambda: train(model, optimizer, range(1))}), "StepError")  # noqa: B023
+                self.assert_refused(refusals({"layers.3.weight": lambda: train(model, optimizer, range(1))}), "StepError")
             train(model, optimizer, range(3))  # which includes the layer, with rank 0's values
             self.assertEqual(unlike(parameters_of(model)), 0)
 
@@ -99,10 +100,11 @@ class ChangingModules(TestCase):
             ordered.drain()
             change(ordered, optimizer.optimizer)
             expected = f"other parameters than before ({named}), which strategy ordered does not follow in Python; expected a new"
-            self.assert_refused(refusals({expected: lambda: train(ordered, optimizer, range(1))}))  # noqa: B023
+            self.assert_refused(refusals({expected: lambda: train(ordered, optimizer, range(1))}))
 
 
-class ChangingModulesFull(ChangingModules):
+@pytest.mark.full
+class ChangingModulesOnThreeRanks(ChangingModules):
     ranks = 3
 
 

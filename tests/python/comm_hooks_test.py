@@ -116,7 +116,7 @@ class CommHooks(TestCase):
             model, step, is_own = firkin.DistributedDataParallel(layers(), process_group=group), 0, everywhere or dist.get_rank() == 1
 
             def hook(state, bucket, where=where, is_own=is_own):
-                fails_now = step == 1 and is_own  # noqa: B023
+                fails_now = step == 1 and is_own
                 if fails_now and where == "call":
                     raise ValueError("no such codec")
                 if fails_now and where == "nothing":
@@ -129,7 +129,7 @@ class CommHooks(TestCase):
                 if step == 1 and where == "call" and not everywhere:  # Gloo gives a call up then that the other rank never made
                     _set_pg_timeout(datetime.timedelta(seconds=1), group)
                 model.zero_grad()
-                said.append(raised(lambda: model(torch.full((4, WIDTH), 1.0 + dist.get_rank())).sum().backward()))  # noqa: B023
+                said.append(raised(lambda: model(torch.full((4, WIDTH), 1.0 + dist.get_rank())).sum().backward()))
                 if step < 2:
                     self.assertEqual(all(p.grad is None for p in model.module.parameters()), step == 1)
             self.assertEqual((said[0], said[1][0]), ((None, ""), kind if is_own else "StepError"), said[1])
@@ -149,7 +149,7 @@ class CommHooks(TestCase):
             if step == 1 and dist.get_rank() == 1:
                 model.abandon_step("no data")
             else:
-                kind, said = raised(lambda: loss_of(model, step).backward())  # noqa: B023
+                kind, said = raised(lambda: loss_of(model, step).backward())
                 self.assertEqual((kind, "no data" in said), ("StepError", True) if step == 1 else (None, False), said)
 
     @on_ranks(2)

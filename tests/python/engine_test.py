@@ -3,9 +3,9 @@
 import copy
 import gc
 import logging
-import unittest
 
 import firkin
+import pytest
 import torch
 import torch.distributed as dist
 from firkin._native import check_built_for
@@ -190,7 +190,7 @@ class Engine(TestCase):
     @on_ranks(2)
     def test_bad_input_is_one_line_on_every_rank(self):
         rank, good, wrapped = dist.get_rank(), seeded(two_linear_layers), seeded(two_linear_layers)
-        keep = firkin.DataParallel(wrapped)
+        _kept = firkin.DataParallel(wrapped)
         ordered = firkin.DataParallel(seeded(two_linear_layers), strategy="ordered")
         self.assert_refused(refusals({
             "no trainable parameter": lambda: firkin.DataParallel(nn.Tanh()),
@@ -309,8 +309,7 @@ class Engine(TestCase):
         check_built_for(torch.__version__.split("+")[0] + "+cu999")
         self.assert_refused(refusals({f"built for torch 2.0.1, but this is {torch.__version__}": lambda: check_built_for("2.0.1")}))
 
-
-class EngineFull(unittest.TestCase):
+    @pytest.mark.full
     @on_ranks(2)
     def test_can_be_dropped_as_soon_as_a_step_has_ended_however_often(self):
         come_and_go(100)

@@ -16,21 +16,21 @@ import without_vision_operators  # noqa: F401
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "examples" / "python"))
 
-import firkin.integrations  # noqa: E402
-import lightning as L  # noqa: E402
-import timm  # noqa: E402
-import torch  # noqa: E402
-import torch.distributed as dist  # noqa: E402
-import torch.distributed.nn.functional as dist_nn  # noqa: E402
-import torchvision  # noqa: E402
-from accelerate import Accelerator  # noqa: E402
-from lightning.pytorch.strategies import DDPStrategy  # noqa: E402
-from peft import LoraConfig, get_peft_model  # noqa: E402
-from small_models import Transformer, next_bytes  # noqa: E402
-from torch.nn.functional import cross_entropy  # noqa: E402
-from torch.nn.parallel import DistributedDataParallel as DDP  # noqa: E402
-from torch.utils.data import DataLoader, TensorDataset  # noqa: E402
-from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainingArguments  # noqa: E402
+import firkin.integrations
+import lightning as L
+import timm
+import torch
+import torch.distributed as dist
+import torch.distributed.nn.functional as dist_nn
+import torchvision
+from accelerate import Accelerator
+from lightning.pytorch.strategies import DDPStrategy
+from peft import LoraConfig, get_peft_model
+from small_models import Transformer, next_bytes
+from torch.nn.functional import cross_entropy
+from torch.nn.parallel import DistributedDataParallel as DDP
+from torch.utils.data import DataLoader, TensorDataset
+from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainingArguments
 
 QUICK = {"time_budget_s": 1.0, "progress": False}
 WATCH = {"watch": True, "warmup": 0}

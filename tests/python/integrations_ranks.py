@@ -20,9 +20,9 @@ name, folder = sys.argv[1:]
 sys.path.insert(0, str(EXAMPLES))
 example = importlib.import_module(name)
 
-import firkin  # noqa: E402
-import torch  # noqa: E402
-import torch.distributed as dist  # noqa: E402
+import firkin
+import torch
+import torch.distributed as dist
 
 STEPS = 4
 

@@ -1,34 +1,32 @@
 """examples/python and firkin.integrations on two real ranks: Transformers' Trainer (PEFT's LoRA too), Accelerate, Lightning, torchvision's
 ResNet-50 and a compiled model of timm's, with the buckets that were tuned.
 
-INTEGRATIONS_VENV names the virtual environment with them, which tools/bootstrap test-all makes. Skipped where there is none.
+Skipped where they are not installed; tools/bootstrap test-all does.
 """
 
 import functools
+import importlib.util
 import json
-import os
 import pathlib
 import tempfile
 import unittest
 
+import pytest
 from launched import torchrun
 
-VENV = pathlib.Path(os.environ["INTEGRATIONS_VENV"]).absolute()
+for needed in ("transformers", "accelerate", "lightning", "peft", "timm", "torchvision"):
+    if importlib.util.find_spec(needed) is None:
+        pytest.skip(f"no {needed}: tools/bootstrap test-all installs it", allow_module_level=True)
 HERE = pathlib.Path(__file__).resolve().parent
 EXAMPLES = ("hf_trainer", "accelerate_ddp", "lightning_ddp")
 ANOTHER = r"^check: bucket \d+ .*; expected "
-
-
-def setUpModule():  # noqa: N802: unittest's name
-    if not (VENV / "firkin-requirements.txt").exists():  # written when all is installed
-        raise unittest.SkipTest(f"no Transformers, Accelerate, Lightning, torchvision and timm in {VENV}; tools/bootstrap test-all installs them")
 
 
 @functools.cache
 def ran(*words):
     """What each of two ranks saw: integrations_ranks.py of an example, integrations_callbacks.py of the callbacks."""
     with tempfile.TemporaryDirectory() as folder:
-        printed = torchrun(HERE / words[0], *words[1:], folder, python=VENV / "bin/python")
+        printed = torchrun(HERE / words[0], *words[1:], folder)
         return printed, [json.loads((pathlib.Path(folder) / f"{rank}.json").read_text()) for rank in range(2)]
 
 

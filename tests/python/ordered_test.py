@@ -10,7 +10,7 @@ import os
 import firkin
 import torch
 import torch.distributed as dist
-import torch.nn as nn
+from torch import nn
 from models import (
     WIDTH, Lamb, Layers, TestCase, batch, layers, loss_of, of_all, optimizer_of, over_a_slow_link, parameters_of, raised, refusals, same, seeded,
     sgd, train, unlike,
@@ -144,9 +144,9 @@ class Ordered(TestCase):
             model = over_a_slow_link(strategy)
             optimizer = optimizer_of(model)
             train(model, optimizer, range(STEPS))
-            for call in (lambda: copy.deepcopy(model), lambda: unpickled(model.module), lambda: copy.deepcopy(model.module.layers[3])):  # noqa: B023
+            for call in (lambda: copy.deepcopy(model), lambda: unpickled(model.module), lambda: copy.deepcopy(model.module.layers[3])):
                 self.assert_refused(refusals({"expected a copy made before wrapping": call}))
-            self.assert_refused(refusals({"torch.jit.script takes no module": lambda: torch.jit.script(model.module)}))  # noqa: B023
+            self.assert_refused(refusals({"torch.jit.script takes no module": lambda: torch.jit.script(model.module)}))
             torch.jit.trace(model.module.layers[0], batch(0))
             train(model, optimizer, range(STEPS))
 
@@ -171,12 +171,12 @@ class Ordered(TestCase):
                 with open(receiver) as said:
                     return ast.literal_eval(said.read())
 
-            reads = (lambda: model(batch(0)), model.module.state_dict, lambda: list(model.parameters()), model.drain)  # noqa: B023
+            reads = (lambda: model(batch(0)), model.module.state_dict, lambda: list(model.parameters()), model.drain)
             for step in range(STEPS):
                 train(model, optimizer, [step])
                 if strategy != "bucketed":
-                    self.assert_refused({"model.drain() in that one": of_another_thread(call) for call in reads})
-                    self.assert_refused({"model.drain() in that one": of_a_forked_process(model.module.state_dict)})
+                    for refused in (*map(of_another_thread, reads), of_a_forked_process(model.module.state_dict)):
+                        self.assert_refused({"model.drain() in that one": refused})
                 model.drain()
                 for call in reads:
                     self.assertEqual(of_another_thread(call), (None, ""))

@@ -331,11 +331,11 @@ class Programs(TestCase):
             optimizer = optimizer_of(model) if strategy == "sharded" else sgd(parameters)
 
             def use():
-                if strategy == "sharded":  # noqa: B023
+                if strategy == "sharded":
                     with self.assertRaisesRegex(firkin.InputError, "is divided among the ranks"):
-                        nn.utils.clip_grad_norm_(parameters, 1.0)  # noqa: B023
+                        nn.utils.clip_grad_norm_(parameters, 1.0)
                 else:
-                    self.assertTrue(all(p.grad is not None for p in parameters))  # noqa: B023
+                    self.assertTrue(all(p.grad is not None for p in parameters))
 
             train(model, optimizer, range(2 * STEPS), use)
             reached.append(parameters_of(model))

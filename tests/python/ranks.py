@@ -22,7 +22,7 @@ import torch
 import torch.distributed as dist
 
 sys.path.append(str(pathlib.Path(__file__).resolve().parents[1]))  # for scripts that tests start
-from ports import reserved_port  # noqa: E402
+from ports import reserved_port
 
 TIMEOUT_S = 600  # a busy machine takes minutes for what takes seconds
 

@@ -3,6 +3,7 @@ refused in one line. The reports stand behind the programs, as OWNER/REPOSITORY#
 
 import copy
 
+import pytest
 import torch
 import torch.distributed as dist
 from ranks import on_ranks
@@ -412,7 +413,8 @@ class Programs(ByHand):
         self.assert_every_rank_says_why_not(PROGRAMS, REFUSED)
 
 
-class ProgramsFull(Programs):
+@pytest.mark.full
+class ProgramsOnThreeRanks(Programs):
     ranks, strategies = 3, STRATEGIES
 
     @on_ranks(3)

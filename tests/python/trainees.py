@@ -112,13 +112,13 @@ class ByHand(TestCase):
             by_hand = results_of(program(None))
 
             def compare(strategy):
-                trainee = program(strategy)  # noqa: B023
-                found[name, strategy] = off(results_of(trainee), by_hand)  # noqa: B023
+                trainee = program(strategy)
+                found[name, strategy] = off(results_of(trainee), by_hand)
                 let_go(vars(trainee))
 
             for strategy in self.strategies:
                 if (name, strategy) not in besides:
-                    error = raised(lambda: compare(strategy))  # noqa: B023
+                    error = raised(lambda: compare(strategy))
                     found.setdefault((name, strategy), error)
         self.assertEqual({case: what for case, what in found.items() if not (isinstance(what, float) and what < 1e-6)}, {})
 

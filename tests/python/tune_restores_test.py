@@ -15,6 +15,7 @@ from unittest import mock
 
 import firkin
 import numpy as np
+import pytest
 import torch
 import torch.distributed as dist
 from firkin._state import State
@@ -257,7 +258,8 @@ class PutsBack(TestCase):
         self.assertEqual([state["norms"] for state in step.optimizer.state.values()], norms)
 
 
-class CompiledFull(TestCase):
+@pytest.mark.full
+class Compiled(TestCase):
     @on_ranks(2)
     def test_graphs_are_cut_anew_for_every_setting_and_in_the_training_afterwards(self):
         for outer in (False, True):
@@ -275,7 +277,8 @@ class CompiledFull(TestCase):
         self.assertIn("caps from 1 MiB on were considered", firkin.tune(model, step_of(model), **QUICK).notes[0])
 
 
-class MemoryFull(unittest.TestCase):
+@pytest.mark.full
+class Memory(unittest.TestCase):
     def test_a_tuning_takes_one_copy_of_model_and_optimiser_more_than_the_training(self):
         with mock.patch.dict(os.environ, MALLOC_MMAP_THRESHOLD_="65536"):  # what is freed is given back, and not counted again
             for held, trained, more in with_ranks(2, memory_of_training_and_of_tuning, start="spawn"):

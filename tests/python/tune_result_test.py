@@ -18,6 +18,7 @@ import unittest
 from unittest import mock
 
 import firkin
+import pytest
 import torch.distributed as dist
 from firkin import _tune
 from folders import InAFolder
@@ -89,7 +90,8 @@ class Result(TestCase):
         self.assertNotIn("EXTRAPOLATED", str(here))
 
 
-class SlowStepsFull(TestCase):
+@pytest.mark.full
+class SlowSteps(TestCase):
     @on_ranks(2)
     def test_slow_steps_are_fewer_and_what_they_cannot_tell_is_said(self):
         model, calls = layers(), [0]
@@ -231,7 +233,8 @@ class CommandLine(InAFolder, TestCase):
         self.assertEqual((firkin.tune.__name__, callable(firkin.tune)), ("tune", True))
 
 
-class CommandLineFull(InAFolder):
+@pytest.mark.full
+class StartedByTorchrun(InAFolder):
     def test_a_process_group_that_the_script_makes_when_it_is_imported(self):
         script = self.folder / "json.py"  # it replaces no module that is in use
         script.write_text(f"import sys, torch.distributed as dist\nsys.path.append({str(SCRIPT.parent)!r})\n"

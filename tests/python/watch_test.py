@@ -14,6 +14,7 @@ from unittest import mock
 
 import firkin
 import models
+import pytest
 import torch
 import torch.distributed as dist
 from firkin import _watch
@@ -198,11 +199,13 @@ class WhyTest(unittest.TestCase):
             self.assertAlmostEqual(averaged / updated, 3, delta=0.5)
 
 
-class NamedFull(NamedTest):
+@pytest.mark.full
+class NamedUnderFirkin(NamedTest):
     cases = tuple(("firkin", where) for where in PHASES[:2])
 
 
-class CommunicationFull(unittest.TestCase):
+@pytest.mark.full
+class CommunicationOnAGpu(unittest.TestCase):
     @on_ranks(2)
     def test_without_phases_or_buckets(self):
         """As on a GPU: durations of every tenth pass, which PyTorch takes on CPUs as well."""
@@ -224,9 +227,9 @@ class CommunicationFull(unittest.TestCase):
 class RunsTest(unittest.TestCase):
     @on_ranks(2)
     def test_after_the_first_window_five_steps_of_twenty_are_read_and_the_lines_say_so(self):
-        for engine in ENGINES:
+        for engine, wrap in ENGINES.items():
             told = []
-            ddp = ENGINES[engine](Net())
+            ddp = wrap(Net())
             with logged() as lines, firkin.watch(ddp, every=40, warmup=WARMUP, writer=lambda *each, told=told: told.append(watch.summary())) as watch:
                 step = models.step_of(ddp)
                 for _ in range(140):
@@ -355,7 +358,8 @@ class TunedTest(unittest.TestCase):
         self.assertEqual(len(seen.profile), len(plain.profile))
 
 
-class TunedFull(unittest.TestCase):
+@pytest.mark.full
+class TunedForLonger(unittest.TestCase):
     @on_ranks(2)
     def test_caps_do_not_race_where_the_watch_saw_nothing_to_gain(self):
         net = Net()
@@ -469,5 +473,6 @@ class ProgramsTest(unittest.TestCase):
                 self.assertEqual(told, [dist.get_rank() == 0] * 2, (name, engine))
 
 
-class ProgramsFull(ProgramsTest):
+@pytest.mark.full
+class ProgramsOnThreeRanks(ProgramsTest):
     ranks, programs = 3, (*itertools.product(PROGRAMS, ENGINES), *itertools.product(COMPILED, ["default"]))

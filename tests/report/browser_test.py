@@ -9,6 +9,7 @@ import re
 import subprocess
 import unittest
 
+import pytest
 from browser import CHROMIUM, open_page, requests_elsewhere
 from folders import InAFolder
 
@@ -26,7 +27,7 @@ MEASURED = {  # commands, and the charts of their pages
 }  # fmt: skip
 
 
-def setUpModule():  # noqa: N802: unittest's name
+def setUpModule():  # unittest's name
     if not CHROMIUM:
         raise unittest.SkipTest("no chromium on this machine")
 
@@ -68,7 +69,8 @@ class Page(Browser):
         self.assertNotRegex(section, r"<(label|button)[^>]* hidden")
 
 
-class EveryPageFull(Browser):
+@pytest.mark.full
+class EveryPage(Browser):
     def test_every_command_on_a_laptop_and_on_a_telephone(self):
         pages = [(self.page_of(TUNE), REPORT_CHARTS)]
         (self.folder / "t.csv").write_text("name,bytes,ready_s\n" + "".join(f"w{i},{1 << 20},{i / 100}\n" for i in range(40)))

@@ -8,7 +8,7 @@ import unittest
 SOURCE = pathlib.Path(__file__).parents[2]
 REPORT = SOURCE / "src" / "report"
 sys.path.insert(0, str(SOURCE / "tools"))
-from render_charts import charts_of_page, coloured, light_colours  # noqa: E402
+from render_charts import charts_of_page, coloured, light_colours
 
 
 def references(value):

@@ -14,14 +14,16 @@ import tarfile
 import time
 import unittest
 
+import pytest
+
 ROOT = pathlib.Path(os.environ["FIRKIN_SOURCE_DIR"])
 BUILD = pathlib.Path(os.environ["FIRKIN_BUILD"])
 sys.path.insert(0, str(ROOT / "tools" / "drill"))
-import parts  # noqa: E402
-import run as drill_run  # noqa: E402
-from drill import Drill, Failed, Finding  # noqa: E402
-from folders import InAFolder  # noqa: E402
-from processes import ends  # noqa: E402
+import parts
+import run as drill_run
+from drill import Drill, Failed, Finding
+from folders import InAFolder
+from processes import ends
 
 
 class Drilled(InAFolder):
@@ -127,7 +129,8 @@ class Commands(Drilled):
 
 
 @unittest.skipUnless((BUILD / "python/firkin").exists(), "the Python package is not in this build")
-class OnTheCpuFull(Drilled):
+@pytest.mark.full
+class OnTheCpu(Drilled):
     def test_every_part_runs(self):
         ended = run_drill("run", self.out, "--dry", "--build", BUILD)
         lines = ended.stdout.splitlines()

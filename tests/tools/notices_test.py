@@ -12,8 +12,8 @@ import sys
 
 ROOT = pathlib.Path(os.environ["FIRKIN_SOURCE_DIR"])
 sys.path.insert(0, str(ROOT / "tools"))
-from folders import InAFolder  # noqa: E402
-from third_party_notices import INLINED, NOTICES_OF_PAGES, embedded_modules  # noqa: E402
+from folders import InAFolder
+from third_party_notices import INLINED, NOTICES_OF_PAGES, embedded_modules
 
 FIRKIN = os.environ["FIRKIN"]
 NOTICES = (ROOT / "THIRD_PARTY_NOTICES").read_text(encoding="utf-8")

@@ -16,11 +16,11 @@ from unittest import mock
 
 ROOT = pathlib.Path(os.environ["FIRKIN_SOURCE_DIR"])
 sys.path.insert(0, str(ROOT / "studies" / "worth"))
-import clusters  # noqa: E402
-import models  # noqa: E402
-import published  # noqa: E402
-import rules  # noqa: E402
-from predict import predict, without_needs  # noqa: E402
+import clusters
+import models
+import published
+import rules
+from predict import predict, without_needs
 
 TORCH, VL_CONVERT = map(importlib.util.find_spec, ("torch", "vl_convert"))
 

@@ -11,7 +11,7 @@ import unittest
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.append(str(ROOT / "studies" / "validation"))
 
-import certainty  # noqa: E402
+import certainty
 
 FIRKIN = os.environ["FIRKIN"]
 # Frequencies that recommendation.cpp says in words: unlikely, may be, likely.

@@ -134,7 +134,7 @@ class WordsOfTheProgram(unittest.TestCase):
     def test_what_intervals_held_is_what_the_kept_study_says(self):
         data = ROOT / "studies" / "validation" / "data"
         kept = [read_figures(data, regime.name) for regime in all_regimes()]
-        held = ["{:.0f} %".format(100 * statistics.mean(held for these in figures for held in these.covered))
+        held = [f"{100 * statistics.mean(held for these in figures for held in these.covered):.0f} %"
                 for figures in (kept, [these for these in kept if these.is_steady])]
         said = re.search(r'kRangeHeld =\s*"(.*?)";', (ROOT / "src/report/words.h").read_text(), re.DOTALL)[1]
         said = re.sub(r'"\s*"', "", said)  # literals side by side are one
