@@ -21,7 +21,7 @@ NEEDS = {"cli": "FIRKIN", "report": "FIRKIN", "launch": "FIRKIN", "examples": "T
 os.environ |= {"FIRKIN_BUILD": str(BUILD), "FIRKIN_BINARY_DIR": str(BUILD), "FIRKIN_SOURCE_DIR": str(ROOT)}
 os.environ |= {name: str(BUILD / path) for name, path in BUILT.items()}
 os.environ.setdefault("FIRKIN_PYTHON", sys.executable)
-if (BUILD / "python" / "firkin").exists():
+if any((BUILD / "python" / "firkin").glob("_core.*.so")):
     os.environ["FIRKIN_PACKAGE"] = str(BUILD / "python")
 os.environ.setdefault("CMAKE_COMMAND", "cmake")
 if (BUILD / "CMakeCache.txt").exists():  # the commands that tests/install builds with

@@ -2,12 +2,9 @@
 
 import json
 import os
-import pathlib
 import re
 import subprocess
-import sys
 
-sys.path.append(str(pathlib.Path(__file__).resolve().parents[2] / "tools"))
 from folders import InAFolder
 from render_charts import charts_of_page, rendered
 

@@ -18,7 +18,6 @@ import sys
 ROOT = pathlib.Path(os.environ["FIRKIN_SOURCE_DIR"])
 FIRKIN = os.environ["FIRKIN"]
 COURSE = [f"data/cmsc828g/{name}.csv" for name in ("allreduce-times", "layer-sizes-gpt2_large-bs4", "layer-times-gpt2_large-bs4")]
-sys.path.insert(0, str(ROOT / "tools"))
 import seed_facts
 from folders import InAFolder
 

@@ -7,12 +7,10 @@ FIRKIN_SITE is the folder that `make docs` made. `make docs-test` runs this; cte
 import os
 import pathlib
 import re
-import sys
 import unittest
 
 import pytest
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "report"))
 from browser import CHROMIUM, open_page, requests_elsewhere
 from folders import InAFolder
 

@@ -5,16 +5,13 @@ import contextlib
 import dataclasses
 import itertools
 import os
-import pathlib
 import re
 import select
 import signal
 import subprocess
-import sys
 import tempfile
 import time
 
-sys.path.append(str(pathlib.Path(__file__).resolve().parents[1]))
 from ports import reserved_port
 
 PROGRAM = os.environ["FAULT_RANKS"]

@@ -1,14 +1,12 @@
 """torchrun starts all ranks again after one was killed, twice in a row: they meet in a store that has seen them before, and train to the end."""
 
 import os
-import pathlib
 import subprocess
 import sys
 import unittest
 
 import pytest
 
-sys.path.append(str(pathlib.Path(__file__).resolve().parents[1]))
 from ports import reserved_port
 
 STEPS = 5  # of fault_ranks

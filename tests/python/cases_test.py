@@ -11,11 +11,11 @@ import firkin
 import pytest
 import torch
 import torch.distributed as dist
-from models import Layers, raised, refusals, seeded
+from models import Layers, assert_refused, raised, refusals, seeded
 from ranks import on_ranks
 from torch import nn
 from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict
-from trainees import SGD, STEPS, STRATEGIES, WIDTH, ByHand, Trainee, batch, net, trains
+from trainees import SGD, STEPS, STRATEGIES, WIDTH, Trainee, assert_as_by_hand, assert_every_rank_says_why_not, batch, net, trains
 
 
 class Centred(nn.Module):
@@ -371,98 +371,98 @@ REFUSED = {(name, strategy): words for name, words in WITHOUT_LATE.items() for s
 BESIDES = [*REFUSED, *((name, "sharded") for name in ("steps halves", *NEEDS_GRADIENTS))]  # "sharded" takes one optimiser
 
 
-class Programs(ByHand):
-    @on_ranks(2)
-    def test_train_as_by_hand_under_every_strategy(self):
-        self.assert_as_by_hand(PROGRAMS, BESIDES)
+@pytest.mark.parametrize("name", PROGRAMS)
+@on_ranks(2, full=3)
+def test_trains_as_by_hand_under_every_strategy(name):
+    assert_as_by_hand(name, PROGRAMS, BESIDES)
 
-    @on_ranks(2)
-    def test_or_every_rank_has_an_error_that_says_why_not(self):
-        self.assert_every_rank_says_why_not(PROGRAMS, REFUSED)
 
-    @on_ranks(2)
-    def test_what_differs_between_ranks_is_every_ranks_error(self):
-        trainee = Trainee("bucketed", net(Centred(reassigns))).train(steps=2)
-        trainee.module[0].keep = lambda part, x: setattr(part, "level", torch.zeros(2 + dist.get_rank(), WIDTH, dtype=torch.float64))
-        self.assert_refused(refusals({"buffer 0.level [3, 6]": lambda: trainee.train(steps=1)}), "StepError")
-        trainee.module[0].keep = reassigns
-        trainee.module[0].level = torch.zeros(WIDTH, dtype=torch.float64)
+@on_ranks(2, full=3)
+def test_or_every_rank_has_an_error_that_says_why_not():
+    assert_every_rank_says_why_not(PROGRAMS, REFUSED)
+
+
+@on_ranks(2, full=3)
+def test_what_differs_between_ranks_is_every_ranks_error():
+    trainee = Trainee("bucketed", net(Centred(reassigns))).train(steps=2)
+    trainee.module[0].keep = lambda part, x: setattr(part, "level", torch.zeros(2 + dist.get_rank(), WIDTH, dtype=torch.float64))
+    assert_refused(refusals({"buffer 0.level [3, 6]": lambda: trainee.train(steps=1)}), "StepError")
+    trainee.module[0].keep = reassigns
+    trainee.module[0].level = torch.zeros(WIDTH, dtype=torch.float64)
+    trainee.train(steps=2)
+
+    model = firkin.DistributedDataParallel(net())
+    temperature = nn.Parameter(torch.ones(()))
+    model.audit_optimizer(torch.optim.Adam([*model.parameters(), temperature]))
+    model.audit()
+    with torch.no_grad():
+        temperature.add_(dist.get_rank())
+    assert_refused(refusals({"tensor 6 of the optimiser's group 0": model.audit}), "AuditError")
+
+
+@on_ranks(2, full=3)
+def test_a_rank_that_misses_a_step_is_every_ranks_error_in_the_next():
+    """In one step the loss of rank 1 depends on no parameter."""
+    for strategy in (*STRATEGIES, "bucketed, plain optimiser"):
+        trainee = Trainee(strategy.split(",")[0], net(), audit_every=0)
+        if "plain" in strategy:
+            trainee.optimizer = torch.optim.SGD(trainee.leaves, **SGD)
+
+        def backward(trainee, step):
+            if dist.get_rank() == 1 and step == 2:
+                trainee.backward(torch.zeros((), requires_grad=True))
+            else:
+                trainee.plain(step)
+
+        kind, said = raised(lambda: trainee.train(backward))
+        if strategy in ("ordered", "sharded"):  # whose optimiser refuses that step at once
+            trainee.model.abandon_step(said)
+            assert "step() without exactly one synchronising backward() before it" in said
+        else:
+            assert_refused({"the optimiser's steps are 1 on rank 0 and 2 on rank 1": (kind, said)}, "AuditError")
         trainee.train(steps=2)
 
-        model = firkin.DistributedDataParallel(net())
-        temperature = nn.Parameter(torch.ones(()))
-        model.audit_optimizer(torch.optim.Adam([*model.parameters(), temperature]))
-        model.audit()
-        with torch.no_grad():
-            temperature.add_(dist.get_rank())
-        self.assert_refused(refusals({"tensor 6 of the optimiser's group 0": model.audit}), "AuditError")
 
-    @on_ranks(2)
-    def test_a_rank_that_misses_a_step_is_every_ranks_error_in_the_next(self):
-        """In one step the loss of rank 1 depends on no parameter."""
-        for strategy in (*STRATEGIES, "bucketed, plain optimiser"):
+@on_ranks(2, full=3)
+def test_a_step_that_only_makes_the_optimizers_state_is_none_that_others_miss():
+    """One rank steps an optimiser that has no state yet with zeros for gradients, before the first step and, under bucketed, between steps."""
+
+    def of_checkpoints(trainee):
+        get_optimizer_state_dict(trainee.module, trainee.optimizer)
+
+    def of_horovod(trainee):
+        for p in trainee.leaves:
+            p.grad = torch.zeros_like(p)
+        trainee.optimizer.step()
+        trainee.optimizer.zero_grad()
+
+    for make_state in (of_checkpoints, of_horovod):
+        for strategy in ("bucketed, plain optimiser", "bucketed", "ordered"):
             trainee = Trainee(strategy.split(",")[0], net(), audit_every=0)
-            if "plain" in strategy:
-                trainee.optimizer = torch.optim.SGD(trainee.leaves, **SGD)
-
-            def backward(trainee, step):
-                if dist.get_rank() == 1 and step == 2:
-                    trainee.backward(torch.zeros((), requires_grad=True))
-                else:
-                    trainee.plain(step)
-
-            kind, said = raised(lambda: trainee.train(backward))
-            if strategy in ("ordered", "sharded"):  # whose optimiser refuses that step at once
-                trainee.model.abandon_step(said)
-                self.assertIn("step() without exactly one synchronising backward() before it", said)
-            else:
-                self.assert_refused({"the optimiser's steps are 1 on rank 0 and 2 on rank 1": (kind, said)}, "AuditError")
-            trainee.train(steps=2)
-
-    @on_ranks(2)
-    def test_a_step_that_only_makes_the_optimizers_state_is_none_that_others_miss(self):
-        """One rank steps an optimiser that has no state yet with zeros for gradients, before the first step and, under bucketed, between steps."""
-
-        def of_checkpoints(trainee):
-            get_optimizer_state_dict(trainee.module, trainee.optimizer)
-
-        def of_horovod(trainee):
-            for p in trainee.leaves:
-                p.grad = torch.zeros_like(p)
-            trainee.optimizer.step()
-            trainee.optimizer.zero_grad()
-
-        for make_state in (of_checkpoints, of_horovod):
-            for strategy in ("bucketed, plain optimiser", "bucketed", "ordered"):
-                trainee = Trainee(strategy.split(",")[0], net(), audit_every=0)
-                trainee.optimizer = torch.optim.SGD(trainee.leaves, lr=0.1)
-                if "plain" not in strategy:
-                    trainee.optimizer = firkin.OverlappedOptimizer(trainee.model, trainee.optimizer)
-                for step in range(3):
-                    if dist.get_rank() == 1 and (step == 0 or strategy != "ordered"):
-                        make_state(trainee)
-                    trainee.train(steps=1)
-                    trainee.drain()
-                    trainee.optimizer.zero_grad()
-
-    @on_ranks(2)
-    def test_steps_of_optimizers_that_come_and_go_are_counted_by_optimizer(self):
-        """One rank frees each, and another that is made there may get its address."""
-        for is_overlapped in (False, True):
-            trainee, kept = Trainee("bucketed", net(), audit_every=0), []
-            for step in range(4):
-                trainee.module.zero_grad()
-                trainee.plain(step)
-                for _ in range(3):
-                    optimizer = torch.optim.SGD(trainee.leaves, lr=0.01)
-                    if is_overlapped:
-                        optimizer = firkin.OverlappedOptimizer(trainee.model, optimizer)
-                    optimizer.step()
-                    if dist.get_rank() == 0:
-                        kept.append(optimizer)
-                    del optimizer
+            trainee.optimizer = torch.optim.SGD(trainee.leaves, lr=0.1)
+            if "plain" not in strategy:
+                trainee.optimizer = firkin.OverlappedOptimizer(trainee.model, trainee.optimizer)
+            for step in range(3):
+                if dist.get_rank() == 1 and (step == 0 or strategy != "ordered"):
+                    make_state(trainee)
+                trainee.train(steps=1)
+                trainee.drain()
+                trainee.optimizer.zero_grad()
 
 
-@pytest.mark.full
-class ProgramsOnThreeRanks(Programs):
-    ranks, strategies = 3, STRATEGIES
+@on_ranks(2, full=3)
+def test_steps_of_optimizers_that_come_and_go_are_counted_by_optimizer():
+    """One rank frees each, and another that is made there may get its address."""
+    for is_overlapped in (False, True):
+        trainee, kept = Trainee("bucketed", net(), audit_every=0), []
+        for step in range(4):
+            trainee.module.zero_grad()
+            trainee.plain(step)
+            for _ in range(3):
+                optimizer = torch.optim.SGD(trainee.leaves, lr=0.01)
+                if is_overlapped:
+                    optimizer = firkin.OverlappedOptimizer(trainee.model, optimizer)
+                optimizer.step()
+                if dist.get_rank() == 0:
+                    kept.append(optimizer)
+                del optimizer

@@ -7,7 +7,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from models import (
-    WIDTH, Layers, TestCase, optimizer_of, over_a_slow_link, parameters_of, raised, refusals, same, seeded, sgd, train, unlike,
+    WIDTH, Layers, assert_refused, optimizer_of, over_a_slow_link, parameters_of, raised, refusals, same, seeded, sgd, train, unlike,
 )  # fmt: skip
 from ranks import on_ranks
 from torch import nn
@@ -65,112 +65,108 @@ CHANGES = {
 }
 
 
-class ChangingModules(TestCase):
-    @on_ranks(2)
-    def test_ranks_stay_alike_and_train_what_is_there(self):
-        for name, (change, options) in CHANGES.items():
-            model = wrapped(**options)
-            optimizer = sgd(model.parameters())
-            train(model, optimizer, range(3))
-            change(model, optimizer)
-            before = parameters_of(model)
-            train(model, optimizer, range(3))
-            model.audit()
-            self.assertFalse(same(before, parameters_of(model)), name)
-            self.assertEqual(unlike(parameters_of(model)), 0, name)
-
-    @on_ranks(2)
-    def test_values_that_differ_are_every_ranks_error_once_or_become_rank_0s_where_it_is_said(self):
-        for is_said in (False, True):
-            model = wrapped()
-            optimizer = sgd(model.parameters())
-            train(model, optimizer, range(2))
-            grow(model, optimizer, 0.1 * (dist.get_rank() + 1))
-            if is_said:
-                model.parameters_changed()
-            else:
-                self.assert_refused(refusals({"layers.3.weight": lambda: train(model, optimizer, range(1))}), "StepError")
-            train(model, optimizer, range(3))  # which includes the layer, with rank 0's values
-            self.assertEqual(unlike(parameters_of(model)), 0)
-
-        for change, named in ((grow, "layers.3.bias"), (replace, "layers.1.weight")):
-            ordered = wrapped(strategy="ordered")
-            optimizer = optimizer_of(ordered)
-            train(ordered, optimizer, range(2))
-            ordered.drain()
-            change(ordered, optimizer.optimizer)
-            expected = f"other parameters than before ({named}), which strategy ordered does not follow in Python; expected a new"
-            self.assert_refused(refusals({expected: lambda: train(ordered, optimizer, range(1))}))
+@pytest.mark.parametrize("name", CHANGES)
+@on_ranks(2, full=3)
+def test_ranks_stay_alike_and_train_what_is_there(name):
+    change, options = CHANGES[name]
+    model = wrapped(**options)
+    optimizer = sgd(model.parameters())
+    train(model, optimizer, range(3))
+    change(model, optimizer)
+    before = parameters_of(model)
+    train(model, optimizer, range(3))
+    model.audit()
+    assert not same(before, parameters_of(model))
+    assert unlike(parameters_of(model)) == 0
 
 
-@pytest.mark.full
-class ChangingModulesOnThreeRanks(ChangingModules):
-    ranks = 3
-
-
-class Sharded(TestCase):
-    @on_ranks(2)
-    def test_every_change_is_every_ranks_error_until_it_is_undone(self):
-        changes = {
-            "expected a new DistributedDataParallel and ShardedOptimizer after such a change": (
-                lambda module: module.layers[1].requires_grad_(False), lambda module: module.layers[1].requires_grad_(True)
-            ),
-            "other parameters than before (layers.3.bias), which strategy sharded does not follow": (
-                lambda module: module.layers.append(nn.Linear(WIDTH, WIDTH).double()), lambda module: module.layers.__delitem__(3)
-            ),
-        }  # fmt: skip
-        model = over_a_slow_link("sharded", seeded(Layers, [WIDTH] * 4))
-        optimizer = optimizer_of(model)
-        train(model, optimizer, range(2))
-        for said, (change, undo) in changes.items():
-            change(model.module)
-            self.assert_refused(refusals({said: lambda: train(model, optimizer, range(1))}), "StepError", "InputError")
-            self.assert_refused(refusals({"parameters changed under strategy sharded": model.parameters_changed}))
-            undo(model.module)
-            train(model, optimizer, range(3))
-            self.assertEqual(unlike(parameters_of(model)), 0)
-
-    @on_ranks(2)
-    def test_a_lone_ranks_change_is_every_ranks_error_until_it_is_undone(self):
+@on_ranks(2, full=3)
+def test_values_that_differ_are_every_ranks_error_once_or_become_rank_0s_where_it_is_said():
+    for is_said in (False, True):
         model = wrapped()
         optimizer = sgd(model.parameters())
         train(model, optimizer, range(2))
-        if dist.get_rank() == 1:
-            model.module.layers.append(nn.Linear(WIDTH, WIDTH).double())
-        said = "rank 0 has nothing more; rank 1 has trainable parameter layers.3.weight"
-        for call in (lambda: train(model, optimizer, range(1)), model.parameters_changed):
-            self.assertIn(said, raised(call)[1])
-        if dist.get_rank() == 1:
-            del model.module.layers[3]
+        grow(model, optimizer, 0.1 * (dist.get_rank() + 1))
+        if is_said:
+            model.parameters_changed()
+        else:
+            assert_refused(refusals({"layers.3.weight": lambda: train(model, optimizer, range(1))}), "StepError")
+        train(model, optimizer, range(3))  # which includes the layer, with rank 0's values
+        assert unlike(parameters_of(model)) == 0
+
+    for change, named in ((grow, "layers.3.bias"), (replace, "layers.1.weight")):
+        ordered = wrapped(strategy="ordered")
+        optimizer = optimizer_of(ordered)
+        train(ordered, optimizer, range(2))
+        ordered.drain()
+        change(ordered, optimizer.optimizer)
+        expected = f"other parameters than before ({named}), which strategy ordered does not follow in Python; expected a new"
+        assert_refused(refusals({expected: lambda: train(ordered, optimizer, range(1))}))
+
+
+@on_ranks(2)
+def test_under_sharded_every_change_is_every_ranks_error_until_it_is_undone():
+    changes = {
+        "expected a new DistributedDataParallel and ShardedOptimizer after such a change": (
+            lambda module: module.layers[1].requires_grad_(False), lambda module: module.layers[1].requires_grad_(True)
+        ),
+        "other parameters than before (layers.3.bias), which strategy sharded does not follow": (
+            lambda module: module.layers.append(nn.Linear(WIDTH, WIDTH).double()), lambda module: module.layers.__delitem__(3)
+        ),
+    }  # fmt: skip
+    model = over_a_slow_link("sharded", seeded(Layers, [WIDTH] * 4))
+    optimizer = optimizer_of(model)
+    train(model, optimizer, range(2))
+    for said, (change, undo) in changes.items():
+        change(model.module)
+        assert_refused(refusals({said: lambda: train(model, optimizer, range(1))}), "StepError", "InputError")
+        assert_refused(refusals({"parameters changed under strategy sharded": model.parameters_changed}))
+        undo(model.module)
         train(model, optimizer, range(3))
-        self.assertEqual(unlike(parameters_of(model)), 0)
+        assert unlike(parameters_of(model)) == 0
 
 
-class Audits(TestCase):
-    def assert_differs(self, words, call):
-        self.assert_refused(refusals({words: call}), "AuditError")
+@on_ranks(2)
+def test_a_lone_ranks_change_is_every_ranks_error_until_it_is_undone():
+    model = wrapped()
+    optimizer = sgd(model.parameters())
+    train(model, optimizer, range(2))
+    if dist.get_rank() == 1:
+        model.module.layers.append(nn.Linear(WIDTH, WIDTH).double())
+    said = "rank 0 has nothing more; rank 1 has trainable parameter layers.3.weight"
+    for call in (lambda: train(model, optimizer, range(1)), model.parameters_changed):
+        assert said in raised(call)[1]
+    if dist.get_rank() == 1:
+        del model.module.layers[3]
+    train(model, optimizer, range(3))
+    assert unlike(parameters_of(model)) == 0
 
-    @on_ranks(2)
-    def test_name_what_differs_on_every_rank(self):
-        model = wrapped(audit_every=4)
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.1 * (dist.get_rank() + 1))
-        self.assert_differs("layers.0.weight", lambda: train(model, optimizer, range(8)))
 
-        sharded = wrapped(strategy="sharded", audit_every=4)
-        of_sharded = optimizer_of(sharded, torch.optim.Adam, lr=torch.tensor(0.1), betas=(0.9, 0.99))
-        train(sharded, of_sharded, range(8))
-        group = of_sharded.param_groups[0]
-        for key, value in (("lr", torch.tensor(0.1 + dist.get_rank())), ("betas", (0.9, 0.99 - 0.1 * dist.get_rank()))):
-            kept, group[key] = group[key], value
-            self.assert_differs(f"{key} of group 0 differs between rank 0 and rank 1", lambda: train(sharded, of_sharded, range(8)))
-            group[key] = kept
-            sharded.audit()
+def assert_differs(words, call):
+    assert_refused(refusals({words: call}), "AuditError")
 
-        told = wrapped(audit_every=0)
-        adam = torch.optim.Adam(told.parameters(), lr=0.1)
-        told.audit_optimizer(adam)
-        train(told, adam, range(3))
-        told.audit()
-        if dist.get_rank() == 1:
-            adam.state[told.module.layers[2].bias]["exp_avg"][0] += 1e-3
-        self.assert_differs("exp_avg of layers.2.bias", told.audit)
+
+@on_ranks(2)
+def test_audits_name_what_differs_on_every_rank():
+    model = wrapped(audit_every=4)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1 * (dist.get_rank() + 1))
+    assert_differs("layers.0.weight", lambda: train(model, optimizer, range(8)))
+
+    sharded = wrapped(strategy="sharded", audit_every=4)
+    of_sharded = optimizer_of(sharded, torch.optim.Adam, lr=torch.tensor(0.1), betas=(0.9, 0.99))
+    train(sharded, of_sharded, range(8))
+    group = of_sharded.param_groups[0]
+    for key, value in (("lr", torch.tensor(0.1 + dist.get_rank())), ("betas", (0.9, 0.99 - 0.1 * dist.get_rank()))):
+        kept, group[key] = group[key], value
+        assert_differs(f"{key} of group 0 differs between rank 0 and rank 1", lambda: train(sharded, of_sharded, range(8)))
+        group[key] = kept
+        sharded.audit()
+
+    told = wrapped(audit_every=0)
+    adam = torch.optim.Adam(told.parameters(), lr=0.1)
+    told.audit_optimizer(adam)
+    train(told, adam, range(3))
+    told.audit()
+    if dist.get_rank() == 1:
+        adam.state[told.module.layers[2].bias]["exp_avg"][0] += 1e-3
+    assert_differs("exp_avg of layers.2.bias", told.audit)

@@ -3,10 +3,11 @@
 import copy
 
 import firkin
+import pytest
 import torch
 import torch.distributed as dist
 from models import (
-    WIDTH, Layers, TestCase, accumulating, batch, closing, loss_of, optimizer_of, over_a_slow_link, parameters_of, same, seeded, sgd, share, train,
+    WIDTH, Layers, accumulating, batch, closing, loss_of, optimizer_of, over_a_slow_link, parameters_of, same, seeded, sgd, share, train,
 )  # fmt: skip
 from ranks import let_go, on_ranks
 from torch import nn
@@ -288,6 +289,7 @@ ORDERED = (
     changes_a_rate_that_is_a_tensor, drops_gradients,
 )  # fmt: skip
 PROGRAMS = {"ordered": IN_BOTH + ORDERED, "sharded": (*IN_BOTH, clips, skips_a_step, compiles_the_wrapped_module)}
+NAMED = {program.__name__: program for programs in PROGRAMS.values() for program in programs}
 
 
 def reached(strategy, program):
@@ -302,42 +304,43 @@ def reached(strategy, program):
     return tensors, late
 
 
-class Programs(TestCase):
-    @on_ranks(2)
-    def test_train_to_the_bits_of_bucketed(self):
-        for program in dict.fromkeys(sum(PROGRAMS.values(), ())):
-            expected, _ = reached("bucketed", program)
-            for strategy in (strategy for strategy, programs in PROGRAMS.items() if program in programs):
-                tensors, late = reached(strategy, program)
-                worst = max(float((a - b).abs().max()) for a, b in zip(expected, tensors, strict=True))
-                self.assertLessEqual(worst, 1e-12 if program is clips else 0, (program.__name__, strategy))
-                self.assertTrue(late, (program.__name__, strategy))
+@pytest.mark.parametrize("name", NAMED)
+@on_ranks(2)
+def test_trains_to_the_bits_of_bucketed(name):
+    expected, _ = reached("bucketed", NAMED[name])
+    for strategy, programs in PROGRAMS.items():
+        if NAMED[name] in programs:
+            tensors, late = reached(strategy, NAMED[name])
+            worst = max(float((a - b).abs().max()) for a, b in zip(expected, tensors, strict=True))
+            assert worst <= (1e-12 if name == "clips" else 0), strategy
+            assert late, strategy
 
-    @on_ranks(2)
-    def test_gradients_of_backwards_within_backward_are_there_after_it_or_divided(self):
-        """All of them come from checkpoints that run again."""
 
-        class Recomputed(Layers):
-            def forward(self, x):
-                x = x.requires_grad_()
-                for layer in self.layers:
-                    x = checkpoint(layer, x, use_reentrant=True)
-                return x
+@on_ranks(2)
+def test_gradients_of_backwards_within_backward_are_there_after_it_or_divided():
+    """All of them come from checkpoints that run again."""
 
-        reached = []
-        for strategy in ("bucketed", "ordered", "sharded"):
-            model = over_a_slow_link(strategy, seeded(Recomputed, [WIDTH] * 5))
-            parameters = list(model.parameters())
-            optimizer = optimizer_of(model) if strategy == "sharded" else sgd(parameters)
+    class Recomputed(Layers):
+        def forward(self, x):
+            x = x.requires_grad_()
+            for layer in self.layers:
+                x = checkpoint(layer, x, use_reentrant=True)
+            return x
 
-            def use():
-                if strategy == "sharded":
-                    with self.assertRaisesRegex(firkin.InputError, "is divided among the ranks"):
-                        nn.utils.clip_grad_norm_(parameters, 1.0)
-                else:
-                    self.assertTrue(all(p.grad is not None for p in parameters))
+    reached = []
+    for strategy in ("bucketed", "ordered", "sharded"):
+        model = over_a_slow_link(strategy, seeded(Recomputed, [WIDTH] * 5))
+        parameters = list(model.parameters())
+        optimizer = optimizer_of(model) if strategy == "sharded" else sgd(parameters)
 
-            train(model, optimizer, range(2 * STEPS), use)
-            reached.append(parameters_of(model))
-        self.assertGreater(model.stats().awaited_bytes, 0)
-        self.assertTrue(all(same(reached[0], each) for each in reached))
+        def use():
+            if strategy == "sharded":
+                with pytest.raises(firkin.InputError, match="is divided among the ranks"):
+                    nn.utils.clip_grad_norm_(parameters, 1.0)
+            else:
+                assert all(p.grad is not None for p in parameters)
+
+        train(model, optimizer, range(2 * STEPS), use)
+        reached.append(parameters_of(model))
+    assert model.stats().awaited_bytes > 0
+    assert all(same(reached[0], each) for each in reached)

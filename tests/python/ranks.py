@@ -1,6 +1,7 @@
 """Ranks for tests: processes of this machine that meet over Gloo on the loopback interface.
 
     @on_ranks(2)                        a test that each rank runs as a whole; it fails where one fails or hangs
+    @on_ranks(2, full=3)                in the second tier on three as well
     with_ranks(2, worker, argument)     runs worker(rank, argument) on each, and returns what each returned
 
 The processes live on and run the next test, in a new group: importing torch takes seconds, and starting a process longer than most tests. They
@@ -10,21 +11,17 @@ are forked from this one, with all that it has imported.
 import functools
 import gc
 import importlib
+import inspect
 import multiprocessing
 import multiprocessing.connection
 import os
-import pathlib
-import sys
 import threading
 import traceback
 
+import pytest
 import torch
 import torch.distributed as dist
-
-sys.path.append(str(pathlib.Path(__file__).resolve().parents[1]))  # for scripts that tests start
 from ports import reserved_port
-
-TIMEOUT_S = 600  # a busy machine takes minutes for what takes seconds
 
 
 def let_go(held):
@@ -86,10 +83,7 @@ class _Ranks:
         returned = {}
         while len(returned) < size:
             waiting = {self._jobs[rank]: rank for rank in range(size) if rank not in returned}
-            ready = multiprocessing.connection.wait(waiting, TIMEOUT_S)
-            if not ready:
-                raise AssertionError(f"ranks {sorted(waiting.values())} have not ended within {TIMEOUT_S} s")
-            for jobs in ready:
+            for jobs in multiprocessing.connection.wait(waiting):  # pytest-timeout ends this
                 try:
                     good, value = jobs.recv()
                 except EOFError:
@@ -125,24 +119,32 @@ def with_ranks(size, worker, *arguments, start="fork"):
     return returned
 
 
-def on_ranks(size):
-    """size: that of the group, unless the test's class says so in `ranks`."""
+def on_ranks(size, full=None):
+    """The test is a function, whose arguments travel to the ranks, or a method of a unittest.TestCase, whose class may have `ranks` for size."""
 
     def decorate(test):
         @functools.wraps(test)
-        def run(self):
-            with_ranks(getattr(self, "ranks", size), _run_test, type(self).__module__, type(self).__name__, test.__name__)
+        def run(*case, ranks=size, **arguments):
+            owner = type(case[0]) if case else None
+            module = owner.__module__ if owner else test.__module__
+            with_ranks(getattr(owner, "ranks", ranks), _run_test, module, owner and owner.__name__, test.__name__, arguments)
 
-        return run
+        if full is None:
+            return run
+        before = inspect.signature(test)
+        run.__signature__ = before.replace(parameters=[*before.parameters.values(), inspect.Parameter("ranks", inspect.Parameter.KEYWORD_ONLY)])
+        return pytest.mark.parametrize("ranks", (size, pytest.param(full, marks=pytest.mark.full)), ids="on {}".format)(run)
 
     return decorate
 
 
-def _run_test(rank, module, name, test):
-    case_class = getattr(importlib.import_module(module), name)
-    case = case_class(test)
+def _run_test(rank, module, owner, name, arguments):
+    module = importlib.import_module(module)
+    if owner is None:
+        return getattr(module, name).__wrapped__(**arguments)
+    case = getattr(module, owner)(name)
     try:
-        getattr(case_class, test).__wrapped__(case)
+        getattr(type(case), name).__wrapped__(case)
     finally:
         case.doCleanups()
 

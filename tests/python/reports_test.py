@@ -10,7 +10,7 @@ from ranks import on_ranks
 from torch import nn
 from torch.nn.utils import prune
 from torch.utils.checkpoint import checkpoint
-from trainees import SGD, STEPS, STRATEGIES, WIDTH, ByHand, Trainee, batch, net, results_of, trains
+from trainees import SGD, STEPS, STRATEGIES, WIDTH, Trainee, assert_as_by_hand, assert_every_rank_says_why_not, batch, net, results_of, trains
 
 UNUSED = {"find_unused_parameters": True}
 
@@ -403,20 +403,19 @@ REFUSED = {  # by strategy, and what each rank then says
 }
 
 
-class Programs(ByHand):
-    @on_ranks(2)
-    def test_train_as_by_hand_under_every_strategy(self):
-        self.assert_as_by_hand(PROGRAMS, REFUSED)
+@pytest.mark.parametrize("name", PROGRAMS)
+@on_ranks(2, full=3)
+def test_trains_as_by_hand_under_every_strategy(name):
+    assert_as_by_hand(name, PROGRAMS, REFUSED)
 
-    @on_ranks(2)
-    def test_or_every_rank_has_an_error_that_says_why_not(self):
-        self.assert_every_rank_says_why_not(PROGRAMS, REFUSED)
+
+@on_ranks(2, full=3)
+def test_or_every_rank_has_an_error_that_says_why_not():
+    assert_every_rank_says_why_not(PROGRAMS, REFUSED)
 
 
 @pytest.mark.full
-class ProgramsOnThreeRanks(Programs):
-    ranks, strategies = 3, STRATEGIES
-
-    @on_ranks(3)
-    def test_compiled_ones_do_too(self):
-        self.assert_as_by_hand(COMPILED)
+@pytest.mark.parametrize("name", COMPILED)
+@on_ranks(3)
+def test_compiled_ones_do_too(name):
+    assert_as_by_hand(name, COMPILED)

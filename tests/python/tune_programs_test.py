@@ -117,7 +117,9 @@ class Works(Programs):
             self.assertEqual({row.wrong for row in result.curve.rows}, {0})
             self.assertFalse([note for note in result.notes if "without it" in note])
 
-    @pytest.mark.full
+
+@pytest.mark.full
+class WorksWithRareSteps(Programs):
     @on_ranks(2)
     def test_autocast_with_frozen_layers_a_closure_and_reentrant_checkpointing(self):
         reentrant = seeded(Checkpointed, [WIDTH] * 5).float()
@@ -125,7 +127,6 @@ class Works(Programs):
             step = step_of(model, how)
             self.assert_trains_on(model, step, step.optimizer)
 
-    @pytest.mark.full
     @on_ranks(2)
     def test_two_models(self):
         """A second one, with an optimiser of its own, that nobody wraps: ranks drift apart in it while tuning, and it is put back."""
@@ -141,7 +142,6 @@ class Works(Programs):
         self.assertTrue(same(before, parameters_of(second)))
         self.assertFalse(other.state)
 
-    @pytest.mark.full
     @on_ranks(2)
     def test_several_dtypes_have_one_cap(self):
         class Cast(Layers):
@@ -155,13 +155,11 @@ class Works(Programs):
         step = step_of(mixed, optimizer=torch.optim.SGD(mixed.parameters(), lr=1e-3))
         self.assertLessEqual(firkin.tune(mixed, step, **QUICK).ddp_kwargs().keys(), {"bucket_cap_mb"})
 
-    @pytest.mark.full
     @on_ranks(2)
     def test_a_static_graph_with_unused_parameters(self):
         model = seeded(WithUnused, WIDTH).float()
         self.assertTrue(firkin.tune(model, step_of(model), ddp_kwargs={"static_graph": True}, **QUICK).ddp_kwargs()["static_graph"])
 
-    @pytest.mark.full
     @on_ranks(2)
     def test_a_step_that_unwraps_its_model_by_class(self):
         """By isinstance, as many programs do."""
@@ -174,7 +172,6 @@ class Works(Programs):
         firkin.tune(model, step_of(model, unwrapping), **QUICK)
         self.assertEqual(kinds, {True})
 
-    @pytest.mark.full
     @on_ranks(2)
     def test_a_device_mesh_and_a_group_among_ddps_arguments(self):
         mesh = dist.device_mesh.init_device_mesh("cpu", (2, 1), mesh_dim_names=("replicate", "shard"))["replicate"]  # as with HSDP

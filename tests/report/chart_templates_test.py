@@ -2,12 +2,10 @@
 
 import json
 import pathlib
-import sys
 import unittest
 
 SOURCE = pathlib.Path(__file__).parents[2]
 REPORT = SOURCE / "src" / "report"
-sys.path.insert(0, str(SOURCE / "tools"))
 from render_charts import charts_of_page, coloured, light_colours
 
 

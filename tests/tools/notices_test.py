@@ -8,10 +8,8 @@ import os
 import pathlib
 import re
 import subprocess
-import sys
 
 ROOT = pathlib.Path(os.environ["FIRKIN_SOURCE_DIR"])
-sys.path.insert(0, str(ROOT / "tools"))
 from folders import InAFolder
 from third_party_notices import INLINED, NOTICES_OF_PAGES, embedded_modules
 
