@@ -273,6 +273,7 @@ class DropsWeights(nn.Module):
 
     def __init__(self, width):
         super().__init__()
+        torch.manual_seed(4)
         self.inner = nn.Linear(width, width)
         self.raw = self.inner.weight
         self.steps = 0

@@ -157,4 +157,4 @@ class Link(TestCase):
         line = f"without its C++ engine; expected it to be built for torch {torch.__version__}: FIRKIN_PYTHON_ENGINE=1"
         with mock.patch.dict(sys.modules, {"firkin._engine_torch": None}):
             for name in ("DistributedDataParallel", "OverlappedOptimizer", "ShardedOptimizer", "init_modelled_link"):
-                self.assert_refused(refusals({line: lambda: firkin.__getattr__(name)}))  # noqa: B023
+                self.assert_refused(refusals({line: lambda: firkin.__getattr__(name)}))

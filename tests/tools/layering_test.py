@@ -16,6 +16,8 @@ import subprocess
 import unittest
 from collections.abc import Iterator
 
+import pytest
+
 ROOT = pathlib.Path(os.environ["FIRKIN_SOURCE_DIR"])
 BUILD = pathlib.Path(os.environ["FIRKIN_BUILD"])
 MODULES = ["base", "stats", "plan", "measuring", "model", "import", "results", "report", "trace", "comm", "ddp", "workload", "bench", "tune", "cli"]  # bottom first
@@ -125,7 +127,8 @@ def symbols(tool: str, objects: list[pathlib.Path], pattern: str) -> set[str]:
     return {re.sub(r"([CD])2E", r"\g<1>1E", name) for name in re.findall(pattern, output)}
 
 
-class BuiltFull(unittest.TestCase):
+@pytest.mark.full
+class Built(unittest.TestCase):
     maxDiff = None
 
     def test_declarations_are_used(self):
