@@ -12,7 +12,8 @@ import sys
 
 import pytest
 
-ROOT = pathlib.Path(__file__).resolve().parents[1]
+HERE = pathlib.Path(__file__).resolve().parent
+ROOT = HERE.parent
 BUILD = pathlib.Path(os.environ.get("FIRKIN_BUILD", ROOT / "build")).resolve()
 BUILT = {"FIRKIN": "firkin", "TRAIN": "tests/example_train", "FAULT_RANKS": "tests/fault_ranks", "EXPORT_MODEL": "tests/export_model"}
 # What the tests of a folder need of the build; those of other folders say so themselves.
@@ -28,8 +29,10 @@ if (BUILD / "CMakeCache.txt").exists():  # the commands that tests/install build
     os.environ |= dict(re.findall(r"^(CMAKE_COMMAND|CMAKE_CXX_COMPILER|CMAKE_CXX_FLAGS):\w+=(.*)$", (BUILD / "CMakeCache.txt").read_text(), re.MULTILINE))
 
 
-def pytest_collect_file(file_path):
-    folder = file_path.parent.name
-    missing = folder in NEEDS and not pathlib.Path(os.environ[NEEDS[folder]]).exists()
-    if missing or folder == "python" and importlib.util.find_spec("firkin") is None:
-        pytest.exit(f"nothing built for tests/{folder} in {BUILD}: make build, or FIRKIN_BUILD=FOLDER for another build folder", returncode=2)
+def pytest_configure(config):
+    chosen = [pathlib.Path(word.partition("::")[0]).resolve() for word in config.args]
+    for folder in (HERE / name for name in (*NEEDS, "python")):
+        if any(path.is_relative_to(folder) or folder.is_relative_to(path) for path in chosen):
+            has_package = "FIRKIN_PACKAGE" in os.environ or importlib.util.find_spec("firkin") is not None
+            if not (has_package if folder.name == "python" else pathlib.Path(os.environ[NEEDS[folder.name]]).exists()):
+                raise pytest.UsageError(f"nothing built for tests/{folder.name} in {BUILD}: make build, or FIRKIN_BUILD=FOLDER names another build")
