@@ -63,8 +63,9 @@ class Claims(InAFolder):
     def test_the_run_that_the_readme_shows(self):
         """Its output is kept, and its lines of Python are those of the example."""
         readme, kept = ((ROOT / name).read_text() for name in ("README.md", "studies/python/watch_then_tune.txt"))
-        shown = re.search(r"```text\n(.*?)```", readme, re.DOTALL)[1]
-        self.assertIn(shown, kept)
+        printed = iter(kept.splitlines())
+        for line in re.search(r"```text\n(.*?)```", readme, re.DOTALL)[1].splitlines():
+            self.assertTrue(line == "..." or line in printed, line)  # in this order
         self.assertLessEqual(len(readme.splitlines()), 60)  # a screen
         self.claim("README.md", f"in [{len(list((ROOT / 'studies/validation/data').iterdir()))} configurations]")
 
