@@ -8,6 +8,7 @@
 #include "bench/ready_profile.h"
 #include "bench/step_bench.h"
 #include "bench/step_memory.h"
+#include "bench/step_runner.h"
 #include "bench/step_trace.h"
 #include "comm/across_ranks.h"
 #include "firkin/base/json_text.h"
