@@ -79,7 +79,7 @@ def table(rows: list[dict]) -> str:
     for row in rows:
         f = figures(row)
         shares = " | ".join(f"{100 * f[name]:.1f} %" for name in ("regret", "default", "noise", "error", "profiler"))
-        lines.append(f"| {row['model']} | {row['rate']} | {row['ranks']} | {float(f['named']):g} | {f['best']} | {shares} |")
+        lines.append(f"| {row['model']} | {row['rate']} | {row['ranks']} | {float(f['named']):.3g} | {f['best']} | {shares} |")
     if rows:
         all_figures = [figures(row) for row in rows]
         beyond = [max(0.0, f["regret"] - f["noise"]) for f in all_figures]
