@@ -60,7 +60,7 @@ struct Watch::Parts {
     mine.steps.clear();
   }
 
-  // Rank 0 collects what the others have told, without waiting, and prints the lines once it has all.
+  // Rank 0 collects what the others have set in the store, without waiting, and prints the lines once it has all.
   void collect() {
     const auto has = [this](const std::string& key) { return group.store->check({key}); };
     const auto get = [this](const std::string& key) { return group.store->get_to_str(key); };

@@ -84,14 +84,14 @@ void add_answer(const Tuning& tuning, const BlockFit& fit, Results& results) {
 
 std::vector<LinkRow> links_of(const std::vector<PairRow>& pairs) {
   std::map<int64_t, LinkRow> by_rank;
-  const auto note = [&by_rank](int64_t rank, const std::string& host, double rate) {
+  const auto record = [&by_rank](int64_t rank, const std::string& host, double rate) {
     LinkRow& link = by_rank.try_emplace(rank, LinkRow{.rank = rank, .host = host}).first->second;
     link.bytes_per_s = std::max(link.bytes_per_s, rate);
   };
   for (const PairRow& pair : pairs) {
     const double rate = static_cast<double>(pair.bytes) / pair.seconds;
-    note(pair.rank, pair.host, rate);
-    note(pair.other, pair.other_host, rate);
+    record(pair.rank, pair.host, rate);
+    record(pair.other, pair.other_host, rate);
   }
   double fastest = 0;
   for (const auto& [rank, link] : by_rank) fastest = std::max(fastest, link.bytes_per_s);
