@@ -58,7 +58,7 @@ def _close_all() -> None:
     for watch in list(_open):
         try:
             watch.close(timeout_s)
-        except Exception as error:  # noqa: BLE001: the store may be gone with the rank that holds it
+        except Exception as error:  # the store may be gone with the rank that holds it
             _log.debug("firkin.watch: nothing to report at the end: %s", error)
 
 
