@@ -25,7 +25,7 @@ from firkin._core import version as __version__
 from firkin._trace import read_trace
 
 if TYPE_CHECKING:
-    from firkin import integrations
+    from firkin import integrations as integrations
     from firkin._allreduce import measure_all_reduce
     from firkin._data_parallel import DataParallel, DistributedDataParallel
     from firkin._link import init_modelled_link
