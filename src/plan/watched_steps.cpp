@@ -143,6 +143,17 @@ std::vector<std::string> next_of(const WatchSummary& summary, const std::vector<
   return next;
 }
 
+// Adds the causes of what the summary shows, the longest first, with reasons and what to do next. late: how many steps
+// sent all buckets late (sends_late()).
+void add_causes(const std::vector<RankSteps>& ranks, int64_t late, WatchSummary& summary) {
+  const bool is_slow = ranks.size() > 1 && summary.last_by_s >= kNoticeable * summary.step_s && summary.last_share >= kOftenLast;
+  const bool communicates = summary.exposed_s >= kNoticeable * summary.step_s;
+  if (communicates) summary.causes.emplace_back(kCommunicationCause);
+  if (is_slow) summary.causes.insert(summary.last_by_s > summary.exposed_s ? summary.causes.begin() : summary.causes.end(), kSlowRankCause);
+  if (communicates) summary.reasons = reasons_of(ranks[0], 2 * late > summary.steps);
+  summary.next = next_of(summary, ranks);
+}
+
 // The steps that all ranks have, with the same buckets.
 std::map<int64_t, StepOfRanks> common_steps(const std::vector<RankSteps>& ranks) {
   std::map<int64_t, StepOfRanks> steps;
@@ -214,13 +225,7 @@ WatchSummary summarize(const std::vector<RankSteps>& ranks) {
   const double fast = quantile(rates, kFastShare), last = static_cast<double>(facts.last_bytes);
   const double least_s = fast > 0 ? std::max({0.0, last / fast, all / fast - window_s}) : 0;
   summary.gain_at_most_s = std::max(0.0, summary.exposed_s - least_s);
-  const bool is_slow = ranks.size() > 1 && summary.last_by_s >= kNoticeable * summary.step_s && summary.last_share >= kOftenLast;
-  if (summary.exposed_s >= kNoticeable * summary.step_s) summary.causes.emplace_back(kCommunicationCause);
-  if (is_slow) summary.causes.insert(summary.last_by_s > summary.exposed_s ? summary.causes.begin() : summary.causes.end(), kSlowRankCause);
-  if (summary.exposed_s >= kNoticeable * summary.step_s) {
-    summary.reasons = reasons_of(facts, 2 * late > summary.steps);
-  }
-  summary.next = next_of(summary, ranks);
+  add_causes(ranks, late, summary);
   return summary;
 }
 
