@@ -107,8 +107,8 @@ class Pages(unittest.TestCase):
                     continue
                 with self.subTest(example):
                     scope = dict(names)
-                    exec(before, scope)  # noqa: S102
-                    exec(example, scope)  # noqa: S102
+                    exec(before, scope)
+                    exec(example, scope)
                     dist.barrier()
 
     def test_the_callbacks_need_no_import_of_their_own(self):
