@@ -167,8 +167,9 @@ def _put_container(held: Any) -> _Put:
 
     def put() -> None:
         if isinstance(before, dict):
-            for key in [key for key in held if key not in before]:
-                del held[key]
+            for key in list(held.keys()):  # an OrderedDictWrapper iterates no other way
+                if key not in before:
+                    del held[key]
             for key, value in before.items():
                 held[key] = value
         elif not isinstance(held, (tuple, frozenset)):

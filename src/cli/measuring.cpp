@@ -299,7 +299,7 @@ Run declare_bench_pairs(CLI::App& app) {
       "  lab/run --hosts 3 --rate 1gbit,300mbit,1gbit -- firkin bench pairs\n");
   add_run_flags(app, *flags, "bench-pairs");
   add_bytes(app, "-b,--bytes", flags->bytes, "what each of a pair sends to the other");
-  add_budget(app, "--time", flags->seconds, "budget for the whole measurement; two rounds at least");
+  add_budget(app, "--time", flags->seconds, "budget for everything; two rounds at least");
   return [flags] {
     if (flags->ranks.link)
       throw InputError(

@@ -35,7 +35,7 @@ class Trace(Traced):
     def test_import_reads_the_ranks_and_buckets_back(self):
         self.trace("--strategies", "naive,flat,bucketed,torch", "--cap", "0.0625MiB", "--steps", 3)
         written = self.results()
-        for one, buckets in zip(written["traces"], [TENSORS, 1, 2, 3], strict=True):
+        for one, buckets in zip(written["traces"], [TENSORS, 1, 2, 2], strict=True):
             imported = self.folder / one["strategy"]
             self.assert_succeeds("import", self.out / one["file"], "--out", imported)
             traced = json.loads((imported / "results.json").read_text())["traced"]

@@ -314,7 +314,7 @@ TEST(AutomaticBuckets, WithoutTheTimeToMeasureTheCapStaysAndTheLogSaysWhy) {
     EXPECT_EQ(ddp.stats().automatic, AutomaticPhase::kSettled);
     EXPECT_EQ(ddp.plan().buckets.size(), model.module->parameters().size());
   });
-  EXPECT_THAT(log, ElementsAre(AllOf(HasSubstr("1 B caps stay"), HasSubstr("is too short to measure"))));
+  EXPECT_THAT(log, ElementsAre(AllOf(HasSubstr("keeps 1 B caps"), HasSubstr("is too short to measure"))));
 }
 
 TEST(AutomaticBuckets, AreRefusedWhereTheyCannotBe) {
