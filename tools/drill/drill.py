@@ -14,7 +14,7 @@ import sys
 import time
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-WRONG_FLAG = "(see firkin --help"
+WRONG_FLAG = ": no flag of "
 MODEL = "--model gpt2-medium --dtype bf16 --batch 8 --sequence 1024"
 DRY_MODEL = "--d-model 128 --d-ff 512 --num-layers 2 --batch 1 --sequence 32"
 
