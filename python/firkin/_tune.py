@@ -114,7 +114,7 @@ class _Job:
         return _PROFILE_WARMUP + (3 if self.compiled else 2) * _PROFILE_STEPS
 
     def effort(self, step_s: float, left_s: float, notes: list[str]) -> _Effort:
-        """How much to measure with steps of this time. Warns if even the least takes too long."""
+        """How much to measure with steps of this time. Appends a note if that is not all; warns if even the least takes too long."""
         if self.fewest_calls(_THOROUGH, _INTERVAL_BLOCKS) * step_s <= left_s:
             return _THOROUGH
         notes.append(
@@ -231,7 +231,7 @@ def _say_copy(job: _Job, state: State) -> None:
         )
 
 
-class _Seen(NamedTuple):
+class _Watched(NamedTuple):
     """What a watch has measured."""
 
     tensors: tuple[list[str], list[int], list[float]]  # the arguments of their Profile
@@ -239,21 +239,21 @@ class _Seen(NamedTuple):
     gain_at_most: float  # what other buckets could gain, as a share of a step
 
 
-def _seen_by(watched: Watch | None, job: _Job) -> _Seen | None:
+def _seen_by(watched: Watch | None, job: _Job) -> _Watched | None:
     """What rank 0's watch has measured of this model on this number of ranks, if known. Collective."""
 
-    def look() -> _Seen | None:
+    def read() -> _Watched | None:
         profile = watched.profile() if watched is not None else None
         if profile is None or watched is None or (summary := watched.summary()).get("ranks") != job.ranks.size:
             return None
         if dict(zip(profile.names, profile.bytes)) != {name: p.nbytes for name, p in trainable_parameters(job.model)}:
             return None
-        return _Seen((profile.names, profile.bytes, profile.ready_s), summary["step_s"], summary["gain_at_most_s"] / summary["step_s"])
+        return _Watched((profile.names, profile.bytes, profile.ready_s), summary["step_s"], summary["gain_at_most_s"] / summary["step_s"])
 
-    return job.ranks.on_rank_0(look)
+    return job.ranks.on_rank_0(read)
 
 
-def _profiled(job: _Job, module: torch.nn.Module, step: CountedStep, state: State, wrapping: Wrapping, seen: _Seen | None) -> Profile:
+def _profiled(job: _Job, module: torch.nn.Module, step: CountedStep, state: State, wrapping: Wrapping, seen: _Watched | None) -> Profile:
     """When gradients are ready: as a watch saw it, or in steps without communication. Collective."""
     with wrapping.graphs.of("profile"):
         profile = Profile(*seen.tensors) if seen else measured_profile(
@@ -268,7 +268,7 @@ def _profiled(job: _Job, module: torch.nn.Module, step: CountedStep, state: Stat
     return profile
 
 
-def _notes_on_inputs(job: _Job, seen: _Seen | None, wire: torch.dtype | None) -> list[str]:
+def _notes_on_inputs(job: _Job, seen: _Watched | None, wire: torch.dtype | None) -> list[str]:
     notes = []
     if seen:
         notes.append(f"when gradients are ready was seen by firkin.watch, with communication beside it: {job.profile_calls()} steps fewer")

@@ -237,7 +237,7 @@ class Watch(contextlib.AbstractContextManager["Watch"]):
         self._reading = 0  # passes since it began to read each; 0 between runs
         self._reads: list[tuple[int, Any]] = []  # of the current window, by pass
         self._sum: Future[tuple[list[str], dict[str, Any]]] | None = None
-        self._told: list[str] = []  # the texts of the last window that was reported
+        self._reported: list[str] = []  # the texts of the last window that was reported
         self._summary: dict[str, Any] = {}
         self._put_on(model)
         _open.add(self)
@@ -276,7 +276,7 @@ class Watch(contextlib.AbstractContextManager["Watch"]):
             self._reading = 0
         self._passes += 1
         if self._passes % _LOOK_EVERY == 0:
-            self._look()
+            self._collect()
 
     def _publish(self) -> None:
         """Tells rank 0 of the window that has ended."""
@@ -294,10 +294,10 @@ class Watch(contextlib.AbstractContextManager["Watch"]):
         if self._exchange.missed == _MISSED:
             _log.warning("firkin.watch: rank %d has told nothing; expected firkin.watch(model) on every rank", len(self._exchange.texts))
 
-    def _look(self) -> None:
+    def _collect(self) -> None:
         """Tells what rank 0 has summed up, and lets it sum up what it has collected, on another thread."""
         if self._sum is not None and self._sum.done():
-            self._tell(*self._sum.result())
+            self._report(*self._sum.result())
             self._sum = None
         if self._has_collected():
             self._sum = _summing.submit(_summed, self._exchange.texts)
@@ -305,10 +305,10 @@ class Watch(contextlib.AbstractContextManager["Watch"]):
     def _has_collected(self) -> bool:
         return self._exchange.collect(lambda key: self._store.check([key]), lambda key: self._store.get(key).decode())
 
-    def _tell(self, texts: list[str], summary: dict[str, Any]) -> None:
+    def _report(self, texts: list[str], summary: dict[str, Any]) -> None:
         before = self._summary.get("causes")
         if summary["steps"]:
-            self._summary, self._told = summary, texts
+            self._summary, self._reported = summary, texts
             if self._table is not None and (profile := self.profile()) is not None and self._source.counts:
                 work_s = max(summary["step_s"] - summary["exposed_s"], 1e-9)
                 lines, summary["best_cap"] = _core.best_watched_cap(profile, self._table, self._world, work_s, self._source.counts)
@@ -356,10 +356,10 @@ class Watch(contextlib.AbstractContextManager["Watch"]):
             _log.warning("firkin.watch ends after %d steps; expected more than warmup=%d and %d", self._passes, self._warmup, self._source.lead)
         while self._sum is not None or self._exchange.is_collecting:
             if self._sum is not None:
-                self._tell(*self._sum.result())
+                self._report(*self._sum.result())
                 self._sum = None
             elif self._has_collected():
-                self._tell(*_summed(self._exchange.texts))
+                self._report(*_summed(self._exchange.texts))
             elif time.monotonic() >= deadline:
                 rank = len(self._exchange.texts)
                 _log.warning("firkin.watch ends without the last steps: rank %d told nothing within %g s", rank, timeout_s)
@@ -370,7 +370,7 @@ class Watch(contextlib.AbstractContextManager["Watch"]):
     def _spans(self) -> list[tuple[int, str, str, float, float]]:
         """The last step that all ranks have seen: rank, kind, name, and start and end in seconds since the first rank began it."""
         found: list[tuple[int, str, str, float, float]] = []
-        rows = [{row["step"]: row for row in json.loads(text)["steps"]} for text in self._told]
+        rows = [{row["step"]: row for row in json.loads(text)["steps"]} for text in self._reported]
         last = [of_rank[self._summary["last_step"]] for of_rank in rows]
         end = max((sum(row["phases_s"]) + row["exposed_s"] for row in last), default=0.0)
         for rank, row in enumerate(last):

@@ -215,7 +215,7 @@ void GradientPipe::drop(What what) {
   settled_.set();
 }
 
-// Waits for a bucket's sum, in the gradients' own dtype. The bucket may be filled again.
+// Takes over a sum that has arrived, in the gradients' own dtype, and its times. The bucket may be filled again.
 void GradientPipe::consume(int64_t bucket) {
   buckets_->unpack(bucket);
   flight(bucket).consume();

@@ -115,9 +115,9 @@ class GradientPipe {
   int64_t position_of(size_t parameter) const { return position_of_[parameter]; }
   // In launch order, of the last step that was finished.
   const std::vector<BucketStats>& finished_stats() const { return finished_stats_; }
-  // "bucket 3 (blocks.2.w1.weight and 4 more, 4.2 MiB)"; the first in launch order whose sum is not there, empty when
-  // all are there.
+  // "bucket 3 (blocks.2.w1.weight and 4 more, 4.2 MiB)"
   std::string describe(int64_t bucket) const;
+  // Describes the first bucket in launch order whose sum is not there; empty when all are.
   std::string first_pending() const;
 
   // Uses this plan from the next step on, whatever the first step shows. Call it between steps. The gradients keep the

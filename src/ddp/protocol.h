@@ -69,7 +69,7 @@ namespace firkin {
 //                |  |  |  |  |  Reduction::finish, adopt: grad() is a view again
 //                |  |  |  |  GradientPipe::learn    first step: order of rank 0
 //                |  |  |  |  ModuleFollower::receive_buffers <-  buffers
-//                |  |  |  or renew                  other parameters: new hooks, buckets
+//                |  |  |  |  or renew               other parameters: new hooks, buckets
 //                |  |  |  or fail                   a rank failed: gradients none
 //                |  FailureRecord::throw_if_failed
 //   backward()<- returns, or throws
@@ -80,13 +80,13 @@ namespace firkin {
 //
 // An agreement carries a RankReport of every rank (agreement.h) and, under find_unused_parameters, a bit per parameter.
 // Every rank then decides alike: succeed; fail, if a rank reports a failure or checksums differ (Audit::explain finds
-// the tensor); renew, if parameters changed; lose_group, if a collective failed, which the others learn from the store.
-// A rank whose backward or forward threw calls send(kFailed) and sends what is left, so that nobody waits for a
-// timeout.
+// the tensor); renew, if parameters changed; lose_group, if a collective failed, which the others learn from the store
+// (wait() in comm/process_group.h). A rank whose backward threw comes by on_backward_failed, and calls send(kFailed),
+// which sends what is left, so that nobody waits for a timeout.
 //
 // One mutex, the protocol's, guards all three: autograd may run hooks on several threads (the calling thread on a CPU,
 // one per device on GPUs). It is taken once per gradient, and a hook never waits for a collective, except the first hook
-// of a step under `ordered`. Methods with a name of DataParallel's do what that promises.
+// of a step under `ordered` and `sharded`. Methods with a name of DataParallel's do what that promises.
 class StepProtocol {
  public:
   explicit StepProtocol(StepSetup setup);
@@ -94,7 +94,7 @@ class StepProtocol {
   StepProtocol(const StepProtocol&) = delete;
   StepProtocol& operator=(const StepProtocol&) = delete;
 
-  // Call both before the first step. The extension must outlive this object.
+  // Call both before the first step. The extension must live until remove_hooks().
   void add(StepExtension& extension) { extensions_.push_back(&extension); }
   void add_hooks() { follower_.add_hooks(); }
   // Makes a backward that reaches those of these parameters that are not known yet begin a step, which reads the module

@@ -131,8 +131,8 @@ class Phases {
     if (!options_.options.empty()) race_options();
     measure_gain();
     decide_on_gain();
-    note_what_was_calibrated_on();
-    note_level();
+    append_what_was_calibrated_on();
+    append_level();
     tuning_.complete = true;
   }
 
@@ -337,14 +337,14 @@ class Phases {
   // How many blocks will probably settle what the cap and the options gain; 0: these do.
   double blocks_needed() const {
     double most = 0;
-    const auto look = [&](const SettingSteps* steps, const SettingSteps* others) {
+    const auto count = [&](const SettingSteps* steps, const SettingSteps* others) {
       if (steps == nullptr || others == nullptr) return;
       const Outlook seen = outlook(steps->step_s, others->step_s);
       if (!seen.settled) most = std::max(most, seen.blocks_needed);
     };
     const SettingSteps* chosen = find_setting(tuning_, SettingKind::kChosenCap);
-    if (chosen_cap().plan != default_plan(tuning_)) look(chosen, find_setting(tuning_, SettingKind::kTorchDefault));
-    look(find_setting(tuning_, SettingKind::kChosenCap, true), chosen);
+    if (chosen_cap().plan != default_plan(tuning_)) count(chosen, find_setting(tuning_, SettingKind::kTorchDefault));
+    count(find_setting(tuning_, SettingKind::kChosenCap, true), chosen);
     return most;
   }
 
@@ -367,7 +367,7 @@ class Phases {
     tuning_.decision = decide(inputs, tuning_.none_step_s);
   }
 
-  void note_what_was_calibrated_on() {
+  void append_what_was_calibrated_on() {
     const auto check = [&](const BucketPlan& plan, std::optional<int64_t> cap_bytes) {
       if (calibrated_on(tuning_.calibration_plans, plan)) tuning_.notes.emplace_back(CalibratedOn{cap_bytes});
     };
@@ -377,8 +377,8 @@ class Phases {
     if (find_setting(tuning_, SettingKind::kTorchDefault) != nullptr) check(default_plan(tuning_), std::nullopt);
   }
 
-  // Notes if a step takes longer or shorter than during the calibration.
-  void note_level() {
+  // A note if a step takes longer or shorter than during the calibration.
+  void append_level() {
     constexpr double kFar = 0.05;
     const double level = tuning_.decision.level.value_or(1);
     if (std::abs(level - 1) >= kFar) tuning_.notes.emplace_back(LevelChanged{level});

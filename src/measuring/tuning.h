@@ -160,7 +160,7 @@ struct PhaseOptions {
   bool compare = false;                       // measure naive, flat, overlap and caps of all sizes too
   bool ordered = false;                       // measure the strategy ordered too
   std::optional<TrainedMemory> sharded = {};  // consider the strategy sharded too, with this memory
-  bool measures_sharded = false;
+  bool measures_sharded = false;              // and measure it; needs `sharded`
 };
 
 // How a front end measures.
@@ -181,7 +181,7 @@ struct StepMeter {
       [](const TunedSetting& /*setting*/, const auto& options) { return options; };
   // The collectives of the strategy sharded, if that is considered; none: each takes half the time of an all-reduce.
   std::function<std::vector<CollectiveRow>()> measure_collectives = [] { return std::vector<CollectiveRow>(); };
-  // Called with intermediate results: after the calibration, after the race, and up to a dozen times during the gain.
+  // Called with intermediate results: after the calibration, after the race, and during the gain after ever more blocks.
   std::function<void()> tell = [] {};
 };
 

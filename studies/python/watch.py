@@ -99,7 +99,7 @@ def watched(net, cap_mib, steps, slow_in=None, slow_rank=None, page=None):
     if page is not None:
         watch.report(page)
         if dist.get_rank() == 0:
-            pathlib.Path(page).with_suffix(".jsonl").write_text("\n".join(watch._told) + "\n")  # a line per rank
+            pathlib.Path(page).with_suffix(".jsonl").write_text("\n".join(watch._reported) + "\n")  # a line per rank
     everyone = [None] * dist.get_world_size()
     dist.all_gather_object(everyone, outside.steps)
     if dist.get_rank():

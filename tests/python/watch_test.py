@@ -249,7 +249,7 @@ class WrittenTest(unittest.TestCase):
     def test_no_span_begins_before_its_step(self):
         watch = object.__new__(_watch.Watch)
         row = {"step": 1, "phases_s": [0.013, 0.085, 0.076], "exposed_s": 0.026, "sent_s": []}  # their sum rounds
-        watch._told, watch._summary = [json.dumps({"steps": [row]})], {"last_step": 1, "phases": PHASES, "bucket_bytes": []}
+        watch._reported, watch._summary = [json.dumps({"steps": [row]})], {"last_step": 1, "phases": PHASES, "bucket_bytes": []}
         self.assertEqual(min(start for _, _, _, start, _ in watch._spans()), 0)
 
     @on_ranks(2)
