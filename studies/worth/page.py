@@ -3,13 +3,14 @@
 import pathlib
 import statistics
 import sys
+from collections.abc import Iterable
 
 import clusters
 import rules
 from chart import gain, ordered_gain
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "validation"))
-from words import cap_text, percent, reflowed, table
+from words import percent, reflowed, table
 
 MIB, GIB = 1 << 20, 1 << 30
 FAST = ("one NVLink machine", "2 x 8 A100, InfiniBand, EFA", "InfiniBand, 32 to 128")
@@ -58,6 +59,10 @@ def text(result):
     zaratan_large = next(cell for cell in groups["Zaratan"] if cell["model"] == "gpt2-large")
     h100 = [row for row in published if row["name"].startswith("TianqGuo")]
     errors = [error for row in published for error in row["errors"]]
+
+    def apart(rows: Iterable[dict]) -> str:
+        return f"{100 * max(max(row['errors']) - min(row['errors']) for row in rows):.1f}"
+
     by_cap = list(zip(*(row["measured_s"] for row in h100), strict=True))
     columns = (lambda cell: cell["gain_at_batch"]["0.25"], gain, lambda cell: cell["gain_at_batch"]["4"], lambda cell: cell["best_s"] / cell["bound_s"] - 1,
                lambda cell: cell["sharded_s"] / cell["best_s"] - 1, lambda cell: cell["sharded_s"] / cell["ordered_s"] - 1)  # fmt: skip
@@ -83,12 +88,13 @@ def text(result):
         groups=table(["", "best cap saves: a quarter of the batch", "the map", "four times the batch", "above the bound", "`sharded`: over the best cap", "over `ordered`", "memory"], by_group),
         rules=table(["", *groups], [[title, *(spread(regrets(name, rule)) for name in groups)] for rule, title in rules.TITLES.items()] + [plan]),
         mg_wfbp_most=percent(max(max(regrets(name, "mg_wfbp")) for name in groups), 0),
-        published=table(["", "batch x sequence", "measured", "predicted", "predicted best", "measured best", "regret"], [
+        published=table(["", "batch x sequence", "measured", "predicted", "named", "measured best", "regret"], [
             [row["name"], f"{row['batch']} x {row['sequence']}", *(", ".join(f"{1e3 * value:.0f}" for value in row[key]) for key in ("measured_s", "predicted_s")),
-             cap_text(row["named_mib"]), f"{row['best_mib']}", percent(row["regret"])] for row in published]),
+             f"{row['named_mib']:g}", f"{row['best_mib']}", percent(row["regret"])] for row in published]),
         regret_median=percent(statistics.median(row["regret"] for row in published)), regret_worst=percent(max(row["regret"] for row in published)),
         error_median=percent(-statistics.median(errors), 0),
         low=percent(-max(errors), 0), high=percent(-min(errors), 0),
+        pcie_apart=apart(row for row in published if row not in h100), h100_apart=apart(h100),
         h100_flat=percent(max(max(row["predicted_s"]) / min(row["predicted_s"]) - 1 for row in h100)),
         h100_noise=percent(max(max(times) / min(times) - 1 for times in by_cap)),
     ))  # fmt: skip
