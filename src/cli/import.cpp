@@ -71,6 +71,10 @@ int run(ImportFlags& flags) {
   claim_output_folder(flags.common);
   Imported imported = import_files({flags.files.begin(), flags.files.end()}, flags.options);
   keep_world(imported, flags.options.world_size);
+  if (const int64_t world = flags.options.world_size;
+      imported.traced && world > 0 && imported.traced->world_size.value_or(world) != world) {
+    throw InputError(fmt::format("import: --world {}: the trace has {} ranks; expected the same", world, *imported.traced->world_size));
+  }
   if (imported.traced) return finish_traced(flags, imported);
   if (flags.options.sizes)
     throw InputError(fmt::format("{}: says sizes for a trace; expected a trace among the files", flags.options.sizes->source));

@@ -135,7 +135,7 @@ bool is_collective_kernel(std::string_view name) {
 class Sorter {
  public:
   void add(const RawEvent& event) {
-    if (!std::isfinite(event.start_us)) return;
+    if (!std::isfinite(event.start_us) || !std::isfinite(event.duration_us)) return;
     if (event.phase == 'X') add_whole(event, {event.start_us, event.start_us + event.duration_us});
     if (event.phase == 'b' && event.id >= 0) begun_[event.id] = event;
     if (event.phase != 'e') return;
@@ -374,7 +374,7 @@ class Handler {
     if (in_event()) {
       if (std::abs(value) > kLatest_us) value = std::numeric_limits<double>::quiet_NaN();  // such an event is dropped
       if (key_ == Key::kStart) event_.start_us = value;
-      if (key_ == Key::kDuration) event_.duration_us = value >= 0 ? value : 0;
+      if (key_ == Key::kDuration) event_.duration_us = value >= 0 ? value : std::numeric_limits<double>::quiet_NaN();
       if (key_ == Key::kThread) event_.thread = whole;
       if (key_ == Key::kProcess) event_.process = whole;
       if (key_ == Key::kId) event_.id = whole;

@@ -122,12 +122,16 @@ void add_findings(const TraceSteps& rank, TracedRun& run) {
   const TraceStep& step = rank.steps.back();
   const bool is_one = run.buckets.size() == 1, is_each = run.buckets.size() == static_cast<size_t>(run.tensors) && run.tensors > 1;
   // The last gradient's own all-reduce is launched after it even where all overlap.
-  const double last_host_s = step.gradients.back().host_s;
-  const bool after_backward = std::ranges::all_of(step.reduces, [&](const StepReduce& reduce) { return reduce.launched_s > last_host_s; });
+  const auto late_steps = std::ranges::count_if(rank.steps, [](const TraceStep& each) {
+    return std::ranges::all_of(each.reduces, [&](const StepReduce& reduce) { return reduce.launched_s > each.gradients.back().host_s; });
+  });
+  const bool after_backward = 2 * late_steps > std::ssize(rank.steps);
   if (is_one) say("All gradients travel in one all-reduce, which cannot begin before the last of them is ready.");
   if (is_each) say("Every gradient travels in an all-reduce of its own, each of which pays the latency.");
   if (!is_one && after_backward) {
-    say("All of them are launched after backward, so nothing overlaps: DistributedDataParallel launches them during it.");
+    say(fmt::format(
+        "All of them {} after backward in {} of {} steps, so nothing overlaps there: DistributedDataParallel launches them during it.",
+        rank.on_gpu ? "are launched" : "begin", late_steps, rank.steps.size()));
   } else if (!is_one && rank.on_gpu) {
     if (rank.reduces_on_computing_stream) {
       say("The all-reduces run on the stream that computes, so nothing overlaps.");

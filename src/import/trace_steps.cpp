@@ -50,6 +50,9 @@ class Finder {
     found_.file = events_.file;
     found_.rank = events_.rank;
     found_.world_size = events_.world_size;
+    if (found_.world_size > 0 && found_.rank >= found_.world_size) {
+      fail(fmt::format("rank {} of {}", found_.rank, found_.world_size), "a rank below the number of ranks");
+    }
     found_.backend = events_.backend;
     found_.on_gpu = std::ranges::any_of(events_.collectives, [](const TraceCollective& c) { return c.on_gpu(); });
     find_passes();
@@ -122,23 +125,40 @@ class Finder {
     if (!has_candidates())
       fail("no all-reduce during or after backward", "a data-parallel run on several ranks, under DistributedDataParallel");
     const bool has_shapes = std::ranges::none_of(events_.gradients, [](const TraceGradient& g) { return g.type.empty(); });
-    if (has_shapes) return;
-    if (!sizes_) {
-      fail("the sizes of gradients were not recorded", fmt::format("{}, or --model or --tensors, which say them", kRecordShapes));
+    if (has_shapes) {
+      if (sizes_) compare_with_shapes();
+      return;
     }
     const auto is_unknown = [](const TraceCollective* reduce) { return reduce->elements < 0; };
     for (const Pass& pass : passes_) {
-      if (std::ranges::any_of(pass.candidates, is_unknown)) {
-        fail("the sizes of neither gradients nor all-reduces were recorded, so nothing confirms " + sizes_->source, kRecordShapes);
-      }
+      if (std::ranges::any_of(pass.candidates, is_unknown))
+        fail("the sizes of neither gradients nor all-reduces were recorded", kRecordShapes);
+    }
+    if (!sizes_) {
+      fail("the sizes of gradients were not recorded", fmt::format("{}, or --model or --tensors, which say them", kRecordShapes));
     }
     const int64_t first = std::ssize(passes_.back().gradients), count = std::ssize(sizes_->sizes);
     if (first != count) fail(fmt::format("{} gradients a pass", first), fmt::format("the {} of {}", count, sizes_->source));
-    given_ = sizes_->sizes;
-    if (!sizes_->are_bytes) return;
+    given_ = given_elements();
+  }
+
+  std::vector<int64_t> given_elements() const {
+    std::vector<int64_t> elements = sizes_->sizes;
+    if (!sizes_->are_bytes) return elements;
     const auto with_candidates = std::ranges::find_if(passes_, [](const Pass& pass) { return !pass.candidates.empty(); });
     const int64_t bytes = std::max<int64_t>(1, element_bytes_of(type_of_largest(*with_candidates)));
-    for (int64_t& size : given_) size /= bytes;
+    for (int64_t& size : elements) size /= bytes;
+    return elements;
+  }
+
+  // Sizes that are given although the trace has them must be its own.
+  void compare_with_shapes() const {
+    std::vector<int64_t> given = given_elements(), recorded;
+    for (const TraceGradient* gradient : passes_.back().gradients) recorded.push_back(elements_of(*gradient));
+    std::ranges::sort(given);
+    std::ranges::sort(recorded);
+    if (given != recorded)
+      fail(fmt::format("recorded shapes are not those of {}", sizes_->source), "the model of this run, or only the trace");
   }
 
   int64_t gradient_elements(const Pass& pass) const {
@@ -229,8 +249,20 @@ class Finder {
       alike[layout(pass)].push_back(&pass);
       ++all;
     }
-    if (alike.empty()) fail(mismatch_, "all-reduces that carry every gradient once, as DistributedDataParallel's do");
+    if (alike.empty()) {
+      fail(mismatch_,
+           "all-reduces that carry every gradient once, as DistributedDataParallel's do: no unused parameters, sparse gradients, or "
+           "gradients "
+           "of inputs or of modules outside");
+    }
     kept_ = std::ranges::max_element(alike, {}, [](const auto& one) { return one.second.size(); })->second;
+    for (const auto& [sizes, passes] : alike) {
+      const int64_t others = gradient_elements(*passes.front()), own = gradient_elements(*kept_.front());
+      if (passes.size() > 1 && others != own) {
+        fail(fmt::format("steps with gradients of {} elements, and others with {}", own, others),
+             "one wrapped model, which is trained in every step");
+      }
+    }
     if (kept_.size() < 2) {
       fail(all == 1 ? "one step" : fmt::format("{} steps with different gradients or buckets", all),
            "at least two steps alike, after a few of warm-up");

@@ -214,7 +214,7 @@ TEST(ProfilerTrace, SaysHowGradientsTravelOtherThanInBuckets) {
     one.gloo(start + 610, 20, 1250);
   }
   EXPECT_THAT(read_trace_text(each.text()).run.findings,
-              testing::IsSupersetOf({HasSubstr("an all-reduce of its own"), HasSubstr("launched after backward")}));
+              testing::IsSupersetOf({HasSubstr("an all-reduce of its own"), HasSubstr("begin after backward in 3 of 3 steps")}));
   EXPECT_THAT(read_trace_text(one.text()).run.findings, testing::Contains(HasSubstr("All gradients travel in one all-reduce")));
 }
 
@@ -289,6 +289,22 @@ TraceText with_type(const std::string& gradient, const std::string& reduce) {
   return trace;
 }
 
+// Two wrapped models whose passes take turns.
+TraceText two_models() {
+  TraceText trace;
+  for (const double start : {0.0, 1000.0, 2000.0, 3000.0}) {
+    const bool is_first = start < 1000 || start == 2000;
+    trace.forward(start, 300).node(start + 310).gradient(start + 400, is_first ? "1000" : "30").gloo(start + 410, 90, is_first ? 1000 : 30);
+  }
+  return trace;
+}
+
+TraceText of_rank_five() {
+  TraceText trace = trace_of_steps(3);
+  trace.head = R"("distributedInfo": {"backend": "gloo", "rank": 5, "world_size": 2})";
+  return trace;
+}
+
 class BadTrace : public testing::TestWithParam<Bad> {};
 
 TEST_P(BadTrace, IsRefusedInOneLine) {
@@ -312,12 +328,28 @@ INSTANTIATE_TEST_SUITE_P(
                     Bad{"OtherProgram", R"({"traceEvents": [{"ph": "X", "cat": "toplevel", "name": "Run", "ts": 1, "dur": 2}]})",
                         "no backward pass"},
                     Bad{"NoReduces", TraceText().forward(0, 300).node(310).gradient(400, "10").text(), "no all-reduce"},
-                    Bad{"OneStep", trace_of_steps(1).text(), "one step"},
+                    Bad{"TwoModels", two_models().text(), "steps with gradients of 30 elements, and others with 1000"},
+                    Bad{"RankAboveWorld", of_rank_five().text(), "rank 5 of 2"}, Bad{"OneStep", trace_of_steps(1).text(), "one step"},
                     Bad{"TwoTypes", TraceText().forward(0, 9).gradient(40, "10").gradient(50, "5", "double").gloo(60, 9, 15).text(),
                         "gradients of two types"},
                     Bad{"CompressionHook", with_type("float", "c10::Half").text(), "gradients of type float travel as c10::Half"},
                     Bad{"WholeNumbers", with_type("long int", "long int").text(), "gradients of type long int"}),
     [](const auto& test) { return test.param.name; });
+
+TEST(ProfilerTrace, RefusesSizesThatContradictItsShapes) {
+  const std::string text = trace_of_steps(3).text();
+  const GradientSizes own{.source = "--tensors", .names = {"a", "b", "c"}, .sizes = {50, 200, 1000}};
+  EXPECT_EQ(read_trace_text(text, own).profile.bytes, read_trace_text(text).profile.bytes);
+  const GradientSizes others{.source = "--model gpt2", .names = {"a", "b", "c"}, .sizes = {50, 200, 1001}};
+  EXPECT_THAT(error_of([&] { read_trace_text(text, others); }), HasSubstr("recorded shapes are not those of --model gpt2"));
+}
+
+TEST(ProfilerTrace, SaysAfterBackwardOnlyIfMostStepsShowIt) {
+  TraceText trace = trace_of_steps(3);
+  trace.forward(3000, 300).node(3310).gradient(3400, "1000").gradient(3500, "20, 10").gradient(3600, "50");
+  trace.gloo(3620, 210, 1200).gloo(3640, 90, 50);  // the last step alone
+  EXPECT_THAT(read_trace_text(trace.text()).run.findings, testing::Not(testing::Contains(HasSubstr("after backward"))));
+}
 
 TEST(ProfilerTrace, RefusesTracesOfDifferentRuns) {
   const auto error = [](const std::string& other) {
