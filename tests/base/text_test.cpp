@@ -173,7 +173,8 @@ TEST(ParseSeconds, TakesATimeWithItsUnit) {
   EXPECT_DOUBLE_EQ(parse_seconds("90s", "--timeout"), 90);
   EXPECT_DOUBLE_EQ(parse_seconds("0s", "--timeout"), 0);
   for (const char* text : {"", "s", "90", "0", "-1s", "1d", "nan", "1e10s", "2000000000s"}) {
-    EXPECT_THAT([text] { parse_seconds(text, "--timeout"); }, ThrowsMessage<InputError>(HasSubstr("expected a time with its unit"))) << text;
+    EXPECT_THAT([text] { parse_seconds(text, "--timeout"); }, ThrowsMessage<InputError>(HasSubstr("expected a time with its unit")))
+        << text;
   }
 }
 
