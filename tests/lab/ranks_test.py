@@ -47,7 +47,7 @@ class TwoHosts(InAFolder):
     def test_pairs_name_the_slow_host_of_three_and_of_four(self):
         for hosts, slow in ((3, 1), (4, 2)):
             rates = ",".join("30mbit" if host == slow else "100mbit" for host in range(hosts))
-            words = [FIRKIN, "bench", "pairs", "--bytes", "1M", "--time", "3s", "--out", self.out]
+            words = [FIRKIN, "bench", "pairs", "--bytes", "1M", "--time", "10s", "--out", self.out]
             result = lab("--hosts", hosts, "--rate", rates, command=words)
             self.assertEqual(result.returncode, 0, result.stderr)
             self.assertTrue(result.stdout.startswith(f"Slow link: host{slow} (rank {slow}), "), result.stdout)
@@ -55,7 +55,7 @@ class TwoHosts(InAFolder):
             self.assertEqual([link["host"] for link in links if link["is_slow"]], [f"host{slow}"])
 
     def test_pairs_of_torchruns_ranks_are_of_the_first_of_each_host(self):
-        words = ["torchrun", "--nproc-per-node", "2", "--no-python", FIRKIN, "bench", "pairs", "--bytes", "64K", "--time", "0.1", "--out", self.out]
+        words = ["torchrun", "--nproc-per-node", "2", "--no-python", FIRKIN, "bench", "pairs", "--bytes", "64K", "--time", "0.1s", "--out", self.out]
         path = {"PATH": f"{pathlib.Path(sys.executable).parent}:{os.environ['PATH']}"}
         result = lab("--rate", "100mbit", command=words, env=os.environ | path)
         self.assertEqual(result.returncode, 0, result.stderr)
