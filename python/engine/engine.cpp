@@ -100,18 +100,18 @@ class Engine : private Mirror, public DataParallel {
     awaiting_.clear();
     root->hold(parameters);
     parts = root->named_modules();  // the old modules would keep dropped parameters in memory
-    note_other_parameters(parameters_in(*root));
+    DataParallel::add_hooks_to_others(parameters_in(*root));
   }
   // Whether the Python module has changed its modules or parameters since the last look, possibly for one forward only
   // (functional_call with parameters of another module).
   bool is_changed() const { return root->is_changed(); }
   // Lets a backward that comes to these parameters begin a step, since the module may hold none of those that tell of
   // one.
-  void expect(const NamedTensors& parameters) {
+  void add_hooks_to_others(const NamedTensors& parameters) {
     std::vector<NamedTensor> all;
     for (const auto& [name, tensor] : parameters) all.push_back({name, tensor});
     const py::gil_scoped_release released;
-    note_other_parameters(all);
+    DataParallel::add_hooks_to_others(all);
   }
 
   // Adds a Python module, under all of its names, that is to wait for its parameters. Returns its index for
@@ -132,14 +132,14 @@ class Engine : private Mirror, public DataParallel {
     for (const torch::nn::Module* part : awaiting_[index]) receive_parameters(*part);
   }
   void hold_buffers(const NamedTensors& buffers) { root->hold_buffers(buffers); }
-  void watch(py::object look, const py::list& structure, const py::list& buffers, bool always_asks) {
-    root->watch(std::move(look), structure, buffers, always_asks);
+  void record_module(py::object read_module, const py::list& structure, const py::list& buffers, bool always_asks) {
+    root->record_module(std::move(read_module), structure, buffers, always_asks);
   }
   // optimizer: a number that is never used again. Holds the GIL until the number is in, for callers on several threads.
-  void note_optimizer_step(int64_t optimizer) {
+  void count_optimizer_step(int64_t optimizer) {
     const void* const which = &*optimizers_.insert(optimizer).first;
     const py::gil_scoped_release released;
-    DataParallel::note_optimizer_step(which);
+    DataParallel::count_optimizer_step(which);
   }
   // The names of each bucket's parameters, in order.
   std::vector<std::vector<std::string>> bucket_names() const {
@@ -248,10 +248,10 @@ void bind_engine(py::module_& module) {
   py::class_<Engine, WithoutGil<Engine>>(module, "Engine")
       .def(py::init(&make_engine), py::arg("parameters"), py::arg("buffers"), py::arg("group"), py::arg("options"), py::arg("timeout_s"),
            py::arg("link"), py::arg("world"))
-      .def("finish", &Engine::finish_gradient_synchronization, Released())
+      .def("finish_gradient_synchronization", &Engine::finish_gradient_synchronization, Released())
       .def("set_gradient_synchronization", &Engine::set_gradient_synchronization, Released())
       .def(
-          "abandon",
+          "abandon_step",
           [](Engine& engine, const std::string& reason, bool is_another) {
             if (!is_another) return engine.abandon_step(reason);
             try {
@@ -263,11 +263,11 @@ void bind_engine(py::module_& module) {
           Released())
       .def("follow", &Engine::follow, Released())
       .def("is_changed", &Engine::is_changed)
-      .def("expect", &Engine::expect)
+      .def("add_hooks_to_others", &Engine::add_hooks_to_others)
       .def("hold_buffers", &Engine::hold_buffers)
-      .def("watch", &Engine::watch)
-      .def("unwatch", [](Engine& engine) { engine.watch(py::none(), py::list(), py::list(), false); })
-      .def("note_optimizer_step", &Engine::note_optimizer_step)
+      .def("record_module", &Engine::record_module)
+      .def("forget_module", [](Engine& engine) { engine.record_module(py::none(), py::list(), py::list(), false); })
+      .def("count_optimizer_step", &Engine::count_optimizer_step)
       .def("parameters_changed", &Engine::parameters_changed, Released())
       .def("audit", &Engine::audit, Released())
       .def("audit_tensors", &audit_tensors)

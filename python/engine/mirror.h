@@ -34,41 +34,41 @@ inline torch::nn::Module& make_path(torch::nn::Module& root, const std::string& 
   return *parent.register_module(name, std::make_shared<torch::nn::Module>(name));
 }
 
-// Remembers the contents of a Python module's dictionaries at watch(), to tell whether they changed. Needs the GIL.
+// Remembers the contents of a Python module's dictionaries at record(), to tell whether they changed. Needs the GIL.
 class Dictionaries {
  public:
-  void watch(const py::list& dictionaries) {
-    watched_.clear();
+  void record(const py::list& dictionaries) {
+    dictionaries_.clear();
     for (const py::handle each : dictionaries) {
-      Watched watched{.dictionary = py::reinterpret_borrow<py::dict>(each), .then = {}};
-      for_each(watched.dictionary, [&](PyObject* name, PyObject* value) {
-        watched.then.emplace_back(py::reinterpret_borrow<py::object>(name), py::reinterpret_borrow<py::object>(value));
+      Contents contents{.dictionary = py::reinterpret_borrow<py::dict>(each), .recorded = {}};
+      for_each(contents.dictionary, [&](PyObject* name, PyObject* value) {
+        contents.recorded.emplace_back(py::reinterpret_borrow<py::object>(name), py::reinterpret_borrow<py::object>(value));
         return true;
       });
-      watched_.push_back(std::move(watched));
+      dictionaries_.push_back(std::move(contents));
     }
   }
 
-  // Whether the dictionaries have the same names and objects as at watch(); asks is_same(now) for every other object.
+  // Whether the dictionaries have the same names and objects as at record(); asks is_same(now) for every other object.
   template <typename IsSame>
-  bool are_as_then(IsSame is_same) const {
-    for (const Watched& watched : watched_) {
+  bool are_unchanged(IsSame is_same) const {
+    for (const Contents& each : dictionaries_) {
       size_t position = 0;
-      const bool is_as_then = for_each(watched.dictionary, [&](PyObject* name, PyObject* now) {
-        if (position == watched.then.size()) return false;
-        const auto& [name_then, then] = watched.then[position++];
-        return name == name_then.ptr() && (now == then.ptr() || is_same(now));
+      const bool is_unchanged = for_each(each.dictionary, [&](PyObject* name, PyObject* now) {
+        if (position == each.recorded.size()) return false;
+        const auto& [recorded_name, recorded] = each.recorded[position++];
+        return name == recorded_name.ptr() && (now == recorded.ptr() || is_same(now));
       });
-      if (!is_as_then || position < watched.then.size()) return false;
+      if (!is_unchanged || position < each.recorded.size()) return false;
     }
     return true;
   }
 
  private:
-  struct Watched {
+  struct Contents {
     py::dict dictionary;
     // Owns the old values, so that no new object gets the address of an old one.
-    std::vector<std::pair<py::object, py::object>> then;
+    std::vector<std::pair<py::object, py::object>> recorded;
   };
 
   template <typename Visit>
@@ -81,7 +81,7 @@ class Dictionaries {
     return true;
   }
 
-  std::vector<Watched> watched_;
+  std::vector<Contents> dictionaries_;
 };
 
 inline PyObject* parameter_class() {
@@ -99,8 +99,8 @@ inline bool is_no_parameter(PyObject* object) {
 struct PythonModule {
   Dictionaries structure;  // modules and parameters
   Dictionaries buffers;
-  bool always_asks = false;  // some modules keep theirs where watch() does not see them
-  py::object look;           // called with whether anything but the values of buffers has changed
+  bool always_asks = false;  // some modules keep theirs where record() does not see them
+  py::object read_module;    // called with whether anything but the values of buffers has changed
 };
 
 // A LibTorch module with a Python one's parameters, under the same names and in the same order, for DataParallel and
@@ -127,26 +127,27 @@ class MirroredModule final : public MirrorModule {
   }
 
   // The GIL is held.
-  void watch(py::object look, const py::list& structure, const py::list& buffers, bool always_asks) {
-    python_ = {new PythonModule{.structure = {}, .buffers = {}, .always_asks = always_asks, .look = std::move(look)}, DeleteWithGil()};
-    python_->structure.watch(structure);
-    python_->buffers.watch(buffers);
+  void record_module(py::object read_module, const py::list& structure, const py::list& buffers, bool always_asks) {
+    python_ = {new PythonModule{.structure = {}, .buffers = {}, .always_asks = always_asks, .read_module = std::move(read_module)},
+               DeleteWithGil()};
+    python_->structure.record(structure);
+    python_->buffers.record(buffers);
   }
 
   void read() override {
     const py::gil_scoped_acquire gil;
-    const std::shared_ptr<PythonModule> python = python_;  // a copy, because look() may call watch() again
+    const std::shared_ptr<PythonModule> python = python_;  // a copy, because read_module() may call record_module() again
     if (python == nullptr) return;
     bool have_values_changed = python->always_asks;
-    const bool is_as_then = python->structure.are_as_then(is_no_parameter) && python->buffers.are_as_then([&](PyObject* /*now*/) {
+    const bool is_unchanged = python->structure.are_unchanged(is_no_parameter) && python->buffers.are_unchanged([&](PyObject* /*now*/) {
       have_values_changed = true;
       return true;
     });
-    if (!is_as_then || have_values_changed) python->look(!is_as_then);
+    if (!is_unchanged || have_values_changed) python->read_module(!is_unchanged);
   }
   const std::vector<NamedTensor>& buffers_there() const override { return buffers_; }
   // The GIL is held.
-  bool is_changed() const { return python_ != nullptr && !python_->structure.are_as_then(is_no_parameter); }
+  bool is_changed() const { return python_ != nullptr && !python_->structure.are_unchanged(is_no_parameter); }
 
  private:
   struct DeleteWithGil {

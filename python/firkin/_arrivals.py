@@ -138,7 +138,7 @@ class Arrivals:
             for part in parts:
                 del part.__dict__["__prepare_scriptable__"]
                 part.__dict__["_parameters"] = dict(dict.items(part._parameters))
-            self.engine.unwatch()
+            self.engine.forget_module()
 
         return remove
 

@@ -141,7 +141,7 @@ class DistributedDataParallel(torch.nn.Module):
             self._leave = weakref.finalize(self, self._running.install(self.module))
         self._parameters_then, self._owners_then = parameters, _ddp.owners(self.module)
         self._was_changed = False  # in the last forward
-        self._watch(engine)
+        self._record_module(engine)
 
     def _hookable_parameters(self) -> _ddp.NamedTensors:
         """The module's parameters, on which PyTorch then keeps the engine's hooks: its first register_hook() on a tensor would free them."""
@@ -151,18 +151,18 @@ class DistributedDataParallel(torch.nn.Module):
                 p._backward_hooks = collections.OrderedDict()
         return parameters
 
-    def _watch(self, engine: Any) -> None:
-        """Has the engine check the module before it ends a step, and call _look() after a change."""
+    def _record_module(self, engine: Any) -> None:
+        """Has the engine check the module before it ends a step, and call _read_module() after a change."""
         parts = list(self.module.modules())
         structure = [self._modules, *(held for part in parts for held in (part._parameters, part._modules) if isinstance(held, dict))]
         buffers = [part._buffers for part in parts if isinstance(part._buffers, dict)]
-        engine.watch(weakly(self._look), structure, buffers, any(isinstance(part, torch.jit.ScriptModule) for part in parts))
+        engine.record_module(weakly(self._read_module), structure, buffers, any(isinstance(part, torch.jit.ScriptModule) for part in parts))
 
-    def _look(self, is_more_than_values: bool) -> None:
+    def _read_module(self, is_more_than_values: bool) -> None:
         """Handles a change of the module. is_more_than_values: modules, parameters or names have changed."""
         if is_more_than_values:
             if _ddp.owners(self.module) == self._owners_then:
-                self._watch(self._engine)
+                self._record_module(self._engine)
             else:
                 self._follow_module(self._hookable_parameters())
         self._engine.hold_buffers(_ddp.named_buffers(self.module))
@@ -200,7 +200,7 @@ class DistributedDataParallel(torch.nn.Module):
         if torch.is_grad_enabled() and not torch.compiler.is_compiling():
             is_changed = running.engine.is_changed()
             if is_changed or self._was_changed:
-                running.engine.expect(self._hookable_parameters())
+                running.engine.add_hooks_to_others(self._hookable_parameters())
             self._was_changed = is_changed
         running.in_forward = True
         try:
@@ -282,7 +282,7 @@ class DistributedDataParallel(torch.nn.Module):
 
     def finish_gradient_synchronization(self) -> None:
         """Ends the step after a synchronising backward(), with finish_with_backward=False; otherwise does nothing."""
-        self._engine.finish()
+        self._engine.finish_gradient_synchronization()
 
     # What programs read from PyTorch's class, besides device, device_ids and output_device.
     dim, gradient_as_bucket_view, static_graph = 0, True, False
@@ -345,7 +345,7 @@ class DistributedDataParallel(torch.nn.Module):
         is_another = error is not None and not isinstance(error, StepError) and getattr(error, "_firkin_abandoned_by", None) != id(self)
         with contextlib.suppress(AttributeError):  # some exceptions take no attributes, nor does None
             error._firkin_abandoned_by = id(self)  # type: ignore[union-attr]
-        self._engine.abandon(reason, is_another)
+        self._engine.abandon_step(reason, is_another)
 
     def stats(self) -> Any:
         """Of the last finished step, times in seconds: buckets (tensors, bytes, bytes_on_wire, launch_s, end_s), exposed_wait_s,

@@ -222,7 +222,7 @@ def _after_step(optimizer: Any, _args: Any, _kwargs: Any) -> None:
     """Tells engines of the step: they compare how often ranks step."""
     if not torch.compiler.is_compiling():
         for engine in {arrivals.engine for arrivals in _engines_beside(optimizer)}:  # which may have had other Arrivals
-            engine.note_optimizer_step(_numbers.setdefault(optimizer, next(_new_numbers)))
+            engine.count_optimizer_step(_numbers.setdefault(optimizer, next(_new_numbers)))
 
 
 @functools.cache

@@ -47,7 +47,7 @@ void LosableGroup::set_backends(const c10::intrusive_ptr<c10d::Backend>& gloo, c
 
 // NCCL has threads of its own: it is shut down before the group goes, not only destroyed.
 void LosableGroup::shut_nccl_down() {
-  if (!owns_nccl || state_->lost()) return;
+  if (!owns_nccl || state_->is_lost()) return;
   try {
     getBackend(c10::kCUDA)->shutdown();
   } catch (...) {  // the communicators are broken already
@@ -55,10 +55,10 @@ void LosableGroup::shut_nccl_down() {
 }
 
 void LosableGroup::leave_backends() {
-  if (!state_->lost() && !left_) return;
+  if (!state_->is_lost() && !is_left_) return;
   if (or_rounds_) or_rounds_->leave();
   try {
-    const bool aborts_nccl = owns_nccl && state_->lost();
+    const bool aborts_nccl = owns_nccl && state_->is_lost();
     std::thread([by_device = std::move(deviceTypeToBackend_), by_type = std::move(backendTypeToBackend_), aborts_nccl] {
       try {
         if (aborts_nccl) by_device.at(c10::kCUDA)->abort();
@@ -94,7 +94,7 @@ Connections take_connections(const ProcessGroup& group) {
 
 // The parent goes last: this may be the last handle of all.
 Connections::~Connections() {
-  if (auto* const set = dynamic_cast<LosableGroup*>(group_.c10d.get())) set->is_free = !set->was_left();
+  if (auto* const set = dynamic_cast<LosableGroup*>(group_.c10d.get())) set->is_free = !set->is_left();
   group_.c10d = nullptr;
 }
 

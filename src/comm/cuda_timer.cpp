@@ -20,7 +20,7 @@ namespace {
 
 // In CUDA C++ these are
 //
-//   __global__ void NAME_note(u64* at) { *at = globaltimer(); }
+//   __global__ void NAME_stamp(u64* at) { *at = globaltimer(); }
 //   __global__ void NAME_wait(u64* first, u64 first_ns, u64* second, u64 second_ns, u64* end) {
 //     const u64 until = *end = max(*first + first_ns, *second + second_ns);
 //     while (globaltimer() < until) __nanosleep(100);
@@ -32,7 +32,7 @@ constexpr const char* kKernels = R"(
 .target sm_70
 .address_size 64
 
-.visible .entry NAME_note(.param .u64 at)
+.visible .entry NAME_stamp(.param .u64 at)
 {
   .reg .u64 %at, %now;
   ld.param.u64 %at, [at];
@@ -78,11 +78,11 @@ class CudaTimer final : public DeviceTimer {
     moments_ = at::empty({kMoments}, at::TensorOptions(at::kLong).device(device_));
     cudaLibrary_t kernels{};  // never unloaded: the process may end after the driver
     C10_CUDA_CHECK(cudaLibraryLoadData(&kernels, text.c_str(), nullptr, nullptr, 0, nullptr, nullptr, 0));
-    C10_CUDA_CHECK(cudaLibraryGetKernel(&note_, kernels, (name + "_note").c_str()));
+    C10_CUDA_CHECK(cudaLibraryGetKernel(&stamp_, kernels, (name + "_stamp").c_str()));
     C10_CUDA_CHECK(cudaLibraryGetKernel(&wait_, kernels, (name + "_wait").c_str()));
     // Large matrix products ask for the same. A kernel that wants another division of a multiprocessor's memory waits
     // until it is idle.
-    for (const cudaKernel_t kernel : {note_, wait_}) {
+    for (const cudaKernel_t kernel : {stamp_, wait_}) {
       C10_CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout, cudaSharedmemCarveoutMaxShared));
     }
     if (sms != 0) hold(sms);
@@ -91,7 +91,7 @@ class CudaTimer final : public DeviceTimer {
   Moment stamp() override {
     const Moment moment = next_++;
     int64_t* at = place(moment);
-    launch(note_, {}, std::array<void*, 1>{&at});
+    launch(stamp_, {}, std::array<void*, 1>{&at});
     return moment;
   }
 
@@ -137,7 +137,7 @@ class CudaTimer final : public DeviceTimer {
   c10::Device device_;
   at::Tensor moments_;  // nanoseconds of the global timer
   Moment next_ = 0;
-  cudaKernel_t note_{}, wait_{};
+  cudaKernel_t stamp_{}, wait_{};
   Extent extent_;  // of a wait
 };
 

@@ -134,10 +134,10 @@ class Gatherer {
   void pause() {
     std::this_thread::sleep_for(pause_);
     pause_ = std::min(2 * pause_, longest_pause_);
-    if (arrival_.report) arrival_.report->wait_goes_on([&] { return name_ranks(awaited()); });
+    if (arrival_.report) arrival_.report->report_if_due([&] { return name_ranks(absent_ranks()); });
   }
 
-  std::vector<NamedRank> awaited() const {
+  std::vector<NamedRank> absent_ranks() const {
     const std::vector<NamedRank> absent = group_ ? ranks_without("arrival", *group_, arrival_.size) : std::vector<NamedRank>{};
     return absent.empty() ? std::vector{NamedRank{.rank = 0}} : absent;
   }
@@ -157,7 +157,7 @@ class Gatherer {
 
 WaitReport::WaitReport(std::string who, std::chrono::milliseconds after) : who_(std::move(who)), due_(started_ + after) {}
 
-void WaitReport::wait_goes_on(c10::function_ref<std::string()> for_whom) {
+void WaitReport::report_if_due(c10::function_ref<std::string()> for_whom) {
   constexpr std::chrono::minutes kBetween{1};
   if (Clock::now() < due_) return;
   due_ = Clock::now() + kBetween;

@@ -32,7 +32,7 @@ class WaitReport {
   // who: "rank 1 of 4 at 127.0.0.1:29500".
   WaitReport(std::string who, std::chrono::milliseconds after);
   // Call it repeatedly during the wait. for_whom returns "rank 0", say; it is called only if a line is due.
-  void wait_goes_on(c10::function_ref<std::string()> for_whom);
+  void report_if_due(c10::function_ref<std::string()> for_whom);
 
  private:
   std::string who_;

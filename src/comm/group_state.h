@@ -35,7 +35,7 @@ class GroupState {
   GroupState(c10::intrusive_ptr<c10d::Store> group_store, StoreHost host, GroupOptions group_options, DeviceBackend backend)
       : store(std::move(group_store)), store_host(host), options(std::move(group_options)), device_backend(backend) {}
 
-  bool lost() const { return lost_; }
+  bool is_lost() const { return lost_; }
 
   // The message of the failure that lost the group.
   std::string loss() const {
@@ -172,8 +172,8 @@ class LosableGroup final : public c10d::ProcessGroup {
   // backend of `other`, unless this group has one for them already.
   void set_backends(const c10::intrusive_ptr<c10d::Backend>& gloo, c10d::ProcessGroup& other);
   // From now on the destructor waits for nothing, whether or not the group is lost.
-  void leave() { left_ = true; }
-  bool was_left() const { return left_; }
+  void leave() { is_left_ = true; }
+  bool is_left() const { return is_left_; }
 
   // Created by the first call.
   OrRounds& or_rounds();
@@ -188,7 +188,7 @@ class LosableGroup final : public c10d::ProcessGroup {
   void leave_backends();
 
   std::shared_ptr<const GroupState> state_;
-  std::atomic<bool> left_ = false;
+  std::atomic<bool> is_left_ = false;
   std::unique_ptr<OrRounds> or_rounds_;
 };
 

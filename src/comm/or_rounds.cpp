@@ -68,9 +68,9 @@ class OrRounds::Rounds {
 
   void close() {
     const std::lock_guard lock(mutex_);
-    closing_ = true;
+    is_closing_ = true;
     changed_.notify_one();
-    if (awaited_) awaited_->abort();  // even if the thread is only about to wait for it
+    if (pending_) pending_->abort();  // even if the thread is only about to wait for it
   }
 
   void run() noexcept {
@@ -79,7 +79,7 @@ class OrRounds::Rounds {
       Call call;
       {
         std::unique_lock lock(mutex_);
-        changed_.wait(lock, [this] { return closing_ || !calls_.empty(); });
+        changed_.wait(lock, [this] { return is_closing_ || !calls_.empty(); });
         if (calls_.empty()) return;
         call = std::move(calls_.front());
         calls_.pop_front();
@@ -138,7 +138,7 @@ class OrRounds::Rounds {
     const Work sending = send(message, round);
     if (round == 0) expect(number_ + 1);
     Expected& expected = expected_of(number_);
-    await(expected.works[static_cast<size_t>(round)], call.timeout);
+    wait_for(expected.works[static_cast<size_t>(round)], call.timeout);
     const auto* const in = static_cast<const uint8_t*>(expected.messages[static_cast<size_t>(round)].const_data_ptr());
     MessageHead theirs;
     std::memcpy(&theirs, in, sizeof theirs);
@@ -146,7 +146,7 @@ class OrRounds::Rounds {
       throw RuntimeError(fmt::format("rank {} sends {} bytes in its call {} of start_or(), rank {} has {} bytes in call {}",
                                      source_of(round), theirs.bytes, theirs.call, rank_, head.bytes, head.call));
     }
-    await(sending, call.timeout);
+    wait_for(sending, call.timeout);
     travel(call);
     for (size_t i = 0; i < bytes; ++i) ours[i] |= in[sizeof head + i];
   }
@@ -157,19 +157,19 @@ class OrRounds::Rounds {
     const auto bytes = static_cast<int64_t>(call.count + sizeof(MessageHead));
     const double seconds = agreement_time(*link_, bytes) / std::max(rounds_of(size_), 1);
     std::unique_lock lock(mutex_);
-    if (changed_.wait_for(lock, std::chrono::duration<double>(seconds), [this] { return closing_; })) throw_gone();
+    if (changed_.wait_for(lock, std::chrono::duration<double>(seconds), [this] { return is_closing_; })) throw_gone();
   }
 
   // Not in short slices, see OrRounds. close() ends it.
-  void await(const Work& work, std::chrono::milliseconds timeout) {
+  void wait_for(const Work& work, std::chrono::milliseconds timeout) {
     {
       const std::lock_guard lock(mutex_);
-      if (closing_) throw_gone();
-      awaited_ = work;
+      if (is_closing_) throw_gone();
+      pending_ = work;
     }
     const auto forget = c10::make_scope_exit([this] {
       const std::lock_guard lock(mutex_);
-      awaited_ = nullptr;
+      pending_ = nullptr;
     });
     if (!work->wait(timeout)) throw_gone();
   }
@@ -201,8 +201,8 @@ class OrRounds::Rounds {
   std::mutex mutex_;
   std::condition_variable changed_;
   std::deque<Call> calls_;
-  bool closing_ = false;
-  Work awaited_;
+  bool is_closing_ = false;
+  Work pending_;
 };
 
 OrRounds::OrRounds(c10::intrusive_ptr<c10d::Backend> backend, std::optional<ModelledLink> link)

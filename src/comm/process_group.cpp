@@ -176,7 +176,7 @@ std::string shorten_backend_text(const std::string& text) {
 }
 
 void throw_if_lost(const ProcessGroup& group) {
-  if (group.state->lost()) throw GroupError(group.state->loss());
+  if (group.state->is_lost()) throw GroupError(group.state->loss());
 }
 
 void give_up(const ProcessGroup& group, const std::string& what) {
@@ -259,7 +259,7 @@ void wait(const ProcessGroup& group, const Work& work, c10::function_ref<std::st
   std::set<int> ended;  // local ranks whose processes had ended at the last poll
   for (milliseconds waited{0}; waited < limit;) {
     const milliseconds slice =
-        group.state->lost() ? milliseconds(1) : std::min(std::max(milliseconds(1), group.state->options.poll_every), limit - waited);
+        group.state->is_lost() ? milliseconds(1) : std::min(std::max(milliseconds(1), group.state->options.poll_every), limit - waited);
     if (completes(work, slice, error)) return;
     if (work->isCompleted()) {
       if (completes(work, kNoTimeout, error)) return;  // it has just succeeded

@@ -75,7 +75,7 @@ auto meet(const Meeting& meeting, Call call, const char* for_whom = nullptr) {
     if (Clock::now() >= until) {
       throw RuntimeError(cannot_meet(meeting, fmt::format("{} does not answer within {}", store, meeting.limit())));
     }
-    if (for_whom != nullptr) meeting.report->wait_goes_on([for_whom] { return std::string(for_whom); });
+    if (for_whom != nullptr) meeting.report->report_if_due([for_whom] { return std::string(for_whom); });
   }
   try {
     return result.get();
@@ -130,7 +130,7 @@ c10::intrusive_ptr<c10d::Backend> connect_gloo(const Meeting& meeting, const c10
       auto clone = BoundedStore(group_store).ask(kListenerPatience, [](c10d::Store& store) { return store.clone(); });
       listener.emplace(clone.value_or(group_store));
     }
-    meeting.report->wait_goes_on([] { return std::string("the others to connect"); });
+    meeting.report->report_if_due([] { return std::string("the others to connect"); });
     const bool has_failed = listener->ask(kListenerPatience, someone_failed).value_or(false);
     if (has_failed || Clock::now() >= until) fail_to_form(meeting, *listener, "");
   }
@@ -298,10 +298,10 @@ ProcessGroup connect(const RankInfo& info, const GroupOptions& options) {
   const auto open_store = [address = info.master_address, store_options]() -> Store {
     return c10::make_intrusive<c10d::TCPStore>(address, store_options);
   };
-  const char* awaited = meeting.store_host == StoreHost::kThisRank ? "this host to answer at that address"
-                        : meeting.store_host == StoreHost::kRank0  ? "rank 0"
-                                                                   : "the launcher's store";
-  return form_group(meeting, meet(meeting, open_store, awaited));
+  const char* for_whom = meeting.store_host == StoreHost::kThisRank ? "this host to answer at that address"
+                         : meeting.store_host == StoreHost::kRank0  ? "rank 0"
+                                                                    : "the launcher's store";
+  return form_group(meeting, meet(meeting, open_store, for_whom));
 }
 
 c10::intrusive_ptr<LosableGroup> connect_again(const ProcessGroup& group, const std::string& part) {

@@ -118,11 +118,11 @@ bool Audit::is_due(int64_t step) const {
 }
 
 void Audit::record_trace(size_t parameter) {
-  if (!local_.contains(parameter)) local_.emplace(parameter, trace_of(setup_.parameters[parameter].tensor));
+  if (!local_traces_.contains(parameter)) local_traces_.emplace(parameter, trace_of(setup_.parameters[parameter].tensor));
 }
 
 std::string Audit::suspicion(const char* ranks) const {
-  for (const auto& [parameter, trace] : local_) {
+  for (const auto& [parameter, trace] : local_traces_) {
     const NamedTensor& which = setup_.parameters[parameter];
     if (trace_of(which.tensor) != trace) return fmt::format(kSteppedLocally, which.name, ranks);
   }
@@ -132,7 +132,7 @@ std::string Audit::suspicion(const char* ranks) const {
 bool Audit::begin_step() {
   const std::string found = suspicion("differ");
   if (!found.empty()) suspicion_ = found;
-  local_.clear();
+  local_traces_.clear();
   return !found.empty();
 }
 
@@ -176,7 +176,7 @@ void Audit::plan_comparison(const StepAgreement& agreement, int64_t step) {
 }
 
 void Audit::end_step() {
-  local_.clear();
+  local_traces_.clear();
   checksum_.reset();
   stepped_checksum_.reset();
 }
@@ -216,7 +216,7 @@ std::string Audit::compare(int64_t step, const std::vector<NamedTensor>& untouch
 std::vector<NamedTensor> Audit::tensors() const {
   std::vector<NamedTensor> all = parameters_;
   all.insert(all.end(), buffers_.begin(), buffers_.end());
-  for (const auto& [owner, tensors] : others_) {
+  for (const auto& [owner, tensors] : other_tensors_) {
     for (NamedTensor& tensor : tensors()) all.push_back(std::move(tensor));
   }
   return all;

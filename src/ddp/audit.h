@@ -55,9 +55,9 @@ class Audit {
   explicit Audit(const StepSetup& setup) : setup_(setup) {}
 
   // owner: for remove().
-  void add(const void* owner, Tensors tensors) { others_.emplace_back(owner, std::move(tensors)); }
+  void add(const void* owner, Tensors tensors) { other_tensors_.emplace_back(owner, std::move(tensors)); }
   void remove(const void* owner) {
-    std::erase_if(others_, [owner](const auto& each) { return each.first == owner; });
+    std::erase_if(other_tensors_, [owner](const auto& each) { return each.first == owner; });
   }
   // Follows a change of the setup's or the module's parameters. Between steps.
   void renew();
@@ -101,10 +101,10 @@ class Audit {
   const StepSetup& setup_;
   std::vector<NamedTensor> parameters_;  // the module's, including frozen ones
   std::vector<NamedTensor> buffers_;     // checksums of the untouched buffers, as tensors
-  std::vector<std::pair<const void*, Tensors>> others_;
+  std::vector<std::pair<const void*, Tensors>> other_tensors_;
   std::optional<int64_t> equal_at_;  // the last step before which all ranks were
 
-  std::map<size_t, Trace> local_;             // the parameters that have a gradient of this rank alone
+  std::map<size_t, Trace> local_traces_;      // the parameters that have a gradient of this rank alone
   std::optional<uint64_t> checksum_;          // at the first gradient
   std::optional<uint64_t> stepped_checksum_;  // when the optimiser had stepped
   std::string suspicion_;                     // this rank's last one

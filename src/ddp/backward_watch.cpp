@@ -186,11 +186,11 @@ void BackwardWatch::attach(const std::shared_ptr<State>& state) {
       if (stream) token->streams.push_back(*stream);
     }
     // Autograd's thread that meets the exception calls this before backward() throws.
-    const auto tell = [weak = std::weak_ptr(token)](c10::ivalue::Future& ended) {
+    const auto fail_if_error = [weak = std::weak_ptr(token)](c10::ivalue::Future& ended) {
       const std::shared_ptr<Token> alive = weak.lock();
       if (alive && ended.hasError()) alive->fail(first_line(ended.tryRetrieveErrorMessage()));
     };
-    if (!task->future_result_->completed()) task->future_result_->addCallback(tell, /*uses_future=*/false);
+    if (!task->future_result_->completed()) task->future_result_->addCallback(fail_if_error, /*uses_future=*/false);
   }
   Engine::get_default_engine().queue_callback([token] { token->end(); });
 }

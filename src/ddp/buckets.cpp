@@ -134,7 +134,7 @@ void GradientBuckets::place(int64_t tensor) {
     if (!wire_views_[index].is_cpu()) views_[index].zero_();
     return;
   }
-  wire_views_[index].is_cpu() ? place_on_cpu(index) : keep(index);
+  wire_views_[index].is_cpu() ? place_on_cpu(index) : place_on_device(index);
   gradient.reset();
 }
 
@@ -152,11 +152,11 @@ void GradientBuckets::place_on_cpu(size_t tensor) {
   if (!target.is_same(view)) target.copy_(view);
 }
 
-void GradientBuckets::keep(size_t tensor) {
+void GradientBuckets::place_on_device(size_t tensor) {
   const at::Tensor& gradient = parameters_[tensor].grad();
   if (gradient.is_same(views_[tensor])) return;
   Memory& memory = buckets_[static_cast<size_t>(bucket_of_[tensor])];
-  memory.kept.push_back(gradient);
+  memory.to_pack.push_back(gradient);
   memory.places.push_back(views_[tensor]);
 }
 
@@ -164,10 +164,10 @@ void GradientBuckets::pack(int64_t bucket) {
   Memory& memory = buckets_[static_cast<size_t>(bucket)];
   if (memory.flat.is_cpu()) return;
   const at::NoGradGuard no_grad;
-  if (!memory.kept.empty()) {
-    at::_foreach_copy_(memory.places, memory.kept);
-    for (const at::Tensor& gradient : memory.kept) keep_for_current_stream(gradient);
-    memory.kept.clear();
+  if (!memory.to_pack.empty()) {
+    at::_foreach_copy_(memory.places, memory.to_pack);
+    for (const at::Tensor& gradient : memory.to_pack) keep_for_current_stream(gradient);
+    memory.to_pack.clear();
     memory.places.clear();
   }
   if (scale_ != 1) memory.flat.mul_(scale_tensor_);
@@ -186,7 +186,7 @@ void GradientBuckets::unpack(int64_t bucket) {
 
 void GradientBuckets::fill_with_zeros() {
   for (Memory& memory : buckets_) {
-    memory.kept.clear();
+    memory.to_pack.clear();
     memory.places.clear();
     memory.flat.zero_();
     if (!memory.wire.is_same(memory.flat)) memory.wire.zero_();

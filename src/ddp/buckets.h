@@ -76,7 +76,7 @@ class GradientBuckets {
     at::Tensor flat;
     at::Tensor wire;  // flat itself, or of wire_dtype
     int64_t gradient_bytes = 0;
-    std::vector<at::Tensor> kept = {};     // on a device: gradients, until pack(), and
+    std::vector<at::Tensor> to_pack = {};  // on a device: gradients, until pack(), and
     std::vector<at::Tensor> places = {};   // where they go in `flat`
     std::optional<c10::Stream> home = {};  // on a device: the stream that it was allocated on, and goes back to
     size_t own_uses = 0;                   // our own, of the storage of `flat`
@@ -84,7 +84,7 @@ class GradientBuckets {
   void allocate(size_t index);
   bool is_kept(size_t bucket) const;
   void place_on_cpu(size_t tensor);
-  void keep(size_t tensor);
+  void place_on_device(size_t tensor);
 
   BucketPlan plan_;
   std::vector<at::Tensor> parameters_;

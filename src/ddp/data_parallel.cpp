@@ -23,8 +23,8 @@ struct DataParallel::Parts {
   torch::nn::Module* module = nullptr;
   std::vector<std::string> tensors;  // names, in ready order
   std::vector<int64_t> ready_order;
-  std::optional<Connections> for_gradients;
-  std::optional<Connections> for_control;
+  std::optional<Connections> gradient_connections;
+  std::optional<Connections> control_connections;
   std::unique_ptr<StepProtocol> protocol;
   std::unique_ptr<Ordered> ordered;  // declared after it, because they use it to their end
   std::unique_ptr<Sharded> sharded;
@@ -36,12 +36,12 @@ struct DataParallel::Parts {
   // Takes connections that no other module uses. Collective.
   void connect(StepSetup& setup) {
     const ProcessGroup group = setup.group;
-    for_gradients.emplace(take_connections(group));
-    for_control.emplace(take_connections(group));
-    const int64_t number = for_gradients->number();
+    gradient_connections.emplace(take_connections(group));
+    control_connections.emplace(take_connections(group));
+    const int64_t number = gradient_connections->number();
     if (setup.options.name.empty()) setup.options.name = fmt::format("module {}", number / 2);  // two sets each
-    setup.group = for_gradients->group();
-    setup.control = for_control->group();
+    setup.group = gradient_connections->group();
+    setup.control = control_connections->group();
     for (ProcessGroup* each : {&setup.group, &setup.control}) {
       each->timeout = group.timeout;
       each->place = WaitPlace{.wrapper = number, .step = -1, .name = setup.options.name};
@@ -253,12 +253,12 @@ DataParallel::~DataParallel() {
   parts_->ordered.reset();
   parts_->sharded.reset();
   if (is_quiet) return;
-  parts_->for_gradients->abandon();
-  parts_->for_control->abandon();
+  parts_->gradient_connections->abandon();
+  parts_->control_connections->abandon();
 }
 
 void DataParallel::finish_gradient_synchronization() {
-  if (parts_->protocol) parts_->protocol->finish();
+  if (parts_->protocol) parts_->protocol->finish_gradient_synchronization();
 }
 
 bool DataParallel::set_gradient_synchronization(bool on) {
@@ -284,7 +284,7 @@ void DataParallel::audit_optimizer(const torch::optim::Optimizer& optimizer) {
   StepProtocol* protocol = parts_->protocol.get();
   if (protocol == nullptr) return;
   if (dynamic_cast<const ForeignOptimizer*>(&optimizer) != nullptr) return;  // whoever keeps its states audits it: audit_tensors()
-  protocol->audit_also(&optimizer, [protocol, &optimizer] {
+  protocol->add_audited(&optimizer, [protocol, &optimizer] {
     std::vector<NamedTensor> audited = outside_of(*protocol->setup().module, optimizer);
     std::vector<NamedTensor> stepped = protocol->setup().parameters;
     stepped.insert(stepped.end(), audited.begin(), audited.end());
@@ -294,7 +294,7 @@ void DataParallel::audit_optimizer(const torch::optim::Optimizer& optimizer) {
 }
 
 void DataParallel::audit_tensors(std::function<std::vector<NamedTensor>()> tensors) {
-  if (parts_->protocol) parts_->protocol->audit_also(nullptr, std::move(tensors));
+  if (parts_->protocol) parts_->protocol->add_audited(nullptr, std::move(tensors));
 }
 
 void DataParallel::forget_audited(const torch::optim::Optimizer& optimizer) {
@@ -308,14 +308,14 @@ void DataParallel::step(torch::optim::Optimizer& optimizer) {
   } else {
     optimizer.step();
   }
-  note_optimizer_step(&optimizer);
+  count_optimizer_step(&optimizer);
 }
 
-void DataParallel::note_optimizer_step(const void* optimizer) {
+void DataParallel::count_optimizer_step(const void* optimizer) {
   if (parts_->protocol) parts_->protocol->count_optimizer_step(optimizer);
 }
 
-void DataParallel::note_other_parameters(const std::vector<NamedTensor>& parameters) {
+void DataParallel::add_hooks_to_others(const std::vector<NamedTensor>& parameters) {
   if (parts_->protocol) parts_->protocol->add_hooks_to_others(parameters);
 }
 
@@ -338,7 +338,7 @@ torch::nn::Module& DataParallel::module() {
 }
 
 void DataParallel::abandon_step(const std::string& reason) {
-  if (parts_->protocol) parts_->protocol->abandon(reason, std::current_exception());
+  if (parts_->protocol) parts_->protocol->abandon_step(reason, std::current_exception());
 }
 
 const std::optional<StepFailure>& DataParallel::last_failure() const {

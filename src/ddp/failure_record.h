@@ -20,7 +20,7 @@ class FailureRecord {
   void set(StepFailure failure, std::exception_ptr own) {
     state_ = own ? State::kThrown : State::kFailed;
     failure_ = std::move(failure);
-    own_ = std::move(own);
+    own_error_ = std::move(own);
     is_unreported_ = true;
   }
   // This rank's own exception leaves backward(), and no handler has seen it yet.
@@ -33,36 +33,36 @@ class FailureRecord {
   void clear() {
     state_ = State::kNone;
     failure_.reset();
-    own_ = nullptr;
-    handled_ = nullptr;
+    own_error_ = nullptr;
+    caught_ = nullptr;
   }
   // Throws the failure of the last step, if it failed.
   void throw_if_failed() const {
-    if (own_) std::rethrow_exception(own_);
+    if (own_error_) std::rethrow_exception(own_error_);
     if (failure_) throw StepError(*failure_);
   }
   // Throws the failure of the last step if no call has thrown it yet.
-  void report() {
+  void throw_if_unreported() {
     if (std::exchange(is_unreported_, false)) throw_if_failed();
   }
-  void forget_report() { is_unreported_ = false; }
+  void set_reported() { is_unreported_ = false; }
 
   // Returns true if abandon_step() reports the failure of the step that just ended, false if it must fail a new one: a
   // gradient has come since, or the program has thrown another exception before any. A handler may call abandon_step()
-  // several times, also for a failure that it did not cause. handled: the exception in whose handler it is called, or
+  // several times, also for a failure that it did not cause. caught: the exception in whose handler it is called, or
   // null.
-  bool is_reported_by(const std::exception_ptr& handled) {
-    const bool is_another = handled && !is_error_of_a_step(handled) && handled != handled_;
-    set_handled(handled);
-    if (state_ == State::kThrown && handled) {
+  bool is_reported_by(const std::exception_ptr& caught) {
+    const bool is_another = caught && !is_error_of_a_step(caught) && caught != caught_;
+    set_caught(caught);
+    if (state_ == State::kThrown && caught) {
       state_ = State::kFailed;
       return true;
     }
     return (state_ == State::kThrown || state_ == State::kFailed) && !is_another;
   }
   // abandon_step() is called within an open step, in the handler of this exception (or null).
-  void set_handled(const std::exception_ptr& handled) {
-    if (handled) handled_ = handled;
+  void set_caught(const std::exception_ptr& caught) {
+    if (caught) caught_ = caught;
   }
 
   bool is_lost() const { return loss_.has_value(); }
@@ -91,8 +91,8 @@ class FailureRecord {
 
   State state_ = State::kNone;
   std::optional<StepFailure> failure_;
-  std::exception_ptr own_;
-  std::exception_ptr handled_;  // the exception that was being handled when abandon_step() was called last
+  std::exception_ptr own_error_;
+  std::exception_ptr caught_;  // the exception that was being handled when abandon_step() was called last
   bool is_unreported_ = false;
   std::optional<std::string> loss_;
 };

@@ -74,7 +74,7 @@ void BucketFlight::begin(const std::optional<c10::Stream>& timing) {
   arrived_at_ = {};
 }
 
-void BucketFlight::tensor_placed(c10::Device device) {
+void BucketFlight::record_placed(c10::Device device) {
   expect(State::kFilling);
   if (!device.is_cpu()) {
     const c10::Stream stream = current_stream(device);

@@ -81,7 +81,7 @@ class BucketFlight {
   void begin(const std::optional<c10::Stream>& timing);
   // Notes that one of its gradients is in the bucket, written there by what is queued on the current stream of this
   // device.
-  void tensor_placed(c10::Device device);
+  void record_placed(c10::Device device);
   // Call it before launch(): on a device, makes what is queued on the current stream from now on come after all writing
   // into the bucket. Takes an event for every stream but the current one; none in the usual case of one stream.
   void join_writers(c10::Device device);

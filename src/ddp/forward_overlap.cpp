@@ -37,13 +37,13 @@ void ForwardOverlap::renewed(GradientPipe& pipe) {
 
 // The forward that led to a gradient must have waited for the parameter, or it has used an old value.
 void ForwardOverlap::check(std::optional<size_t> gradient) {
-  if (steps_are_lost_) throw RuntimeError(std::string("DataParallel: ") + unused_);
+  if (is_last_step_unused_) throw RuntimeError(std::string("DataParallel: ") + unused_);
   if (gradient && is_late_[*gradient]) modules_->check_awaited(*gradient, setup_.parameters[*gradient].name);
 }
 
 void ForwardOverlap::ended(const StepAgreement& /*agreement*/, bool is_good) {
   if (is_good) return;
-  steps_are_lost_ = false;  // that step has failed, and the next one starts clean
+  is_last_step_unused_ = false;  // that step has failed, and the next one starts clean
   is_late_.assign(is_late_.size(), false);
   modules_->begin_forward();
 }
@@ -90,7 +90,7 @@ std::vector<int64_t> ForwardOverlap::first_use_of_buckets(const std::vector<int6
 void ForwardOverlap::module_awaits(const torch::nn::Module& module) {
   const auto held = protocol_.lock();
   const bool is_first = modules_->record_await(module, std::ssize(pauses_));
-  pipe().settled().follow();
+  pipe().stream_mark().follow();
   if (anything_late_) protocol_.throw_if_lost();
   if (is_first) receive_in_forward(modules_->parameters_of(module));  // later in a forward it has them
 }
@@ -114,14 +114,14 @@ void ForwardOverlap::receive_parameters(const torch::nn::Module& part) {
   modules_->record_received(parameters);  // even if they have come with others
   if (!anything_late_) return;
   protocol_.throw_if_lost();
-  pipe().settled().follow();
+  pipe().stream_mark().follow();
   receive_in_forward(parameters);
 }
 
 void ForwardOverlap::drain() {
   const auto held = protocol_.enter();
   if (protocol_.is_step_open()) return;  // what is in flight is this step's
-  pipe().settled().follow();
+  pipe().stream_mark().follow();
   const c10::impl::ExcludeDispatchKeyGuard no_transforms(kTransforms);
   protocol_.or_lose_group([&] { receive_rest(); });
 }

@@ -76,8 +76,8 @@ class ForwardOverlap : public StepExtension {
   std::optional<AwaitingModules> modules_;  // a derived class's destructor ends it first
   std::vector<bool> is_late_;               // by parameter: it, or its gradient, was in flight when the last step ended
   std::atomic<bool> anything_late_ = false;
-  c10::Device clock_ = c10::kCPU;  // whose clock times the forward
-  bool steps_are_lost_ = false;    // nobody has used the gradients of the last step
+  c10::Device clock_ = c10::kCPU;     // whose clock times the forward
+  bool is_last_step_unused_ = false;  // nobody has used the gradients of the last step
 
  private:
   void module_awaits(const torch::nn::Module& module);

@@ -180,11 +180,11 @@ NewcomerHooks::NewcomerHooks(const std::vector<NamedTensor>& all, const std::vec
   for (const auto& [name, tensor] : all) {
     if (tensor.is_inference() || !hooked.insert(tensor.unsafeGetTensorImpl()).second) continue;
     const Parameter weak(tensor.getIntrusivePtr());
-    const auto notice = [weak, call] {
+    const auto call_if_accumulated = [weak, call] {
       const auto alive = weak.lock();
       if (alive && is_accumulated(at::Tensor(alive)) && !is_hooked(at::Tensor(alive))) call();
     };
-    hooked_.emplace_back(weak, add_hook(tensor, /*of_watched=*/false, notice));
+    hooked_.emplace_back(weak, add_hook(tensor, /*of_watched=*/false, call_if_accumulated));
   }
 }
 

@@ -89,14 +89,14 @@ void ParameterWatch::record() {
 bool ParameterWatch::has_changed() const {
   size_t position = 0;
   const auto compare = [&](const Place& place, const at::Tensor* tensor) {
-    const Entry* then = position < recorded_.size() ? &recorded_[position] : nullptr;
+    const Entry* recorded = position < recorded_.size() ? &recorded_[position] : nullptr;
     // A new module whose parameters are not new changes nothing.
     if (tensor == nullptr || !tensor->is_leaf()) {
-      if (then != nullptr && then->place == place) ++position;
+      if (recorded != nullptr && recorded->place == place) ++position;
       return true;
     }
     ++position;
-    return then != nullptr && then->identity == tensor->unsafeGetTensorImpl() && then->is_trained == tensor->requires_grad();
+    return recorded != nullptr && recorded->identity == tensor->unsafeGetTensorImpl() && recorded->is_trained == tensor->requires_grad();
   };
   size_t tensors = 0;
   return !visit_all<Place>(*module_, modules_too_, compare, tensors) || position < recorded_.size();
@@ -158,8 +158,9 @@ BufferBroadcast::BufferBroadcast(const torch::nn::Module& module, const ProcessG
 
 bool BufferBroadcast::fits(size_t position, const std::string& name, const at::Tensor& buffer) const {
   if (position >= adopted_.size()) return false;
-  const Description& then = adopted_[position];
-  return buffer.sizes() == then.sizes && buffer.scalar_type() == then.dtype && buffer.device() == then.device && name == then.name;
+  const Description& recorded = adopted_[position];
+  return buffer.sizes() == recorded.sizes && buffer.scalar_type() == recorded.dtype && buffer.device() == recorded.device &&
+         name == recorded.name;
 }
 
 bool BufferBroadcast::read() {

@@ -26,12 +26,12 @@ GradientPipe::GradientPipe(const StepSetup& setup, AdoptedGradients adopted)
     : setup_(setup),
       adopted_(std::move(adopted)),
       ready_order_(setup.initial_order),
-      settled_(tensors_of(setup.parameters)),
+      stream_mark_(tensors_of(setup.parameters)),
       communication_(plan_communication(setup.parameters, ready_order_, setup.options)),
       counter_(setup.parameters.size()),
       form_(setup.reduction->form(setup.group)) {
   build_buckets();
-  settled_.set();
+  stream_mark_.set();
 }
 
 void GradientPipe::build_buckets() {
@@ -77,15 +77,15 @@ void GradientPipe::begin() {
     backward_.began = device_now(*backward_clock_);
     backward_.ready.resize(setup_.parameters.size());
   }
-  settled_.follow();
+  stream_mark_.follow();
   if (buckets_ == nullptr) {
     build_buckets();
-    settled_.set();
+    stream_mark_.set();
   } else if (form_.holds_gradients && buckets_->leave_kept_gradients()) {
-    settled_.set();
+    stream_mark_.set();
   }
   placed_.assign(placed_.size(), false);
-  own_.clear();
+  own_gradients_.clear();
   counter_.begin_step();
   setup_.reduction->begin(*buckets_);
   launched_ = 0;
@@ -100,7 +100,7 @@ void GradientPipe::ready(size_t parameter) {
       return;
     case ReadyCounter::Arrival::kComplete:
       if (is_placed(parameter)) break;  // it was skipped
-      return place(parameter);
+      return place_and_launch(parameter);
     case ReadyCounter::Arrival::kTooMany:
       break;
   }
@@ -109,21 +109,21 @@ void GradientPipe::ready(size_t parameter) {
 }
 
 void GradientPipe::skip(size_t parameter) {
-  if (sends_when_ready() && !is_placed(parameter)) place(parameter);
+  if (sends_when_ready() && !is_placed(parameter)) place_and_launch(parameter);
 }
 
 // Puts a gradient into its bucket, and launches the buckets that are full, up to the first that is not.
-void GradientPipe::place(size_t parameter) {
+void GradientPipe::place_and_launch(size_t parameter) {
   const int64_t position = position_of(parameter);
-  settled_.follow(setup_.parameters[parameter].tensor.device());
-  put(parameter);
+  stream_mark_.follow(setup_.parameters[parameter].tensor.device());
+  place(parameter);
   DeviceTime placed_at;
   if (backward_clock_) {
     placed_at = device_now(*backward_clock_);
     backward_.ready[parameter] = {placed_at, backward_.launching.size()};
   }
   const int64_t bucket = buckets_->bucket_of(position);
-  flight(bucket).tensor_placed(buckets_->wire(bucket).device());
+  flight(bucket).record_placed(buckets_->wire(bucket).device());
   const size_t launched_before = launched_;
   while (launched_ < flights_.size() && flight(bucket_at(launched_)).is_full()) launch_next();
   if (!backward_clock_ || launched_ == launched_before) return;
@@ -131,8 +131,8 @@ void GradientPipe::place(size_t parameter) {
   backward_.launches += static_cast<int64_t>(launched_ - launched_before);
 }
 
-void GradientPipe::put(size_t parameter) {
-  if (is_programs_own(parameter)) own_.insert_or_assign(parameter, setup_.parameters[parameter].tensor.grad());
+void GradientPipe::place(size_t parameter) {
+  if (is_programs_own(parameter)) own_gradients_.insert_or_assign(parameter, setup_.parameters[parameter].tensor.grad());
   buckets_->place(position_of(parameter));
   placed_[parameter] = true;
 }
@@ -180,7 +180,7 @@ std::exception_ptr GradientPipe::send(Rest rest, What what) {
     if (rest == Rest::kGradients && !error) {
       try {
         for (const int64_t parameter : parameters_in(bucket)) {
-          if (!is_placed(static_cast<size_t>(parameter))) put(static_cast<size_t>(parameter));
+          if (!is_placed(static_cast<size_t>(parameter))) place(static_cast<size_t>(parameter));
         }
       } catch (const std::exception&) {
         error = std::current_exception();
@@ -201,8 +201,8 @@ void GradientPipe::receive(const std::vector<bool>& wanted, double scale, bool a
     const std::vector<size_t> complete = receive_bucket(bucket, what);
     if (form_.holds_gradients) adopt(complete);
   }
-  settled_.set();
-  if (sends_when_ready() && counter_.has_learned()) counter_.learn(counter_.received());
+  stream_mark_.set();
+  if (sends_when_ready() && counter_.has_learned()) counter_.learn(counter_.counts());
 }
 
 void GradientPipe::drop(What what) {
@@ -211,8 +211,8 @@ void GradientPipe::drop(What what) {
     consume(bucket);
   }
   setup_.reduction->settle(setup_.group);
-  own_.clear();
-  settled_.set();
+  own_gradients_.clear();
+  stream_mark_.set();
 }
 
 // Takes over a sum that has arrived, in the gradients' own dtype, and its times. The bucket may be filled again.
@@ -244,7 +244,7 @@ std::vector<size_t> GradientPipe::receive_bucket(int64_t bucket, What what) {
 void GradientPipe::adopt(const std::vector<size_t>& parameters) {
   for (const size_t parameter : parameters) {
     const at::Tensor& tensor = setup_.parameters[parameter].tensor;
-    if (const auto own = own_.extract(parameter); !own.empty()) {
+    if (const auto own = own_gradients_.extract(parameter); !own.empty()) {
       buckets_->adopt_into(own.mapped(), position_of(parameter));
       adopted_.erase(tensor.unsafeGetTensorImpl());
       continue;
@@ -288,8 +288,8 @@ std::vector<int64_t> GradientPipe::not_received() const {
 void GradientPipe::learn(int root, bool we_had_data) {
   if (!sends_when_ready() || counter_.has_learned()) return;
   std::vector<int64_t> roots_order = list_of_rank(setup_.control, counter_.observed_order(), root);
-  const std::vector<int64_t> roots_counts = list_of_rank(setup_.control, counter_.received(), root);
-  counter_.learn(we_had_data ? counter_.received() : roots_counts);
+  const std::vector<int64_t> roots_counts = list_of_rank(setup_.control, counter_.counts(), root);
+  counter_.learn(we_had_data ? counter_.counts() : roots_counts);
   if (is_plan_final_ || !form_.holds_gradients || !setup_.options.ready_order.empty() || takes_plan(setup_.options)) return;
   ready_order_ = std::move(roots_order);
   CommunicationPlan communication = plan_communication(setup_.parameters, ready_order_, setup_.options);

@@ -46,8 +46,8 @@ using AdoptedGradients = std::unordered_map<const void*, const void*>;
 // shows the order of gradients and how many times each is accumulated, on which later steps rely.
 //
 //   begin()   all buckets are empty
-//   ready()   for gradients as they come: place() puts the last one of a parameter into its bucket, and launch_next()
-//             sends the buckets that are full
+//   ready()   for gradients as they come: the last one of a parameter is placed into its bucket, and the buckets that are
+//             full are launched
 //   send()    the rest
 //   receive() waits for the sums, which become the gradients; or drop()
 //
@@ -99,7 +99,7 @@ class GradientPipe {
   }
 
   // Whether a gradient of the parameter was ready in this step, if the strategy sends when ready.
-  bool is_counted(size_t parameter) const { return counter_.received()[parameter] > 0; }
+  bool is_counted(size_t parameter) const { return counter_.counts()[parameter] > 0; }
   bool is_placed(size_t parameter) const { return placed_[parameter]; }
   // Whether the parameter's gradient is the one that receive() has left there.
   bool is_adopted(size_t parameter) const;
@@ -145,15 +145,15 @@ class GradientPipe {
   int64_t bucket_at(size_t launch_index) const;
   // Orders streams: what reads the gradients, or the bucket of a step that failed, comes after this mark; what fills
   // the buckets again follows it.
-  StreamMark& settled() { return settled_; }
+  StreamMark& stream_mark() { return stream_mark_; }
 
  private:
   BucketFlight& flight(int64_t bucket) { return flights_[static_cast<size_t>(bucket)]; }
   const BucketFlight& flight(int64_t bucket) const { return flights_[static_cast<size_t>(bucket)]; }
   void build_buckets();
   bool may_be_late(int64_t bucket) const { return !may_be_late_.empty() && may_be_late_[static_cast<size_t>(bucket)]; }
+  void place_and_launch(size_t parameter);
   void place(size_t parameter);
-  void put(size_t parameter);
   bool is_programs_own(size_t parameter) const;
   void launch_next();
   void consume(int64_t bucket);
@@ -161,7 +161,7 @@ class GradientPipe {
   const StepSetup& setup_;
   AdoptedGradients adopted_;
   std::vector<int64_t> ready_order_;
-  StreamMark settled_;
+  StreamMark stream_mark_;
   CommunicationPlan communication_;   // position in the buckets -> parameter
   std::vector<int64_t> position_of_;  // parameter -> position in the buckets
   bool is_plan_final_ = false;        // the first step's order does not change it
@@ -171,7 +171,7 @@ class GradientPipe {
   double scale_ = 1;                          // from the last receive()
   std::unique_ptr<GradientBuckets> buckets_;  // null between a change of the plan and the next step
   // By parameter: gradients of the program's own in this step, which it reads or zeroes without grad().
-  std::map<size_t, at::Tensor> own_;
+  std::map<size_t, at::Tensor> own_gradients_;
   std::vector<BucketFlight> flights_;
   BucketForm form_;
   std::vector<size_t> launch_index_;  // per bucket

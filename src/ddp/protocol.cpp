@@ -92,8 +92,8 @@ void StepProtocol::begin_step() {
 }
 
 // At the first gradient since the last step, or once it is clear that none comes: hashes what ranks compare.
-void StepProtocol::compare_if_due() {
-  if (std::exchange(is_begun_, true) || !audit_.is_due(step_)) return;
+void StepProtocol::take_checksum_if_due() {
+  if (std::exchange(has_gradient_arrived_, true) || !audit_.is_due(step_)) return;
   or_lose_group([&] {
     for (StepExtension* extension : extensions_) extension->before_comparison();
     audit_.take_checksum();
@@ -105,11 +105,11 @@ void StepProtocol::on_other_gradient() {
   const auto held = lock();
   if (watch_.has_failed() || !synchronizes_) return;
   throw_if_lost();
-  lose_unfinished_step();
+  lose_group_if_unfinished();
   if (open_) return;
   failures_.leave_step();
   begin_step();
-  compare_if_due();
+  take_checksum_if_due();
   watch_.attach();
 }
 
@@ -117,7 +117,7 @@ void StepProtocol::on_gradient(size_t parameter) {
   const auto held = lock();
   if (watch_.has_failed()) return;  // this backward, in another thread: its step is over
   throw_if_lost();
-  lose_unfinished_step();
+  lose_group_if_unfinished();
   const NamedTensor& which = setup_.parameters[parameter];
   if (open_ && open_->is_backward_over) {
     open_->failure = fmt::format(
@@ -127,15 +127,15 @@ void StepProtocol::on_gradient(size_t parameter) {
     throw RuntimeError("DataParallel: " + *open_->failure);
   }
   failures_.leave_step();
-  used_.touch(parameter);
+  used_.record_arrival(parameter);
   if (!synchronizes_) {
-    compare_if_due();
+    take_checksum_if_due();
     for (StepExtension* extension : extensions_) extension->check(parameter);
     return audit_.record_trace(parameter);
   }
   const bool begins = !open_;
   if (begins) begin_step();
-  compare_if_due();
+  take_checksum_if_due();
   watch_.attach();
   if (!open_) return;  // this backward has failed meanwhile
   if (begins) skip_unreached();
@@ -167,9 +167,9 @@ void StepProtocol::on_backward_ended() {
   if (!open_) return;
   open_->is_backward_over = true;
   if (!setup_.options.finish_with_backward) return;
-  failures_.forget_report();
+  failures_.set_reported();
   send(RankState::kWithData);
-  complete();
+  end_step();
   failures_.throw_if_failed();
 }
 
@@ -179,44 +179,44 @@ void StepProtocol::on_backward_failed(const std::string& reason) {
   try {
     open_->failure = reason;
     send(RankState::kFailed);
-    complete();
+    end_step();
     failures_.set_thrown();
   } catch (...) {  // backward() is throwing already; the next call says that the group is lost
   }
 }
 
 // Loses the group if a step that was to end with backward did not: something threw among autograd's final callbacks.
-void StepProtocol::lose_unfinished_step() {
+void StepProtocol::lose_group_if_unfinished() {
   if (!open_ || !open_->is_backward_over || !setup_.options.finish_with_backward) return;
   lose_group(RuntimeError("the gradients of the step did not arrive"));
 }
 
-void StepProtocol::finish() {
+void StepProtocol::finish_gradient_synchronization() {
   const auto held = enter();
-  lose_unfinished_step();
+  lose_group_if_unfinished();
   if (!open_) {
-    failures_.report();
+    failures_.throw_if_unreported();
     if (setup_.options.finish_with_backward || !synchronizes_) return;
     begin_step();
   }
   send(RankState::kWithData);
-  complete();
-  failures_.forget_report();
+  end_step();
+  failures_.set_reported();
   failures_.throw_if_failed();
 }
 
-void StepProtocol::abandon(const std::string& reason, const std::exception_ptr& handled) {
+void StepProtocol::abandon_step(const std::string& reason, const std::exception_ptr& caught) {
   const auto held = enter();
-  lose_unfinished_step();
+  lose_group_if_unfinished();
   if (open_) {
-    failures_.set_handled(handled);
+    failures_.set_caught(caught);
   } else {
-    if (failures_.is_reported_by(handled)) return;
+    if (failures_.is_reported_by(caught)) return;
     begin_step();
   }
   if (!open_->failure) open_->failure = reason;
   send(RankState::kFailed);
-  complete();
+  end_step();
   failures_.set_abandoned();
 }
 
@@ -226,7 +226,7 @@ bool StepProtocol::take_part_without_data() {
   begin_step();
   follower_.forget_gradients();
   send(RankState::kWithoutData);
-  complete();
+  end_step();
   failures_.throw_if_failed();
   return had_data_;
 }
@@ -261,7 +261,7 @@ void StepProtocol::audit() {
 void StepProtocol::count_optimizer_step(const void* optimizer) {
   const auto held = lock();
   if (is_lost() || is_capturing(setup_.parameters[0].tensor.device())) return;  // a graph's step comes when it is replayed
-  if (!is_begun_) {
+  if (!has_gradient_arrived_) {
     const bool is_first = step_ > 0 && !optimizer_steps_.contains(optimizer);
     if (is_first || !pipe_->are_gradients_placeholders()) {
       const uint64_t steps = ++optimizer_steps_[optimizer];
@@ -275,7 +275,7 @@ void StepProtocol::count_optimizer_step(const void* optimizer) {
   });
 }
 
-void StepProtocol::audit_also(const void* owner, Audit::Tensors tensors) {
+void StepProtocol::add_audited(const void* owner, Audit::Tensors tensors) {
   const auto held = enter();
   audit_.add(owner, std::move(tensors));
 }

@@ -40,7 +40,7 @@ namespace firkin {
 //                StepProtocol::on_gradient
 //                |  StepProtocol::begin_step
 //                |  |  GradientPipe::begin          all buckets empty
-//                |  compare_if_due                  checksums, in every 100th step
+//                |  take_checksum_if_due            checksums, in every 100th step
 //                |  BackwardWatch::attach           to its end and its exception
 //                |  skip_unreached                  if find_unused_parameters
 //                |  GradientPipe::ready             counts; with the last gradient:
@@ -60,10 +60,10 @@ namespace firkin {
 //                |  |  GradientPipe::send           the rest ->  all-reduces of what is left
 //                |  |  StepAgreement::launch ----------------->  24 bytes a rank, OR
 //                |  |  ModuleFollower::send_buffers ---------->  rank 0's buffers
-//                |  StepProtocol::complete
+//                |  StepProtocol::end_step
 //                |  |  StepAgreement::wait <-------------------  what every rank reports
-//                |  |  decide                       on every rank alike
-//                |  |  |  finish_reductions         results of a communication hook
+//                |  |  end_as_reported              on every rank alike
+//                |  |  |  agree_on_reductions       results of a communication hook
 //                |  |  |  succeed                   no rank has failed
 //                |  |  |  |  GradientPipe::receive <-----------  sums
 //                |  |  |  |  |  Reduction::finish, adopt: grad() is a view again
@@ -103,9 +103,9 @@ class StepProtocol {
   // Call it before an extension is destroyed: no hook is called afterwards.
   void remove_hooks();
 
-  void finish();
-  // handled: the exception whose handler calls it; null outside of handlers.
-  void abandon(const std::string& reason, const std::exception_ptr& handled);
+  void finish_gradient_synchronization();
+  // caught: the exception whose handler calls it; null outside of handlers.
+  void abandon_step(const std::string& reason, const std::exception_ptr& caught);
   // Takes part, without data, in one step of the ranks that have data. Returns false if no rank has.
   bool take_part_without_data();
   bool set_gradient_synchronization(bool on);
@@ -116,7 +116,7 @@ class StepProtocol {
   // forget_audited().
   void count_optimizer_step(const void* optimizer);
   // owner: for forget_audited().
-  void audit_also(const void* owner, Audit::Tensors tensors);
+  void add_audited(const void* owner, Audit::Tensors tensors);
   void forget_audited(const void* owner);
   const std::optional<StepFailure>& last_failure() const;
   void observe_steps(std::function<void()> observer);
@@ -181,9 +181,9 @@ class StepProtocol {
   void on_backward_ended();
   void on_backward_failed(const std::string& reason);
   void begin_step();
-  void compare_if_due();
+  void take_checksum_if_due();
   void skip_unreached();
-  void lose_unfinished_step();
+  void lose_group_if_unfinished();
   // Completes the sentence "rank 1 did not reach ...".
   std::string where() const;
   [[noreturn]] void lose_group(const std::exception& error);
@@ -195,10 +195,10 @@ class StepProtocol {
   void read_module();
   void check_extensions();
   void find_missing_gradients(RankState state);
-  void complete();
-  void decide();
+  void end_step();
+  void end_as_reported();
   std::string difference_between_steps();
-  std::optional<StepFailure> finish_reductions();
+  std::optional<StepFailure> agree_on_reductions();
   bool are_reductions_even();
   void succeed();
   void receive_means(bool all);
@@ -208,7 +208,7 @@ class StepProtocol {
   std::string follow_between_steps();
   void prepare_steps(AdoptedGradients adopted);
 
-  mutable std::recursive_mutex mutex_;  // recursive: what audit_also() was given may ask this object
+  mutable std::recursive_mutex mutex_;  // recursive: what add_audited() was given may ask this object
   StepSetup setup_;
   std::vector<StepExtension*> extensions_;
   std::function<void()> observer_;
@@ -221,8 +221,8 @@ class StepProtocol {
   bool synchronizes_ = true;
   std::optional<OpenStep> open_;
   UsedParameters used_;
-  bool is_begun_ = false;  // whether any gradient, synchronised or not, has come since the last step ended
-  bool had_data_ = false;  // whether any rank had data in the last step
+  bool has_gradient_arrived_ = false;  // whether any gradient, synchronised or not, has come since the last step ended
+  bool had_data_ = false;              // whether any rank had data in the last step
   // By optimiser: steps since the last step ended, as long as no gradient has come. Null: one that has gone.
   std::map<const void*, uint64_t> optimizer_steps_;
   FailureRecord failures_;

@@ -19,7 +19,7 @@ namespace firkin {
 // thread-safe.
 class ReadyCounter {
  public:
-  explicit ReadyCounter(size_t parameters) : expected_(parameters, kUnknown), received_(parameters, 0) {}
+  explicit ReadyCounter(size_t parameters) : expected_(parameters, kUnknown), counts_(parameters, 0) {}
 
   void begin_step();
 
@@ -33,18 +33,18 @@ class ReadyCounter {
   // What this step has shown: parameters in the order of their last gradient, then those that got none; and how many
   // gradients each got.
   std::vector<int64_t> observed_order() const;
-  const std::vector<int64_t>& received() const { return received_; }
+  const std::vector<int64_t>& counts() const { return counts_; }
 
   bool has_learned() const { return has_learned_; }
-  // received: gradients per parameter in a step that ended well; where nothing was known before, as many are expected
+  // counts: gradients per parameter in a step that ended well; where nothing was known before, as many are expected
   // from now on.
-  void learn(const std::vector<int64_t>& received);
+  void learn(const std::vector<int64_t>& counts);
 
  private:
   static constexpr int64_t kUnknown = 0;
 
   std::vector<int64_t> expected_;
-  std::vector<int64_t> received_;        // so far in this step
+  std::vector<int64_t> counts_;          // so far in this step
   std::vector<int64_t> observed_order_;  // in the first step
   bool has_learned_ = false;
 };

@@ -46,7 +46,7 @@ void StepProtocol::send(RankState state) {
     if (!open_->failure && state == RankState::kWithoutData) rest = GradientPipe::Rest::kZeros;
     open_->fail_with(pipe_->send(rest, [this] { return where(); }));
     check_extensions();
-    compare_if_due();  // in case there was no gradient
+    take_checksum_if_due();  // in case there was no gradient
     RankReport ours = report(state);
     ours.buffers_changed = has_other_buffers;
     agreement_->launch(ours, used_.used());
@@ -57,7 +57,7 @@ void StepProtocol::send(RankState state) {
 // It is a failure not to use all parameters, unless that is allowed.
 void StepProtocol::find_missing_gradients(RankState state) {
   if (state != RankState::kWithData) return used_.use_none();
-  const std::optional<std::string> missing = used_.finish(setup_, *pipe_, open_->has_other_parameters);
+  const std::optional<std::string> missing = used_.record_used(setup_, *pipe_, open_->has_other_parameters);
   if (!open_->failure) open_->failure = missing;
 }
 
@@ -75,12 +75,12 @@ RankReport StepProtocol::report(RankState state) const {
   return ours;
 }
 
-void StepProtocol::complete() {
+void StepProtocol::end_step() {
   const int64_t finished_before = steps_finished();
   or_lose_group([&] {
     agreement_->wait([this] { return where(); });
     had_data_ = agreement_->ranks_with_data() > 0;
-    decide();
+    end_as_reported();
     audit_.plan_comparison(*agreement_, step_);
     stats_.began = pipe_->started_at().host;
     stats_.ended = std::chrono::steady_clock::now();
@@ -89,7 +89,7 @@ void StepProtocol::complete() {
   open_.reset();
   used_.end_step();
   audit_.end_step();
-  is_begun_ = false;
+  has_gradient_arrived_ = false;
   optimizer_steps_.clear();
   const bool is_good = steps_finished() > finished_before;
   or_lose_group([&] {
@@ -101,7 +101,7 @@ void StepProtocol::complete() {
 }
 
 // Ends the step well, or not, by what the ranks have reported: on every rank alike.
-void StepProtocol::decide() {
+void StepProtocol::end_as_reported() {
   const int first_failed = agreement_->first_failed();
   if (first_failed < setup_.group.size) {
     const std::string ours = first_line(open_->failure.value_or("")).substr(0, kLongestReason);
@@ -115,7 +115,7 @@ void StepProtocol::decide() {
   }
   const std::string of_buffers = agreement_->any_buffers_changed() ? follower_.difference_of_buffers() : "";
   if (!of_buffers.empty()) return fail({.rank = 0, .step = step_, .reason = of_buffers}, nullptr);
-  if (std::optional<StepFailure> failure = finish_reductions()) return fail(std::move(*failure), open_->error);
+  if (std::optional<StepFailure> failure = agree_on_reductions()) return fail(std::move(*failure), open_->error);
   succeed();
 }
 
@@ -131,7 +131,7 @@ std::string StepProtocol::difference_between_steps() {
 }
 
 // Before any rank uses a sum, all must have theirs: a communication hook may fail on one rank long after the call.
-std::optional<StepFailure> StepProtocol::finish_reductions() {
+std::optional<StepFailure> StepProtocol::agree_on_reductions() {
   if (!setup_.reduction->may_fail_alone()) return std::nullopt;
   open_->error = pipe_->finish_reductions([this] { return where(); });
   ProcessGroup control = setup_.control;
@@ -229,7 +229,7 @@ void StepProtocol::follow(std::vector<NamedTensor> parameters) {
 // For the setup's parameters. adopted: of the pipe before.
 void StepProtocol::prepare_steps(AdoptedGradients adopted) {
   audit_.renew();
-  is_begun_ = false;
+  has_gradient_arrived_ = false;
   agreement_.emplace(setup_.control, setup_.options.find_unused_parameters ? setup_.parameters.size() : 0);
   used_ = UsedParameters(setup_.parameters.size());
   pipe_ = std::make_unique<GradientPipe>(setup_, std::move(adopted));  // last: may throw

@@ -12,16 +12,16 @@ namespace firkin {
 // Whether the parameter got a gradient in this backward. One that a step has left there (perhaps zeroed) does not
 // count.
 bool UsedParameters::has_gradient(const StepSetup& setup, const GradientPipe& pipe, size_t parameter) const {
-  if (pipe.is_placed(parameter)) return touched_[parameter];
-  return setup.parameters[parameter].tensor.grad().defined() && (touched_[parameter] || !pipe.is_adopted(parameter));
+  if (pipe.is_placed(parameter)) return arrived_[parameter];
+  return setup.parameters[parameter].tensor.grad().defined() && (arrived_[parameter] || !pipe.is_adopted(parameter));
 }
 
-std::optional<std::string> UsedParameters::finish(const StepSetup& setup, const GradientPipe& pipe, bool has_others) {
+std::optional<std::string> UsedParameters::record_used(const StepSetup& setup, const GradientPipe& pipe, bool has_others) {
   std::optional<std::string> failure;
   for (size_t i = 0; i < used_.size(); ++i) {
     const NamedTensor& parameter = setup.parameters[i];
-    const bool has_lost_it = pipe.is_counted(i) && !pipe.is_placed(i) && !parameter.tensor.grad().defined();
-    if (has_lost_it && !failure) failure = why_gradient_is_gone(parameter);
+    const bool is_gone = pipe.is_counted(i) && !pipe.is_placed(i) && !parameter.tensor.grad().defined();
+    if (is_gone && !failure) failure = why_gradient_is_gone(parameter);
     used_[i] = has_gradient(setup, pipe, i) || used_[i] || parameter.tensor.grad().defined();
   }
   if (failure || setup.options.find_unused_parameters) return failure;
@@ -53,7 +53,7 @@ std::vector<std::string> UsedParameters::without_gradient(const StepSetup& setup
 }
 
 void UsedParameters::end_step() {
-  touched_.assign(touched_.size(), false);
+  arrived_.assign(arrived_.size(), false);
   used_.assign(used_.size(), false);
 }
 

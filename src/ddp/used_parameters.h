@@ -14,17 +14,17 @@ namespace firkin {
 // Not thread-safe.
 class UsedParameters {
  public:
-  explicit UsedParameters(size_t parameters = 0) : touched_(parameters, false), used_(parameters, false) {}
+  explicit UsedParameters(size_t parameters = 0) : arrived_(parameters, false), used_(parameters, false) {}
 
   // A gradient has come, synchronised or not.
-  void touch(size_t parameter) { touched_[parameter] = true; }
+  void record_arrival(size_t parameter) { arrived_[parameter] = true; }
   // Backward will not reach the parameter: it adds what it holds, if that is anything.
   void skip(size_t parameter, bool has_gradient) { used_[parameter] = has_gradient; }
   // This rank adds nothing to the step.
   void use_none() { used_.assign(used_.size(), false); }
   // Backward is over: a parameter with a gradient is used. Returns why the step fails, unless all are used or need not
   // be; nothing if it can go on. has_others: whether the module now trains other parameters than the setup's.
-  std::optional<std::string> finish(const StepSetup& setup, const GradientPipe& pipe, bool has_others);
+  std::optional<std::string> record_used(const StepSetup& setup, const GradientPipe& pipe, bool has_others);
   void end_step();
 
   // Per parameter: whether it has something to add to the step.
@@ -34,7 +34,7 @@ class UsedParameters {
   bool has_gradient(const StepSetup& setup, const GradientPipe& pipe, size_t parameter) const;
   std::vector<std::string> without_gradient(const StepSetup& setup, const GradientPipe& pipe, bool has_others) const;
 
-  std::vector<bool> touched_;  // since the last step ended
+  std::vector<bool> arrived_;  // since the last step ended
   std::vector<bool> used_;
 };
 

@@ -157,7 +157,7 @@ class Phases {
     }
     tuning_.calibration = measure(TuningPhase::kCalibration, settings, options_.calibration_blocks, kCalibrated);
     fit_model();
-    meter_.tell();
+    meter_.show();
   }
 
   void fit_model() {
@@ -196,7 +196,7 @@ class Phases {
     is_decided(measure(TuningPhase::kRace, settings, options_.race_blocks, kRaced, is_decided));
     visit_s_ = (meter_.elapsed_s() - started_s) / static_cast<double>(settings.size() * tuning_.race[0].step_s.size());
     tuning_.standing.choice = static_cast<size_t>(of_rank_0(static_cast<int64_t>(tuning_.standing.choice)));
-    meter_.tell();
+    meter_.show();
   }
 
   void compare_caps() {
@@ -317,7 +317,7 @@ class Phases {
       if (done >= next_tell && done != most) {  // often enough to lose little, seldom enough to cost nothing
         next_tell = done + std::max(done / 4, 1);
         tuning_.gain = so_far;
-        meter_.tell();
+        meter_.show();
       }
       if (blocks.most || done < next_look) return false;
       next_look = 2 * done;

@@ -182,7 +182,7 @@ struct StepMeter {
   // The collectives of the strategy sharded, if that is considered; none: each takes half the time of an all-reduce.
   std::function<std::vector<CollectiveRow>()> measure_collectives = [] { return std::vector<CollectiveRow>(); };
   // Called with intermediate results: after the calibration, after the race, and during the gain after ever more blocks.
-  std::function<void()> tell = [] {};
+  std::function<void()> show = [] {};
 };
 
 // Fills `tuning`, which must have profile, allreduce and world_size, up to its decision. Throws what calibrate() and

@@ -163,7 +163,7 @@ TEST(Tuning, WhatIsNotMeasuredYetHasNoSection) {
   EXPECT_TRUE(first.profile && first.alpha_beta && !first.calibration && first.curve.empty() && !first.complete);
   std::vector<Results> told;
   StepMeter meter;
-  meter.tell = [&] { told.push_back(sections_of(tuning)); };
+  meter.show = [&] { told.push_back(sections_of(tuning)); };
   run({}, tuning, meter);
   ASSERT_EQ(told.size(), 3u);
   EXPECT_TRUE(told[0].calibration && !told[0].dense_curve.empty() && told[0].curve.empty());

@@ -237,10 +237,10 @@ class DataParallel {
  protected:
   // Call it when an optimiser other than an OverlappedOptimizer or a ShardedOptimizer has stepped parameters of the
   // module.
-  void note_optimizer_step(const void* optimizer);
+  void count_optimizer_step(const void* optimizer);
   // Call it between steps if the module may now hold these parameters: a backward that reaches them begins a step,
   // which checks.
-  void note_other_parameters(const std::vector<NamedTensor>& parameters);
+  void add_hooks_to_others(const std::vector<NamedTensor>& parameters);
 
  private:
   friend class OverlappedOptimizer;

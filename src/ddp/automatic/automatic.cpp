@@ -234,9 +234,9 @@ void Automatic::plan() {
   if (setup_.group.rank == 0) chosen = plan_on_rank_0(why_not);
   sampler_.reset();
   chosen = plan_of_rank_0(setup_.group, chosen);
-  if (!chosen) return settle(fmt::format("keeps {}, which make {}: {}; {}", old_name_, describe(in_use()), why_not, cost()));
-  new_.plan = std::move(*chosen);
-  old_ = in_use();
+  if (!chosen) return conclude(fmt::format("keeps {}, which make {}: {}; {}", old_name_, describe(in_use()), why_not, cost()));
+  new_choice_.plan = std::move(*chosen);
+  old_plan_ = in_use();
   trial_.emplace(options_.trial_pairs, options_.trial_steps);
   phase_ = AutomaticPhase::kTrying;
 }
@@ -253,12 +253,12 @@ std::optional<CommunicationPlan> Automatic::plan_on_rank_0(std::string& why_not)
                                    format_bytes(table.back().bytes)));
     }
     const TrainingTimes times = median_times(times_);
-    new_ = choose_plan(setup_.parameters, setup_.options, times, table, setup_.group.size, in_use());
-    if (new_.step_s < new_.in_use_s * (1 - kWorthATrial)) {
-      chosen = new_.plan;
+    new_choice_ = choose_plan(setup_.parameters, setup_.options, times, table, setup_.group.size, in_use());
+    if (new_choice_.step_s < new_choice_.in_use_s * (1 - kWorthATrial)) {
+      chosen = new_choice_.plan;
     } else {
-      why_not = fmt::format("{}, {}, would change a step of {} by only {}, it is predicted", new_.name, describe(new_.plan),
-                            format_seconds(times.step_s), percent(new_.step_s / new_.in_use_s));
+      why_not = fmt::format("{}, {}, would change a step of {} by only {}, it is predicted", new_choice_.name, describe(new_choice_.plan),
+                            format_seconds(times.step_s), percent(new_choice_.step_s / new_choice_.in_use_s));
     }
   } catch (const std::exception& error) {
     why_not = error.what();
@@ -268,14 +268,14 @@ std::optional<CommunicationPlan> Automatic::plan_on_rank_0(std::string& why_not)
 }
 
 void Automatic::try_out() {
-  (trial_->uses_new() ? new_.plan : old_) = in_use();  // its launch order may have changed
+  (trial_->uses_new() ? new_choice_.plan : old_plan_) = in_use();  // its launch order may have changed
   periods_.emplace_back(step_.before, step_.end);
   trial_->step_ended();
-  if (trial_->is_over()) return settle_trial();
-  use(trial_->uses_new() ? new_.plan : old_);
+  if (trial_->is_over()) return conclude_trial();
+  use(trial_->uses_new() ? new_choice_.plan : old_plan_);
 }
 
-void Automatic::settle_trial() {
+void Automatic::conclude_trial() {
   std::vector<double> period_s;
   for (const auto& [before, end] : std::exchange(periods_, {})) period_s.push_back(std::max(seconds_between(before, end), kShortestPeriod));
   const PlanTrial::Verdict verdict = trial_->judge(max_over_ranks(setup_.group, period_s));
@@ -286,16 +286,16 @@ void Automatic::settle_trial() {
   const std::string figures =
       fmt::format("a step takes {} with the new ones and {} with the old ones ({}, 95 % interval {} to {}: {}; predicted: {}); {}",
                   format_seconds(verdict.new_s), format_seconds(verdict.old_s), percent(ratio), percent(interval.low),
-                  percent(interval.high), word, percent(new_.step_s / new_.in_use_s), cost());
-  const std::string new_words = fmt::format("{}, {}", new_.name, describe(new_.plan));
-  const std::string old_words = fmt::format("{}, which make {}", old_name_, describe(old_));
-  const CommunicationPlan& chosen = new_stays ? new_.plan : old_;
-  settle(new_stays ? fmt::format("takes {}, instead of {}: {}", new_words, old_words, figures)
-                   : fmt::format("keeps {}, after trying {}: {}", old_words, new_words, figures));
+                  percent(interval.high), word, percent(new_choice_.step_s / new_choice_.in_use_s), cost());
+  const std::string new_words = fmt::format("{}, {}", new_choice_.name, describe(new_choice_.plan));
+  const std::string old_words = fmt::format("{}, which make {}", old_name_, describe(old_plan_));
+  const CommunicationPlan& chosen = new_stays ? new_choice_.plan : old_plan_;
+  conclude(new_stays ? fmt::format("takes {}, instead of {}: {}", new_words, old_words, figures)
+                     : fmt::format("keeps {}, after trying {}: {}", old_words, new_words, figures));
   use(chosen);
 }
 
-void Automatic::settle(const std::string& line) {
+void Automatic::conclude(const std::string& line) {
   phase_ = AutomaticPhase::kSettled;
   log(line);
   times_.clear();

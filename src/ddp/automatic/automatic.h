@@ -146,8 +146,8 @@ class Automatic final : public StepExtension {
   void plan();
   std::optional<CommunicationPlan> plan_on_rank_0(std::string& why_not);
   void try_out();
-  void settle_trial();
-  void settle(const std::string& line);
+  void conclude_trial();
+  void conclude(const std::string& line);
   void log(const std::string& line) const;
   std::string describe(const CommunicationPlan& plan) const { return describe_buckets(setup_.parameters, plan); }
   std::string cost() const;
@@ -163,8 +163,8 @@ class Automatic final : public StepExtension {
   std::vector<std::vector<double>> times_;     // the times of these, on the slowest rank
   std::unique_ptr<AllReduceSampler> sampler_;  // while measuring
   double spent_s_ = 0;                         // for all-reduces and planning
-  CommunicationPlan old_;                      // set, like what follows, once the trial has begun
-  PlanChoice new_;                             // rank 0's; the other ranks have only the plan
+  CommunicationPlan old_plan_;                 // set, like what follows, once the trial has begun
+  PlanChoice new_choice_;                      // rank 0's; the other ranks have only the plan
   std::optional<PlanTrial> trial_;
   std::vector<std::pair<DeviceTime, DeviceTime>> periods_;  // the beginning and end of each of the trial's steps
 

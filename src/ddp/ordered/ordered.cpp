@@ -189,7 +189,7 @@ bool Ordered::may_be_late(int64_t bucket) const {
 }
 
 void Ordered::begin() {
-  steps_are_lost_ = std::exchange(are_unclaimed_, false);
+  is_last_step_unused_ = std::exchange(are_unclaimed_, false);
   receive_all();
   observe();
   if (!next_launch_order_.empty()) pipe().set_launch_order(std::exchange(next_launch_order_, {}));
@@ -321,14 +321,14 @@ void Ordered::receive_late(const std::vector<int64_t>& buckets) {
     });
     complete.insert(complete.end(), more.begin(), more.end());
   }
-  pipe().settled().set();
-  if (steps_are_lost_ || complete.empty()) return;
+  pipe().stream_mark().set();
+  if (is_last_step_unused_ || complete.empty()) return;
   if (deferred_.empty()) return pipe().adopt(complete);
   RECORD_USER_SCOPE("optimiser");
   is_stepping_ = true;
   const auto stepped = c10::make_scope_exit([this] { is_stepping_ = false; });
   deferred_.run([&] { pipe().adopt(complete); });
-  pipe().settled().set();
+  pipe().stream_mark().set();
 }
 
 OverlappedOptimizer::OverlappedOptimizer(DataParallel& ddp, torch::optim::Optimizer& optimizer) : ddp_(&ddp), optimizer_(&optimizer) {

@@ -84,7 +84,7 @@ Sharded::~Sharded() {
 
 std::vector<NamedTensor> Sharded::parts() const {
   std::vector<NamedTensor> runs;
-  for (size_t i = 0; i < trained(); ++i) runs.push_back(parts_[i].run);
+  for (size_t i = 0; i < trained_count(); ++i) runs.push_back(parts_[i].run);
   return runs;
 }
 
@@ -156,9 +156,9 @@ void Sharded::complete_gathers() {
 
 // Afterwards all parameters are those of the last step, the same on every rank.
 void Sharded::begin() {
-  settled().follow();
+  stream_mark().follow();
   if (std::exchange(has_gradients_, false)) {
-    steps_are_lost_ = true;
+    is_last_step_unused_ = true;
     forget_gradients();
     for (const int64_t bucket : gather_order()) gather(bucket);
   }
@@ -176,17 +176,17 @@ void Sharded::received(const StepAgreement& agreement, bool is_first) {
   if (is_first) {
     modules_->learn();
     std::vector<int64_t> first_use;
-    for (size_t i = 0; i < trained(); ++i) first_use.push_back(modules_->first_use(i));
+    for (size_t i = 0; i < trained_count(); ++i) first_use.push_back(modules_->first_use(i));
     first_use_ = list_of_rank(setup_.control, first_use, agreement.first_with_data());
   }
-  for (size_t i = 0; i < trained(); ++i) {
+  for (size_t i = 0; i < trained_count(); ++i) {
     const ParameterPart& part = parts_[i];
     if (part.count == 0 || !pipe().is_wanted(i)) continue;
     at::Tensor& gradient = part.run.tensor.mutable_grad();
     gradient = part.within(flat(part.bucket), part.in_bucket).variable_data().to(part.run.tensor.scalar_type());
     gradient.unsafeGetTensorImpl()->bump_version();  // for held_elsewhere(): not one that autograd made
   }
-  settled().set();
+  stream_mark().set();
   has_gradients_ = true;
   is_late_.assign(is_late_.size(), false);
   begin_forward();
@@ -248,7 +248,7 @@ void Sharded::check_no_gradients() const {
 }
 
 void Sharded::step_buckets() {
-  settled().follow();
+  stream_mark().follow();
   follow_parameters();  // may throw: then the next step begins with the gather that this rank owes
   has_gradients_ = false;
   std::vector<at::Tensor> gradients;  // hidden from the optimiser until it is their bucket's turn
@@ -268,13 +268,13 @@ void Sharded::step_buckets() {
       if (!may_be_late(bucket)) receive(bucket);
     }
   });
-  settled().set();
+  stream_mark().set();
   // A write in place, which comes later for what is gathered: autograd refuses a graph from before this step.
-  for (size_t i = 0; i < trained(); ++i) {
+  for (size_t i = 0; i < trained_count(); ++i) {
     if (pipe().is_wanted(i)) parts_[i].parameter.unsafeGetTensorImpl()->bump_version();
   }
   modules_->begin_forward();  // one between backward and this step has awaited the parameters before it
-  for (size_t i = 0; i < trained(); ++i) is_late_[i] = (*slices_)[parts_[i].bucket].is_gathering();
+  for (size_t i = 0; i < trained_count(); ++i) is_late_[i] = (*slices_)[parts_[i].bucket].is_gathering();
 }
 
 void Sharded::step_bucket(int64_t bucket, const std::vector<at::Tensor>& gradients, StepInParts& step) {
@@ -326,7 +326,7 @@ void Sharded::receive(int64_t bucket) {
     values.push_back(pipe().buckets()->view(part.position));
   }
   at::_foreach_copy_(parameters, values);
-  settled().set();
+  stream_mark().set();
   anything_late_ = slices_->is_any_gathering();
 }
 
@@ -343,7 +343,7 @@ void Sharded::receive_those(const std::vector<size_t>& parameters) {
 double Sharded::clip_gradients(double max_norm) {
   const auto held = protocol_.enter();
   if (!has_gradients_) return 0;
-  settled().follow();
+  stream_mark().follow();
   const at::NoGradGuard no_grad;
   at::Tensor sum;  // read once: a device has to be waited for
   for (const ParameterPart& part : parts_) {
@@ -360,7 +360,7 @@ double Sharded::clip_gradients(double max_norm) {
   for (const ParameterPart& part : parts_) {
     if (part.run.tensor.grad().defined()) part.run.tensor.mutable_grad().mul_(factor);
   }
-  settled().set();
+  stream_mark().set();
   return norm;
 }
 

@@ -101,9 +101,9 @@ class Sharded final : public ForwardOverlap {
   void receive_those(const std::vector<size_t>& parameters) override;
   void gather_states(c10::function_ref<void(size_t part, State whole)> take);
   void regroup(const std::vector<ParameterPart>& parts);
-  StreamMark& settled() { return pipe().settled(); }
+  StreamMark& stream_mark() { return pipe().stream_mark(); }
   const at::Tensor& flat(int64_t bucket) const { return pipe().buckets()->wire(bucket); }
-  size_t trained() const { return is_late_.size(); }
+  size_t trained_count() const { return is_late_.size(); }
 
   std::shared_ptr<SlicedReduction> slices_;
   torch::optim::Optimizer* optimizer_ = nullptr;

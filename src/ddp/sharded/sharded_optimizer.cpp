@@ -220,7 +220,7 @@ ShardedOptimizer::ShardedOptimizer(DataParallel& ddp, const MakeOptimizer& make_
   if (is_foreign) return;
   // Ranks step different parts, so different options would not make their parameters differ: options are audited
   // themselves.
-  protocol.audit_also(optimizer_.get(), [optimizer = optimizer_.get()] { return group_options_of(*optimizer); });
+  protocol.add_audited(optimizer_.get(), [optimizer = optimizer_.get()] { return group_options_of(*optimizer); });
 }
 
 ShardedOptimizer::~ShardedOptimizer() {
@@ -244,7 +244,7 @@ double ShardedOptimizer::clip_gradients(double max_norm) {
 
 void ShardedOptimizer::gather_into(Optimizer& whole, std::optional<int> to) {
   const auto held = sharded_->protocol_.enter();
-  sharded_->settled().follow();
+  sharded_->stream_mark().follow();
   const at::NoGradGuard no_grad;
   const int rank = sharded_->setup_.group.rank;
   const StepProtocol::Call call(sharded_->protocol_, "gather_into()");
@@ -266,7 +266,7 @@ void ShardedOptimizer::gather_into(Optimizer& whole, std::optional<int> to) {
 
 void ShardedOptimizer::load_from(const Optimizer& whole) {
   const auto held = sharded_->protocol_.enter();
-  sharded_->settled().follow();
+  sharded_->stream_mark().follow();
   const at::NoGradGuard no_grad;
   States states;
   for_each_pair(*optimizer_, whole, sharded_->parts_, [&](size_t p, OptimizerParamGroup& here, const OptimizerParamGroup& there) {
@@ -281,12 +281,12 @@ void ShardedOptimizer::load_from(const Optimizer& whole) {
     states[part.run.tensor.unsafeGetTensorImpl()] = std::move(state);
   });
   optimizer_->state() = std::move(states);
-  sharded_->settled().set();
+  sharded_->stream_mark().set();
 }
 
 std::vector<NamedTensor> ShardedOptimizer::gather_masters(std::optional<int> to) {
   const auto held = sharded_->protocol_.enter();
-  sharded_->settled().follow();
+  sharded_->stream_mark().follow();
   const StepProtocol::Call call(sharded_->protocol_, "gather_masters()");
   const at::NoGradGuard no_grad;
   std::vector<NamedTensor> masters;
@@ -304,7 +304,7 @@ std::vector<NamedTensor> ShardedOptimizer::gather_masters(std::optional<int> to)
 
 void ShardedOptimizer::load_masters(const std::vector<NamedTensor>& masters) {
   const auto held = sharded_->protocol_.enter();
-  sharded_->settled().follow();
+  sharded_->stream_mark().follow();
   const at::NoGradGuard no_grad;
   for (const auto& [name, master] : masters) {
     const auto part =
@@ -312,7 +312,7 @@ void ShardedOptimizer::load_masters(const std::vector<NamedTensor>& masters) {
     if (part == sharded_->parts_.end()) throw InputError(fmt::format("ShardedOptimizer: '{}' has no master weights here", name));
     part->run.tensor.copy_(cut(master, *part));
   }
-  sharded_->settled().set();
+  sharded_->stream_mark().set();
 }
 
 }  // namespace firkin
