@@ -16,14 +16,12 @@
 namespace firkin {
 namespace {
 
-constexpr int64_t kAlignment = 256;  // bytes: whole cache lines, and the widest loads of any device
-
-// Zeros that begin at a multiple of kAlignment.
+// Zeros that begin at a multiple of kGradientAlignment.
 at::Tensor aligned_zeros(int64_t elements, const at::TensorOptions& options) {
   const auto element_bytes = static_cast<int64_t>(options.dtype().itemsize());
-  at::Tensor memory = at::zeros({elements + kAlignment / element_bytes}, options);
-  const auto beyond = static_cast<int64_t>(reinterpret_cast<uintptr_t>(memory.data_ptr()) % kAlignment);
-  return memory.narrow(0, beyond == 0 ? 0 : (kAlignment - beyond) / element_bytes, elements);
+  at::Tensor memory = at::zeros({elements + kGradientAlignment / element_bytes}, options);
+  const auto beyond = static_cast<int64_t>(reinterpret_cast<uintptr_t>(memory.data_ptr()) % kGradientAlignment);
+  return memory.narrow(0, beyond == 0 ? 0 : (kGradientAlignment - beyond) / element_bytes, elements);
 }
 
 // A view of `parameter`'s shape at `offset` elements into `flat`, with the parameter's strides if it is dense (also
@@ -72,7 +70,7 @@ void GradientBuckets::allocate(size_t index) {
   const at::NoGradGuard no_grad;
   const Bucket& bucket = plan_.buckets[index];
   const auto first = parameters_.begin() + bucket.first;
-  const int64_t alignment = kAlignment / first->element_size();
+  const int64_t alignment = kGradientAlignment / first->element_size();
   std::vector<int64_t> offsets;
   int64_t elements = 0;
   Memory memory;

@@ -15,7 +15,7 @@ namespace firkin {
 // Gradients exist once: place() moves a parameter's gradient into its bucket, adopt() makes its place there the
 // gradient again, with the parameter's strides if they are dense. Between the two the parameter has no gradient, so
 // that nothing that accumulates can write into a bucket in flight. Buckets, and every tensor in them, begin at
-// multiples of 256 bytes. Buckets that ranks share hold their tensors without gaps, and end with zeros. Not thread-safe.
+// multiples of kGradientAlignment. Buckets that ranks share hold their tensors without gaps, and end with zeros. Not thread-safe.
 class GradientBuckets {
  public:
   // parameters: in the plan's order; those of one bucket must agree in dtype and device.

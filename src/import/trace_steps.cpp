@@ -13,6 +13,7 @@
 
 #include "firkin/base/error.h"
 #include "firkin/base/units.h"
+#include "firkin/plan/bucket_plan.h"
 
 namespace firkin {
 namespace {
@@ -168,14 +169,13 @@ class Finder {
     return total;
   }
 
-  // Firkin's buckets have gaps between gradients, each of which begins at a multiple of 256 bytes (ddp/buckets.cpp).
+  // Takes the gaps between the gradients in Firkin's buckets off the buckets' sizes.
   void take_padding_off(Pass& pass) {
-    constexpr int64_t kAlignment_bytes = 256;
     size_t next = 0;
     for (TraceCollective* reduce : pass.candidates) {
       const int64_t bytes = element_bytes_of(reduce->type);
       if (bytes == 0) continue;
-      const int64_t alignment = kAlignment_bytes / bytes;
+      const int64_t alignment = kGradientAlignment / bytes;
       int64_t sum = 0, place = 0;
       for (size_t behind = next; behind < pass.gradients.size() && place < reduce->elements;) {
         const int64_t elements = uses_given() ? given_[behind] : elements_of(*pass.gradients[behind]);
@@ -252,12 +252,12 @@ class Finder {
     if (alike.empty()) {
       fail(mismatch_,
            "all-reduces that carry every gradient once, as DistributedDataParallel's do: no unused parameters, sparse gradients, or "
-           "gradients "
-           "of inputs or of modules outside");
+           "gradients of inputs or of modules outside");
     }
     kept_ = std::ranges::max_element(alike, {}, [](const auto& one) { return one.second.size(); })->second;
+    const int64_t own = gradient_elements(*kept_.front());
     for (const auto& [sizes, passes] : alike) {
-      const int64_t others = gradient_elements(*passes.front()), own = gradient_elements(*kept_.front());
+      const int64_t others = gradient_elements(*passes.front());
       if (passes.size() > 1 && others != own) {
         fail(fmt::format("steps with gradients of {} elements, and others with {}", own, others),
              "one wrapped model, which is trained in every step");

@@ -41,7 +41,11 @@ BucketPlan plan_of_counts(std::span<const int64_t> counts);
 BucketPlan one_tensor_per_bucket(size_t tensors);
 BucketPlan one_bucket(size_t tensors);
 
-// Bytes of each bucket. `sizes`: bytes per gradient in gradient-ready order. The plan must have passed check_plan.
+// In memory a bucket, and every gradient in it, begins at a multiple of this, in bytes: whole cache lines, and the widest
+// loads of any device. Between gradients there may be gaps, which travel with the bucket.
+inline constexpr int64_t kGradientAlignment = 256;
+
+// Bytes of each bucket, without gaps. `sizes`: bytes per gradient in gradient-ready order. The plan must have passed check_plan.
 std::vector<int64_t> bucket_bytes(const BucketPlan& plan, std::span<const int64_t> sizes);
 
 enum class CapRule {
