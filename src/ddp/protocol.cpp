@@ -262,9 +262,9 @@ void StepProtocol::count_optimizer_step(const void* optimizer) {
   const auto held = lock();
   if (is_lost() || is_capturing(setup_.parameters[0].tensor.device())) return;  // a graph's step comes when it is replayed
   if (!has_gradient_arrived_) {
-    const bool is_first = step_ > 0 && !optimizer_steps_.contains(optimizer);
+    const bool is_first = step_ > 0 && !optimizer_steps_.has_counted(optimizer);
     if (is_first || !pipe_->are_gradients_placeholders()) {
-      const uint64_t steps = ++optimizer_steps_[optimizer];
+      const uint64_t steps = optimizer_steps_.count(optimizer);
       if (steps > 1 && !follower_.holds_any_parameter()) throw RuntimeError(kAllReplaced);
     }
   }
@@ -283,8 +283,7 @@ void StepProtocol::add_audited(const void* owner, Audit::Tensors tensors) {
 void StepProtocol::forget_audited(const void* owner) {
   const auto held = lock();
   audit_.remove(owner);
-  const auto gone = optimizer_steps_.extract(owner);  // another may get its address
-  if (!gone.empty()) optimizer_steps_[nullptr] = std::max(optimizer_steps_[nullptr], gone.mapped());
+  optimizer_steps_.forget(owner);
 }
 
 void StepProtocol::observe_steps(std::function<void()> observer) {

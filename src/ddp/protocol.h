@@ -20,6 +20,7 @@
 #include "backward_watch.h"
 #include "failure_record.h"
 #include "follower.h"
+#include "optimizer_steps.h"
 #include "pipe.h"
 #include "step_extension.h"
 #include "step_setup.h"
@@ -223,8 +224,7 @@ class StepProtocol {
   UsedParameters used_;
   bool has_gradient_arrived_ = false;  // whether any gradient, synchronised or not, has come since the last step ended
   bool had_data_ = false;              // whether any rank had data in the last step
-  // By optimiser: steps since the last step ended, as long as no gradient has come. Null: one that has gone.
-  std::map<const void*, uint64_t> optimizer_steps_;
+  OptimizerSteps optimizer_steps_;  // as long as no gradient has come
   FailureRecord failures_;
   int64_t step_ = 0;                                   // includes failed steps
   std::map<std::string, int64_t, std::less<>> calls_;  // by the name of a Call: its last one

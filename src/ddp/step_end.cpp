@@ -66,9 +66,7 @@ RankReport StepProtocol::report(RankState state) const {
   ours.state = open_->failure ? RankState::kFailed : state;
   ours.parameters_changed = open_->has_other_parameters;
   ours.suspects = open_->suspects;
-  for (const auto& [optimizer, steps] : optimizer_steps_) {
-    ours.optimizer_steps = std::min(std::max<uint64_t>(ours.optimizer_steps, steps), kMostOptimizerSteps);
-  }
+  ours.optimizer_steps = std::min(optimizer_steps_.most(), kMostOptimizerSteps);
   ours.step = static_cast<uint64_t>(step_);
   ours.identity = hash_of(setup_.options.name);
   ours.checksum = audit_.checksum();
