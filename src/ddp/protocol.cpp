@@ -3,8 +3,6 @@
 #include <c10/util/Exception.h>
 #include <fmt/format.h>
 
-#include <algorithm>
-#include <functional>
 #include <utility>
 
 #include "firkin/base/error.h"
@@ -21,6 +19,7 @@ constexpr const char* kAllReplaced =
 
 StepProtocol::StepProtocol(StepSetup setup)
     : setup_(std::move(setup)),
+      places_(setup_),
       follower_(setup_, {.on_gradient = [this](size_t parameter) { translated([&] { on_gradient(parameter); }); },
                          .on_other_gradient = [this] { translated([this] { on_other_gradient(); }); }}),
       audit_(setup_),
@@ -80,10 +79,7 @@ void StepProtocol::begin_step() {
     throw RuntimeError("DataParallel: backward during a graph capture; expected forward, backward and step outside a capture");
   }
   open_ = OpenStep();
-  setup_.group.place->step = setup_.control.place->step = step_;
-  // On a CPU autograd works in the thread that calls it.
-  const bool is_on_cpu = std::ranges::all_of(setup_.parameters, [](const NamedTensor& each) { return each.tensor.is_cpu(); });
-  record_step(setup_.control, setup_.control.place->wrapper, step_, is_on_cpu ? nullptr : BackwardWatch::caller());
+  places_.begin_step(step_);
   or_lose_group([&] {  // if this throws, the rank has nothing that it could send
     for (StepExtension* extension : extensions_) extension->begin();
     pipe_->begin();
@@ -231,26 +227,10 @@ bool StepProtocol::take_part_without_data() {
   return had_data_;
 }
 
-// For the search for crossed waits, each call is a step of a wrapper of its own.
-StepProtocol::Call::Call(StepProtocol& protocol, std::string_view name) : protocol_(protocol), before_(*protocol.setup_.control.place) {
-  constexpr int64_t kWrappers = int64_t{1} << 32;
-  const auto number = static_cast<int64_t>(std::hash<std::string_view>{}(name) % static_cast<size_t>(kWrappers / 4));
-  WaitPlace place;
-  place.wrapper = -1 - before_.wrapper - number * kWrappers;
-  place.step = ++protocol.calls_.try_emplace(std::string(name), -1).first->second;
-  place.name = fmt::format("{} on {}", name, before_.name);
-  protocol.setup_.group.place = protocol.setup_.control.place = place;
-  record_step(protocol.setup_.control, place.wrapper, place.step);
-}
-
-StepProtocol::Call::~Call() {
-  protocol_.setup_.group.place = protocol_.setup_.control.place = before_;
-}
-
 void StepProtocol::audit() {
   const auto held = enter();
   if (open_) throw RuntimeError("audit() called within a step; expected between steps");
-  const Call call(*this, "audit()");
+  const WaitPlaces::Call call(places_, "audit()");
   const std::string difference = or_lose_group([&] { return audit_.compare(step_, follower_.untouched_buffers()); });
   if (!difference.empty()) throw AuditError("DataParallel: " + difference);
 }

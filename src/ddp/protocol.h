@@ -7,12 +7,10 @@
 #include <cstdint>
 #include <exception>
 #include <functional>
-#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "agreement.h"
@@ -25,6 +23,7 @@
 #include "step_extension.h"
 #include "step_setup.h"
 #include "used_parameters.h"
+#include "wait_places.h"
 
 namespace firkin {
 
@@ -133,6 +132,8 @@ class StepProtocol {
   const StepSetup& setup() const { return setup_; }
   // Replaced when parameters change.
   GradientPipe& pipe() { return *pipe_; }
+  // For WaitPlaces::Call.
+  WaitPlaces& places() { return places_; }
   int64_t steps_finished() const { return stats_.steps; }
   // Runs work that other ranks wait for. If it throws, the group is lost and GroupError is thrown.
   template <typename Work>
@@ -143,21 +144,6 @@ class StepProtocol {
       lose_group(error);
     }
   }
-
-  // While one lives, this rank waits in a collective that the program has called between steps. Ranks that wait for
-  // each other in different calls, or in a call and a step, get an error that names both (comm/group_state.h) well
-  // before the timeout.
-  class Call {
-   public:
-    Call(StepProtocol& protocol, std::string_view name);  // the same names in the same order on every rank
-    ~Call();
-    Call(const Call&) = delete;
-    Call& operator=(const Call&) = delete;
-
-   private:
-    StepProtocol& protocol_;
-    WaitPlace before_;  // for both groups
-  };
 
  private:
   struct OpenStep {
@@ -211,6 +197,7 @@ class StepProtocol {
 
   mutable std::recursive_mutex mutex_;  // recursive: what add_audited() was given may ask this object
   StepSetup setup_;
+  WaitPlaces places_;
   std::vector<StepExtension*> extensions_;
   std::function<void()> observer_;
   ModuleFollower follower_;
@@ -227,7 +214,6 @@ class StepProtocol {
   OptimizerSteps optimizer_steps_;  // as long as no gradient has come
   FailureRecord failures_;
   int64_t step_ = 0;                                   // includes failed steps
-  std::map<std::string, int64_t, std::less<>> calls_;  // by the name of a Call: its last one
   DataParallelStats stats_;                            // without the pipe's
 };
 

@@ -246,7 +246,7 @@ void StepProtocol::parameters_changed() {
   const auto held = enter();
   if (open_) throw RuntimeError("parameters_changed() called within a step; expected between steps");
   follower_.read_module();
-  const Call call(*this, "parameters_changed()");
+  const WaitPlaces::Call call(places_, "parameters_changed()");
   const std::string objection = or_lose_group([&] { return follow_between_steps(); });
   if (!objection.empty()) throw RuntimeError("DataParallel: " + objection);
 }

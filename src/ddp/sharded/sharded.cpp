@@ -352,7 +352,7 @@ double Sharded::clip_gradients(double max_norm) {
     sum = sum.defined() ? sum + square.to(sum.device()) : square;
   }
   const double ours = sum.defined() ? sum.item<double>() : 0;
-  const StepProtocol::Call call(protocol_, "clip_gradients()");
+  const WaitPlaces::Call call(protocol_.places(), "clip_gradients()");
   const double norm = std::sqrt(protocol_.or_lose_group([&] { return sum_over_ranks(setup_.control, ours); }));
   constexpr double kEpsilon = 1e-6;  // as in clip_grad_norm_()
   const double factor = max_norm / (norm + kEpsilon);

@@ -195,7 +195,7 @@ ShardedOptimizer::ShardedOptimizer(DataParallel& ddp, const MakeOptimizer& make_
   StepProtocol& protocol = sharded_->protocol_;
   {
     const auto held = protocol.enter();
-    const StepProtocol::Call call(protocol, "ShardedOptimizer()");
+    const WaitPlaces::Call call(protocol.places(), "ShardedOptimizer()");
     const std::string difference = difference_between_ranks(
         sharded_->setup_.control,
         {fmt::format("master_weights {}", options.master_weights), fmt::format("whole_parameters {}", options.whole_parameters)});
@@ -247,7 +247,7 @@ void ShardedOptimizer::gather_into(Optimizer& whole, std::optional<int> to) {
   sharded_->stream_mark().follow();
   const at::NoGradGuard no_grad;
   const int rank = sharded_->setup_.group.rank;
-  const StepProtocol::Call call(sharded_->protocol_, "gather_into()");
+  const WaitPlaces::Call call(sharded_->protocol_.places(), "gather_into()");
   for_each_pair(*optimizer_, whole, sharded_->parts_, [&](size_t p, OptimizerParamGroup& here, OptimizerParamGroup& there) {
     assign(there.options(), here.options());
     whole.state().erase(sharded_->parts_[p].parameter.unsafeGetTensorImpl());
@@ -287,7 +287,7 @@ void ShardedOptimizer::load_from(const Optimizer& whole) {
 std::vector<NamedTensor> ShardedOptimizer::gather_masters(std::optional<int> to) {
   const auto held = sharded_->protocol_.enter();
   sharded_->stream_mark().follow();
-  const StepProtocol::Call call(sharded_->protocol_, "gather_masters()");
+  const WaitPlaces::Call call(sharded_->protocol_.places(), "gather_masters()");
   const at::NoGradGuard no_grad;
   std::vector<NamedTensor> masters;
   sharded_->protocol_.or_lose_group([&] {
