@@ -239,9 +239,10 @@ DataParallel::DataParallel(torch::nn::Module& module, const ProcessGroup& group,
   GradientPipe& pipe = protocol.pipe();
   if (is_ordered) parts_->overlap = (parts_->ordered = std::make_unique<Ordered>(protocol, used, pipe)).get();
   if (is_sharded) parts_->overlap = (parts_->sharded = std::make_unique<Sharded>(protocol, used, pipe, slices)).get();
-  if (parts_->overlap != nullptr) protocol.add(*parts_->overlap);
-  if (used.options.buckets) protocol.add(*(parts_->automatic = std::make_unique<Automatic>(used, pipe, parts_->ordered.get())));
-  protocol.add_hooks();
+  if (used.options.buckets) parts_->automatic = std::make_unique<Automatic>(used, pipe, parts_->ordered.get());
+  std::vector<StepExtension*> extensions = {parts_->overlap, parts_->automatic.get()};
+  std::erase(extensions, nullptr);
+  protocol.add_hooks(std::move(extensions));
 }
 
 DataParallel::~DataParallel() {

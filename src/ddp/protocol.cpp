@@ -36,6 +36,11 @@ StepProtocol::~StepProtocol() {
   }
 }
 
+void StepProtocol::add_hooks(std::vector<StepExtension*> extensions) {
+  extensions_ = std::move(extensions);
+  follower_.add_hooks();
+}
+
 void StepProtocol::add_hooks_to_others(const std::vector<NamedTensor>& all) {
   const std::lock_guard held(mutex_);
   follower_.add_hooks_to_others(all);
@@ -222,9 +227,9 @@ bool StepProtocol::take_part_without_data() {
   begin_step();
   follower_.forget_gradients();
   send(RankState::kWithoutData);
-  end_step();
+  const bool any_rank_had_data = end_step();
   failures_.throw_if_failed();
-  return had_data_;
+  return any_rank_had_data;
 }
 
 void StepProtocol::audit() {

@@ -14,51 +14,53 @@ constexpr size_t kLongestReason = 1000;  // in bytes
 // Timeout once a communication hook has failed here: other ranks may wait for what it was to send next.
 constexpr std::chrono::seconds kPatienceWithHook{10};
 
+// What `work` throws; null if it throws nothing.
+template <typename Work>
+std::exception_ptr thrown_by(Work work) {
+  try {
+    work();
+  } catch (const std::exception&) {
+    return std::current_exception();
+  }
+  return nullptr;
+}
+
+// Whether every rank has started as many reductions. If not, those that only some have started never arrive. Collective.
+bool are_reductions_even(const StepSetup& setup) {
+  if (!setup.reduction->may_fail_alone()) return true;
+  const auto ranks = all_gather(setup.control, {static_cast<double>(setup.reduction->started())});
+  return std::ranges::all_of(ranks, [&](const auto& rank) { return rank == ranks[0]; });
+}
+
 }  // namespace
-
-// Lets a mirror read its module. If it throws, the step fails.
-void StepProtocol::read_module() {
-  try {
-    follower_.read_module();
-  } catch (const std::exception&) {
-    if (!open_->failure) open_->fail_with(std::current_exception());
-  }
-}
-
-void StepProtocol::check_extensions() {
-  try {
-    for (StepExtension* extension : extensions_) extension->check(std::nullopt);
-  } catch (const std::exception&) {
-    open_->fail_with(std::current_exception());
-  }
-}
 
 // Sends everything that this rank still has to add to the step.
 void StepProtocol::send(RankState state) {
   open_->wait_started = std::chrono::steady_clock::now();
   or_lose_group([&] {
-    read_module();
+    const std::exception_ptr unreadable = thrown_by([this] { follower_.read_module(); });
+    if (!open_->failure) open_->fail_with(unreadable);
     open_->has_other_parameters = follower_.has_other_parameters();
     const bool has_other_buffers = follower_.read_buffers();
-    find_missing_gradients(state);
+    if (state == RankState::kWithData) {
+      const std::optional<std::string> missing = used_.record_used(setup_, *pipe_, open_->has_other_parameters);
+      if (!open_->failure) open_->failure = missing;
+    } else {
+      used_.use_none();
+    }
     auto rest = GradientPipe::Rest::kAnything;
     if (!open_->failure && state == RankState::kWithData) rest = GradientPipe::Rest::kGradients;
     if (!open_->failure && state == RankState::kWithoutData) rest = GradientPipe::Rest::kZeros;
     open_->fail_with(pipe_->send(rest, [this] { return where(); }));
-    check_extensions();
-    take_checksum_if_due();  // in case there was no gradient
+    open_->fail_with(thrown_by([this] {
+      for (StepExtension* extension : extensions_) extension->check(std::nullopt);
+    }));
+    take_checksum_if_due();  // here, if no gradient has come
     RankReport ours = report(state);
     ours.buffers_changed = has_other_buffers;
     agreement_->launch(ours, used_.used());
     follower_.send_buffers();
   });
-}
-
-// It is a failure not to use all parameters, unless that is allowed.
-void StepProtocol::find_missing_gradients(RankState state) {
-  if (state != RankState::kWithData) return used_.use_none();
-  const std::optional<std::string> missing = used_.record_used(setup_, *pipe_, open_->has_other_parameters);
-  if (!open_->failure) open_->failure = missing;
 }
 
 RankReport StepProtocol::report(RankState state) const {
@@ -73,11 +75,13 @@ RankReport StepProtocol::report(RankState state) const {
   return ours;
 }
 
-void StepProtocol::end_step() {
+// Returns whether any rank had data.
+bool StepProtocol::end_step() {
   const int64_t finished_before = steps_finished();
+  bool any_rank_had_data = false;
   or_lose_group([&] {
     agreement_->wait([this] { return where(); });
-    had_data_ = agreement_->ranks_with_data() > 0;
+    any_rank_had_data = agreement_->ranks_with_data() > 0;  // before other parameters bring another agreement
     end_as_reported();
     audit_.plan_comparison(*agreement_, step_);
     stats_.began = pipe_->started_at().host;
@@ -96,6 +100,7 @@ void StepProtocol::end_step() {
   });
   ++step_;
   if (is_good && audit_.is_due(step_)) audit_.record_buffers(follower_.untouched_buffers());
+  return any_rank_had_data;
 }
 
 // Ends the step well, or not, by what the ranks have reported: on every rank alike.
@@ -141,13 +146,6 @@ std::optional<StepFailure> StepProtocol::agree_on_reductions() {
   return StepFailure{.rank = first->rank, .step = step_, .reason = first->text};
 }
 
-// Whether every rank has started as many reductions. If not, what some have sent would wait for the others for ever.
-bool StepProtocol::are_reductions_even() {
-  if (!setup_.reduction->may_fail_alone()) return true;
-  const auto ranks = all_gather(setup_.control, {static_cast<double>(setup_.reduction->started())});
-  return std::ranges::all_of(ranks, [&](const auto& rank) { return rank == ranks[0]; });
-}
-
 void StepProtocol::succeed() {
   const int root = agreement_->first_with_data();
   if (root == setup_.group.size) {  // no rank had anything to send: join() ends
@@ -175,7 +173,7 @@ void StepProtocol::receive_means(bool all) {
 }
 
 void StepProtocol::fail(StepFailure failure, std::exception_ptr error) {
-  const bool is_even = are_reductions_even();
+  const bool is_even = are_reductions_even(setup_);
   if (is_even) pipe_->drop([this] { return where(); });
   follower_.drop_buffers();
   follower_.forget_gradients();
