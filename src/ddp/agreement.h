@@ -1,5 +1,5 @@
-// How ranks agree: at construction, on options and parameters; in every step, before any optimiser
-// steps, that no rank has failed.
+// How ranks agree: at construction on options and parameters; in every step, before any optimiser steps, that no rank
+// has failed.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -36,8 +36,8 @@ struct RankReport {
   RankState state : 2 = RankState::kWithoutData;
   uint64_t parameters_changed : 1 = 0;  // its module trains other parameters than it did
   uint64_t buffers_changed : 1 = 0;     // its module has other buffers, or of other sizes, than it had
-  uint64_t suspects : 1 = 0;            // it may differ from the others: all compare in a later step
-  uint64_t optimizer_steps : 8 = 0;     // since the step before, as far as they are known; at most kMostOptimizerSteps
+  uint64_t suspects : 1 = 0;            // it may differ from the others: Note [Suspicion] in audit.h
+  uint64_t optimizer_steps : 8 = 0;     // since the step before, at most kMostOptimizerSteps: Note [Counted optimizer steps]
   uint64_t step : 51 = 0;
   uint64_t identity = 0;  // identifies what is trained; must be the same on every rank
   uint64_t checksum = 0;  // the parameters' checksum, in a step that compares them
@@ -45,25 +45,26 @@ struct RankReport {
 static_assert(sizeof(RankReport) == 24);
 constexpr uint64_t kMostOptimizerSteps = 255;
 
-// Once a step: launch() with the last bucket, wait(), then the questions. Not thread-safe.
+// What the ranks have reported of one step. Once a step, call launch(), then wait(), then the others. Not thread-safe.
 //
-// 24 bytes for each rank, and one bit for each parameter if unused ones are allowed, are combined by OR in ceil(log2 W)
-// hops: every rank writes its own part. Always on the CPU.
+// The ranks combine 24 bytes for each rank and, if parameters may be unused, one bit for each parameter, by OR, always
+// on the CPU. Every rank writes its own part, in ceil(log2 W) hops.
 class StepAgreement {
  public:
-  // group: connections that nothing else uses, which must outlive this. parameters: how many; 0 if all are used anyway.
+  // group: must outlive this; nothing else may use its connections. parameters: how many there are; 0 if all are used
+  // anyway.
   StepAgreement(const ProcessGroup& group, size_t parameters);
 
   // Collective. used: per parameter; not read when `parameters` is 0.
   void launch(const RankReport& ours, const std::vector<bool>& used);
 
-  // Throws RuntimeError when the collective failed, or the ranks are in different steps, naming two that differ: the
-  // group is lost then.
+  // Throws RuntimeError if the collective has failed, or if ranks are in different steps, naming two such ranks. The
+  // group is then to be lost.
   void wait(c10::function_ref<std::string()> what);
 
   bool has_data(int rank) const { return reports_[static_cast<size_t>(rank)].state == RankState::kWithData; }
   int ranks_with_data() const;
-  // Ranks; the world size if there is none.
+  // The first such rank; the world size if there is none.
   int first_with_data() const {
     return first_where([](const RankReport& rank) { return rank.state == RankState::kWithData; });
   }
@@ -79,13 +80,14 @@ class StepAgreement {
   bool any_buffers_changed() const {
     return any([](const RankReport& rank) { return rank.buffers_changed != 0; });
   }
-  // Of ranks with data: in a join() the others may keep old parameters until its end.
+  // Whether all ranks with data have the same checksum. Others, which are in join(), may have old parameters until its
+  // end.
   bool are_checksums_equal() const {
     const auto first = static_cast<size_t>(first_with_data());
     return !any(
         [this, first](const RankReport& rank) { return rank.state == RankState::kWithData && rank.checksum != reports_[first].checksum; });
   }
-  // How often the optimiser has stepped on two ranks with data that differ in this; empty if none do.
+  // Two ranks with data whose optimisers have stepped differently often, in words; empty if there are none.
   std::string difference_of_optimizer_steps() const;
   bool is_used(size_t parameter) const;
 

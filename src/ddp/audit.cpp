@@ -24,8 +24,8 @@ constexpr const char* kSteppedLocally =
     "{} changed under gradients that this rank had accumulated under no_sync() and not synchronised, and ranks {}: if the optimiser "
     "stepped it, expected a synchronising backward before every step of the optimiser";
 
-// Computed where the tensor is, as one number there. Every element is mixed with its position; the sum, modulo 2^64,
-// does not depend on the order.
+// The tensor's hash, computed on its device and left there. Every element is mixed with its position, and the results
+// are summed modulo 2^64, so that the order in which a device adds does not matter.
 at::Tensor checksum_on_device(const at::Tensor& tensor) {
   constexpr int64_t kMost = int64_t{1} << 24;  // elements at a time, of 8 bytes
   constexpr auto kFactor = static_cast<int64_t>(kPrime);
@@ -45,7 +45,7 @@ at::Tensor checksum_on_device(const at::Tensor& tensor) {
 
 }  // namespace
 
-// Four independent chains of multiplications are as fast as memory.
+// One chain of multiplications would be slower than memory. Four independent ones are not.
 uint64_t hash_of(std::string_view bytes) {
   std::array<uint64_t, 4> lanes = {1, 2, 3, 4};
   size_t at = 0;
@@ -137,7 +137,7 @@ bool Audit::begin_step() {
 }
 
 std::string Audit::difference(const StepAgreement& agreement, int64_t step) {
-  // If nothing differs any more, a rank had values of its own in one backward and has restored them.
+  // explain() may find nothing: a rank had other values at the first gradient and has restored them.
   std::string found = agreement.are_checksums_equal() ? "" : explain(step);
   const bool compares_again = !found.empty() && were_equal_when_stepped();
   if (!found.empty() && !compares_again) {
@@ -162,7 +162,7 @@ std::string Audit::difference(const StepAgreement& agreement, int64_t step) {
   return "";
 }
 
-// Whether all ranks know that they were. Collective.
+// Whether all ranks had the same checksum when their optimisers had stepped. See Note [Comparing again]. Collective.
 bool Audit::were_equal_when_stepped() const {
   const auto ranks = gather_rows<uint64_t>(setup_.control, {stepped_checksum_.value_or(0)});
   return ranks[0][0] != 0 && std::ranges::all_of(ranks, [&](const auto& rank) { return rank == ranks[0]; });
@@ -191,7 +191,7 @@ void Audit::record_buffers(const std::vector<NamedTensor>& untouched) {
   }
 }
 
-// Forgets buffers that have moved on any rank: a forward has come there between the last step and an audit. Collective.
+// Forgets the buffers that some rank's forward has written to between the last step and this audit. Collective.
 void Audit::forget_buffers_that_moved() {
   const auto count = static_cast<double>(buffers_.size());
   if (const auto counts = max_over_ranks(setup_.control, {count, -count}); counts[0] != -counts[1]) buffers_.clear();
@@ -228,8 +228,7 @@ uint64_t Audit::checksum_of_all() const {
   return checksum;
 }
 
-// After unequal checksums: says what differs now, in the same text on every rank; empty if nothing
-// does. Collective.
+// Finds the first tensor that differs now, in the same text on every rank; empty if none does. Collective.
 std::string Audit::explain(int64_t step) const {
   const std::string since = equal_at_ ? fmt::format("all were equal at the audit before step {}", *equal_at_) : "this is the first audit";
   const std::vector<NamedTensor> all = tensors();

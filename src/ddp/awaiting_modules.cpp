@@ -16,7 +16,7 @@
 namespace firkin {
 namespace {
 
-// All AwaitingModules: every await_parameters() goes to those that have the module.
+// All AwaitingModules that live: each await_parameters() calls those that have the module.
 struct Listeners {
   std::mutex mutex;
   std::vector<const AwaitingModules*> all;
@@ -72,7 +72,7 @@ AwaitingModules::~AwaitingModules() {
 bool AwaitingModules::record_await(const torch::nn::Module& module, int64_t moment) {
   const auto known = owners_.find(&module);
   if (known == owners_.end()) return false;
-  if (!has_learned_) known->second.was_seen = true;
+  if (!has_learned_) known->second.awaits = true;
   if (std::exchange(known->second.has_awaited, true)) return false;
   known->second.awaited_at = moment;
   return true;
@@ -85,9 +85,9 @@ void AwaitingModules::learn() {
   for (size_t i = 0; i < is_awaited_.size(); ++i) is_awaited_[i] = is_awaited_[i] && !owners_of_[i].empty();
 }
 
-// innermost: the innermost of the modules around this one that were seen awaiting.
+// innermost: of the modules around this one that await, the innermost; null if none does.
 void AwaitingModules::learn(const torch::nn::Module& module, Owner* innermost) {
-  if (const auto own = owners_.find(&module); own != owners_.end() && own->second.was_seen) innermost = &own->second;
+  if (const auto own = owners_.find(&module); own != owners_.end() && own->second.awaits) innermost = &own->second;
   for (const auto& item : module.named_parameters(/*recurse=*/false)) {
     const auto known = index_of_.find(item.value().unsafeGetTensorImpl());
     if (known == index_of_.end()) continue;

@@ -22,8 +22,9 @@ namespace {
 using torch::autograd::Engine;
 using torch::autograd::GraphTask;
 
-// Autograd hands out the current graph task's id and two of its members, but not the task itself, whose depth tells the
-// outermost one and whose future tells why backward threw. offsetof() leads from the member to the task.
+// The graph task that has called the running hook; null outside of one. LibTorch 2.13 gives out the task's id and two
+// of its members, but not the task, whose depth says whether it is the outermost and whose future says why backward
+// threw. So this goes back from a member to the task.
 GraphTask* current_graph_task() {
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Winvalid-offsetof"
@@ -57,7 +58,7 @@ std::string message_of(const std::exception_ptr& error) {
 struct BackwardWatch::State {
   struct Watched {
     int id = -1;
-    c10::intrusive_ptr<c10::ivalue::Future> result;  // the outermost backward's
+    c10::intrusive_ptr<c10::ivalue::Future> result;  // null unless this is the outermost graph task
     bool has_thrown() const { return result && result->hasError(); }
   };
 
@@ -66,7 +67,7 @@ struct BackwardWatch::State {
   std::mutex mutex;  // guards what follows: graph tasks may die on autograd's threads
   std::condition_variable changed;
   std::vector<Watched> watched;  // graph tasks of the backward that runs
-  int failed_id = -1;            // the last one that failed
+  int failed_id = -1;            // the last graph task that failed
   std::thread::id failing;       // the thread that is calling `failed`
   bool is_closed = false;
 
@@ -84,7 +85,7 @@ struct BackwardWatch::State {
     if (id == failed_id) failing = {};  // `failed` has returned
     changed.notify_all();
   }
-  // Returns false if nobody is to be told any more.
+  // Returns false after close(): `failed` is then not to be called.
   bool start_failing(int id) {
     const std::lock_guard lock(mutex);
     if (is_closed) return false;
@@ -94,7 +95,7 @@ struct BackwardWatch::State {
   }
 };
 
-// Held by a callback of the graph task, and so destroyed with it.
+// Lives in a final callback of the graph task. If the task dies without having called that, backward has thrown.
 struct BackwardWatch::Token {
   std::weak_ptr<State> state;
   int id = 0;
@@ -131,8 +132,8 @@ struct BackwardWatch::Token {
         return;
       }
       alive->remove(id);
-      attach(alive);  // all hooks may lie in inner tasks: now watch the surrounding task, which is the current one
-    } catch (...) {   // an exception is under way already, or no memory is left to tell of one
+      attach(alive);  // now to the surrounding task, which is current again: it may have no hook of its own
+    } catch (...) {   // an exception is under way already, or no memory is left to report one
     }
   }
 };
@@ -158,7 +159,7 @@ std::vector<bool> BackwardWatch::may_reach(const std::vector<const torch::autogr
   std::vector<bool> reached(nodes.size(), true);
   const GraphTask* task = current_graph_task();
   if (task == nullptr || task->reentrant_depth_ > 0) return reached;
-  // is_traceable() says the same, but asks a function of Python's for an attribute that PyTorch 2.13 has no more.
+  // Not by is_traceable(), which asks a function of Python's for an attribute that PyTorch 2.13 no longer has.
   const auto is_autograds_own = [](torch::autograd::Node* node) {
     return dynamic_cast<torch::autograd::TraceableFunction*>(node) != nullptr ||
            dynamic_cast<torch::autograd::AccumulateGrad*>(node) != nullptr;
@@ -185,7 +186,7 @@ void BackwardWatch::attach(const std::shared_ptr<State>& state) {
     for (const std::optional<c10::Stream>& stream : task->caller_current_streams_) {
       if (stream) token->streams.push_back(*stream);
     }
-    // Autograd's thread that meets the exception calls this before backward() throws.
+    // Autograd calls this on the thread that has met the exception.
     const auto fail_if_error = [weak = std::weak_ptr(token)](c10::ivalue::Future& ended) {
       const std::shared_ptr<Token> alive = weak.lock();
       if (alive && ended.hasError()) alive->fail(first_line(ended.tryRetrieveErrorMessage()));
@@ -208,7 +209,7 @@ bool BackwardWatch::is_in_outermost() {
 
 const void* BackwardWatch::caller() {
   const GraphTask* task = current_graph_task();
-  return task == nullptr ? nullptr : task->cpu_ready_queue_.get();  // each thread has its own
+  return task == nullptr ? nullptr : task->cpu_ready_queue_.get();  // each thread that calls backward() has its own
 }
 
 void BackwardWatch::settle() const {

@@ -1,4 +1,4 @@
-// Tells when the running backward has ended and whether it threw, and which exception leaves backward() when Firkin
+// Notices when the running backward has ended or thrown, and decides which exception leaves backward() when Firkin
 // throws.
 #pragma once
 
@@ -14,32 +14,35 @@ struct Node;
 
 namespace firkin {
 
-// Keyed by autograd's graph tasks: a re-entrant backward (activation checkpointing) is a graph task within another one,
-// and only the outermost counts. `ended` is one of autograd's final callbacks, so that what it throws comes out of
-// backward(); `failed` comes while the exception is on its way out of backward(), so it must not throw. Both run with
-// the current streams of backward()'s caller. A backward that throws before the first attach() is not noticed.
+// Calls `ended` when a backward is over, and `failed` when it throws. Autograd runs a backward as a graph task. A
+// re-entrant backward (activation checkpointing) is a graph task within another one, and only the outermost counts.
+// Both callbacks run with the current streams of backward()'s caller. A backward that throws before the first attach()
+// goes unnoticed.
 //
-// Autograd chooses the thread that calls them: with gradients on a GPU, `failed` comes from the thread of that GPU.
-// backward() throws after `failed` has run, unless its own thread was busy with nodes on the CPU: that is what settle()
-// is for.
+// Note [Threads of a failed backward]
+// Autograd calls `ended` as one of its final callbacks, so what that throws comes out of backward(). Autograd calls
+// `failed` on the thread that has met the exception, while the exception is on its way: so it must not throw. With
+// gradients on a GPU that is a thread of the GPU's own. Usually backward() throws after `failed` has returned. But if
+// its caller's thread was busy with nodes on the CPU, backward() throws while `failed` still runs, and the program may
+// call Firkin meanwhile. settle() then waits for `failed` to return.
 class BackwardWatch {
  public:
   BackwardWatch(std::function<void()> ended, std::function<void(const std::string& reason)> failed);
   ~BackwardWatch();
-  // Calls settle(), then waits for a callback that runs in another thread; afterwards none is called.
+  // Calls settle(), then waits for a callback that runs on another thread. Afterwards none is called.
   void close();
   BackwardWatch(const BackwardWatch&) = delete;
   BackwardWatch& operator=(const BackwardWatch&) = delete;
 
-  // From a hook: watches the backward that calls it. Cheap if that is watched already. Not thread-safe.
+  // Called by a hook: watches the backward that has called the hook. Cheap if that is watched already. Not thread-safe.
   void attach();
 
-  // From a hook: the backward that calls it has failed, in another thread.
+  // Called by a hook: whether the backward that has called the hook has failed, in another thread.
   bool has_failed() const;
 
-  // From a hook: whether the backward that calls it may reach these nodes, per node. Exact if it
-  // consists of autograd's own functions. If it has others, which may begin a backward within it
-  // (activation checkpointing), or is such an inner backward, all count as reached.
+  // Called by a hook: per node, whether the backward that has called the hook may reach it. Exact for a backward that
+  // consists of autograd's own functions. Other functions may begin a backward within it (activation checkpointing): if
+  // there are some, or this is such an inner backward, the answer is true for all nodes.
   static std::vector<bool> may_reach(const std::vector<const torch::autograd::Node*>& nodes);
 
   // Whether this thread runs a backward that is not within another one (activation checkpointing).
@@ -48,8 +51,9 @@ class BackwardWatch {
   // An address that stands for the thread that called the running backward; null outside of one.
   static const void* caller();
 
-  // Waits until `failed` has run for every watched backward that has thrown. Call it first in hooks and in every method
-  // that may be called after backward(). Thread-safe; do not call it with a lock that `failed` takes.
+  // Waits until `failed` has returned for every watched backward that has thrown. Call it first in hooks and in every
+  // method that may be called after backward(). Thread-safe. Do not call it with a lock that `failed` takes. See
+  // Note [Threads of a failed backward].
   void settle() const;
 
  private:
@@ -60,12 +64,12 @@ class BackwardWatch {
   std::shared_ptr<State> state_;
 };
 
-// `translate` is called within the catch block of an error that is about to leave, and may throw another one instead.
-// Python needs this, because it would see every error as a RuntimeError. By default errors leave as they are. Set it
-// before any module is wrapped.
+// Before Firkin throws an error through autograd, it calls `translate` within the error's catch block, which may throw
+// another error instead. Without this, Python would see every error as a RuntimeError. Set it before any module is
+// wrapped.
 void set_autograd_error_translation(void (*translate)());
 
-// Within a catch block: rethrows what is caught, translated.
+// Within a catch block: translates what is caught, and throws it again.
 [[noreturn]] void rethrow_to_autograd();
 
 template <typename Body>

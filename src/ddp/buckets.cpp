@@ -30,12 +30,12 @@ at::Tensor view_like(const at::Tensor& parameter, const at::Tensor& flat, int64_
   at::Tensor view = parameter.is_non_overlapping_and_dense()
                         ? flat.as_strided(parameter.sizes(), parameter.strides(), flat.storage_offset() + offset)
                         : flat.narrow(0, offset, parameter.numel()).view(parameter.sizes());
-  // Autograd must not know this as a view: torch::optim::Optimizer::zero_grad() calls detach_(), which views refuse.
+  // Autograd must not know this as a view: LibTorch 2.13's Optimizer::zero_grad() calls detach_(), which views refuse.
   return view.variable_data();
 }
 
-// Whether anybody holds a tensor or a storage besides our `ours` uses. Its Python object, if it has one, is one use,
-// and is held itself if it has more references.
+// Whether there are references to a tensor or a storage besides `ours`. Its Python object, if it has one, is one
+// reference. It counts only if something refers to that object in turn.
 template <typename Object>
 bool is_held(const Object* object, size_t uses, size_t ours) {
   if (object == nullptr || uses <= ours) return false;
@@ -101,7 +101,7 @@ bool GradientBuckets::is_kept(size_t bucket) const {
   bool any_left = false;
   for (auto tensor = static_cast<size_t>(tensors.first); tensor < static_cast<size_t>(tensors.first + tensors.count); ++tensor) {
     const at::Tensor& view = views_[tensor];
-    // Setting a gradient's data, as Module.to() does, sets this view's.
+    // Module.to() in Python sets the data of the gradient, which is this view.
     if (view.storage().unsafeGetStorageImpl() != storage.unsafeGetStorageImpl()) return true;
     if (parameters_[tensor].grad().is_same(view)) continue;
     if (is_held(view.unsafeGetTensorImpl(), view.use_count(), wire_views_[tensor].is_same(view) ? size_t{2} : size_t{1})) return true;
@@ -136,8 +136,7 @@ void GradientBuckets::place(int64_t tensor) {
   gradient.reset();
 }
 
-// A gradient that travels in a smaller dtype is divided before it is converted: the mean may fit where the gradient
-// does not.
+// Scales before it converts to wire_dtype: the mean may fit into the smaller dtype where the gradient does not.
 void GradientBuckets::place_on_cpu(size_t tensor) {
   const at::Tensor& gradient = parameters_[tensor].grad();
   at::Tensor& view = views_[tensor];
@@ -205,8 +204,8 @@ void GradientBuckets::adopt_into(const at::Tensor& own, int64_t tensor) {
   parameters_[static_cast<size_t>(tensor)].mutable_grad() = own;
 }
 
-// Autograd adds to a gradient that is there; one that it hands over has not been written to, and shares its memory with
-// what autograd itself still holds.
+// A gradient of version 0 was never written to in place: autograd has just made it, and may itself still hold its
+// memory.
 HeldBy held_elsewhere(const at::Tensor& gradient) {
   if (gradient.is_inference() || gradient._version() == 0) return HeldBy::kNobody;
   if (is_held(gradient.unsafeGetTensorImpl(), gradient.use_count(), 1)) return HeldBy::kTensor;

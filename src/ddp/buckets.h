@@ -12,27 +12,36 @@
 
 namespace firkin {
 
-// Gradients exist once: place() moves a parameter's gradient into its bucket, adopt() makes its place there the
-// gradient again, with the parameter's strides if they are dense. Between the two the parameter has no gradient, so
-// that nothing that accumulates can write into a bucket in flight. Buckets, and every tensor in them, begin at
-// multiples of kGradientAlignment. Buckets that ranks share hold their tensors without gaps, and end with zeros. Not thread-safe.
+// Gradients exist once. place() moves a parameter's gradient into its bucket, and adopt() makes its place there the
+// gradient again, with the parameter's strides if they are dense. In between the parameter has no gradient, so that
+// nothing that accumulates can write into a bucket in flight. Buckets, and every tensor in them, begin at multiples of
+// kGradientAlignment. Buckets that are divided among ranks hold their tensors without gaps, and end with zeros. Not
+// thread-safe.
+//
+// Note [Gradients that the program holds]
+// A program may hold a parameter's gradient other than through grad(): it has kept the tensor, or has laid its
+// gradients into one large tensor, whose memory they share. It then reads and zeroes them there, so they have to keep
+// their memory, and get a copy of the mean (adopt_into()). held_elsewhere() finds them by counting references.
+//
+// A program may also keep a gradient that is a view into a bucket, after it was the parameter's. leave_kept_gradients()
+// leaves such a bucket's memory to the program, so that the next step does not overwrite it.
 class GradientBuckets {
  public:
-  // parameters: in the plan's order; those of one bucket must agree in dtype and device.
+  // parameters: in the plan's order; those of one bucket have one dtype and one device.
   //
   // scale: what a gradient is multiplied by on its way into the bucket (1 / world size, for a mean by summation).
   //
   // wire_dtype: float32 and float64 gradients are placed into a second, smaller tensor of this dtype, which travels;
   // see unpack().
   //
-  // shared_by: ranks among which each bucket is divided; 0 if it is not.
+  // shared_by: the number of ranks among which each bucket is divided; 0 if it is not.
   GradientBuckets(std::vector<at::Tensor> parameters, BucketPlan plan, double scale,
                   std::optional<at::ScalarType> wire_dtype = std::nullopt, int64_t shared_by = 0);
 
-  // Between steps: gives a bucket new memory if the program keeps a gradient that it took out of grad(), holds anything
-  // else in the bucket's memory, or has moved a gradient elsewhere (Module.to() in Python). Whoever holds a gradient
-  // that is still a parameter's sees it accumulate, as without buckets. Returns whether any bucket got new memory.
-  // 10 ns a parameter.
+  // Between steps: gives a bucket new memory if the program keeps a gradient that is no longer a parameter's, holds
+  // anything else in the bucket's memory, or has moved a gradient elsewhere (Module.to() in Python). A gradient that
+  // the program holds and that is still a parameter's accumulates, as without buckets. Returns whether any bucket got
+  // new memory. Takes 10 ns a parameter. See Note [Gradients that the program holds].
   bool leave_kept_gradients();
 
   const BucketPlan& plan() const { return plan_; }
@@ -44,42 +53,42 @@ class GradientBuckets {
   // The tensor's place in its bucket, and where it begins there, in elements.
   const at::Tensor& view(int64_t tensor) const { return views_[static_cast<size_t>(tensor)]; }
   int64_t offset(int64_t tensor) const { return view(tensor).storage_offset() - wire(bucket_of(tensor)).storage_offset(); }
-  // Bytes of the gradients in it, without the gaps of alignment.
+  // Bytes of the gradients in the bucket, without gaps.
   int64_t gradient_bytes(int64_t bucket) const { return buckets_[static_cast<size_t>(bucket)].gradient_bytes; }
 
   // Moves the parameter's gradient, scaled, into its bucket. On a CPU this is one pass over the data, in place if the
-  // gradient lies in the bucket already; on a device the gradient is kept until pack(). An undefined gradient counts as
+  // gradient is in the bucket already. On a device the gradient waits for pack(). An undefined gradient counts as
   // zeros. Throws InputError for a sparse gradient.
   void place(int64_t tensor);
 
-  // Before the bucket is sent, on the stream that sends it: on a device, copies what place() has kept and scales it,
-  // with a kernel or two for the whole bucket instead of one for each tensor. On a CPU there is nothing left to do.
+  // Before the launch, on the stream that launches. On a device, copies and scales all gradients that were placed, with
+  // a kernel or two for the whole bucket instead of one for each tensor. Does nothing on a CPU.
   void pack(int64_t bucket);
 
-  // Writes what travelled into the bucket itself. Without wire_dtype it only tells the allocator of a device on which
-  // stream the bucket is used from now on.
+  // Converts the tensor that has travelled into the bucket. Without wire_dtype, only tells the allocator of a device
+  // which stream uses the bucket from now on.
   void unpack(int64_t bucket);
 
   // Fills all buckets with zeros: what a rank without data adds to the sum.
   void fill_with_zeros();
 
-  // Scales the bucket, and with it the gradients that live there.
+  // Scales the bucket, and with it the gradients in it.
   void scale(int64_t bucket, double factor);
 
-  // Makes its place in the bucket the parameter's gradient, whatever that was.
+  // Makes the place in the bucket the parameter's gradient.
   void adopt(int64_t tensor);
-  // The same for a gradient of the program's own, which is given the values.
+  // Copies the values from there to `own`, and makes that the parameter's gradient.
   void adopt_into(const at::Tensor& own, int64_t tensor);
 
  private:
   struct Memory {
     at::Tensor flat;
-    at::Tensor wire;  // flat itself, or of wire_dtype
+    at::Tensor wire;  // `flat` itself, or a tensor of wire_dtype
     int64_t gradient_bytes = 0;
     std::vector<at::Tensor> to_pack = {};  // on a device: gradients, until pack(), and
     std::vector<at::Tensor> places = {};   // where they go in `flat`
-    std::optional<c10::Stream> home = {};  // on a device: the stream that it was allocated on, and goes back to
-    size_t own_uses = 0;                   // our own, of the storage of `flat`
+    std::optional<c10::Stream> home = {};  // on a device: the stream on which it was allocated
+    size_t own_uses = 0;                   // how many of the references to the storage of `flat` are of this object
   };
   void allocate(size_t index);
   bool is_kept(size_t bucket) const;
@@ -98,8 +107,9 @@ class GradientBuckets {
   at::Tensor scale_tensor_;  // a wrapped number
 };
 
-// What else refers to a parameter's gradient: nothing, another tensor over its memory (the program keeps gradients in
-// one tensor), or a handle of the tensor itself. kNobody for one that autograd made in this backward.
+// What refers to a parameter's gradient besides the parameter: nothing, another tensor over the same memory, or the
+// program to the tensor itself. kNobody if autograd has made the gradient in this backward. See
+// Note [Gradients that the program holds].
 enum class HeldBy { kNobody, kMemory, kTensor };
 HeldBy held_elsewhere(const at::Tensor& gradient);
 

@@ -18,15 +18,15 @@
 
 namespace firkin {
 
-// Under the strategy none only the module and its parameters are set.
+// Under the strategy none, which sends nothing, there is no protocol and nothing that it needs.
 struct DataParallel::Parts {
   torch::nn::Module* module = nullptr;
-  std::vector<std::string> tensors;  // names, in ready order
+  std::vector<std::string> tensors;  // the parameters' names, in ready order
   std::vector<int64_t> ready_order;
   std::optional<Connections> gradient_connections;
   std::optional<Connections> control_connections;
   std::unique_ptr<StepProtocol> protocol;
-  std::unique_ptr<Ordered> ordered;  // declared after it, because they use it to their end
+  std::unique_ptr<Ordered> ordered;  // after the protocol, which these use until they are destroyed
   std::unique_ptr<Sharded> sharded;
   ForwardOverlap* overlap = nullptr;  // one of the two
   std::unique_ptr<Automatic> automatic;
@@ -51,7 +51,8 @@ struct DataParallel::Parts {
 
 namespace {
 
-// A failing hook must fail its step before a bucket is used, so every bucket has to arrive within the step.
+// A communication hook that fails has to fail its step before any bucket is used, so every bucket must arrive within
+// the step.
 void check_comm_hook(const DataParallelOptions& options) {
   const std::string& name = options.gradient_hook.name;
   if (const Strategy& strategy = options.strategy; strategy.name != "bucketed" && strategy.name != "planned") {
@@ -69,8 +70,8 @@ void check_comm_hook(const DataParallelOptions& options) {
   }
 }
 
-// Gloo sums these types, and complex numbers as pairs of real ones. No backend of c10d scatters or gathers complex
-// numbers.
+// PyTorch 2.13's Gloo sums these dtypes, and complex numbers as pairs of real ones. No backend of its c10d scatters or
+// gathers complex numbers.
 void check_dtypes(const StepSetup& setup) {
   constexpr std::array kSummed = {at::kFloat, at::kDouble, at::kHalf, at::kBFloat16};
   for (const auto& [name, tensor] : setup.parameters) {
@@ -102,7 +103,7 @@ void check_layouts(const std::vector<NamedTensor>& tensors) {
   }
 }
 
-// Checks what this rank can see by itself. Throws InputError.
+// Makes the setup, and checks what this rank can check by itself. Throws InputError.
 StepSetup prepare(torch::nn::Module& module, const ProcessGroup& group, DataParallelOptions options) {
   StepSetup setup{.module = &module,
                   .group = group,
@@ -149,8 +150,8 @@ StepSetup prepare(torch::nn::Module& module, const ProcessGroup& group, DataPara
   return setup;
 }
 
-// Sends rank 0's parameters and buffers to all. A rank without memory for them gives up the group;
-// otherwise the others would wait for their timeout.
+// Sends rank 0's parameters and buffers to all ranks. A rank without memory for this gives up the group, or the others
+// would wait for their timeout.
 void broadcast_state(const ProcessGroup& group, const torch::nn::Module& module) {
   try {
     broadcast_tensors(group, tensors_of(parameters_in(module)), 0);
@@ -162,8 +163,8 @@ void broadcast_state(const ProcessGroup& group, const torch::nn::Module& module)
   }
 }
 
-// The state that an optimiser of LibTorch keeps for these parameters; empty for other optimisers. What it has not made
-// yet is undefined.
+// The state that an optimiser of LibTorch keeps for these parameters, undefined where it has made none yet; empty for
+// other optimisers.
 std::vector<NamedTensor> state_of(const torch::optim::Optimizer& optimizer, const std::vector<NamedTensor>& parameters) {
   std::vector<NamedTensor> result;
   for (const auto& [name, parameter] : parameters) {
@@ -179,8 +180,8 @@ std::vector<NamedTensor> state_of(const torch::optim::Optimizer& optimizer, cons
   return result;
 }
 
-// What the optimiser steps besides the module's parameters, named "tensor 2 of the optimiser's group 0". Parameters of
-// other wrapped modules are left out: they may be in flight, and are audited there.
+// What the optimiser steps besides the module's parameters, named "tensor 2 of the optimiser's group 0". Leaves out
+// parameters of other wrapped modules, which may be in flight and are audited there.
 std::vector<NamedTensor> outside_of(const torch::nn::Module& module, const torch::optim::Optimizer& optimizer) {
   std::unordered_set<const void*> inside;
   for (const NamedTensor& parameter : parameters_in(module)) inside.insert(parameter.tensor.unsafeGetTensorImpl());
@@ -201,7 +202,7 @@ StepError::StepError(StepFailure failure)
     : RuntimeError(fmt::format("step {} failed on rank {}: {}", failure.step, failure.rank, failure.reason)),
       failure_(std::move(failure)) {}
 
-// Collective on every path, so a failing rank never leaves its peers waiting.
+// Every path makes the same collective calls, so that a rank which fails does not leave the others waiting.
 DataParallel::DataParallel(torch::nn::Module& module, const ProcessGroup& group, DataParallelOptions options)
     : parts_(std::make_unique<Parts>()) {
   const std::vector<std::string> lines = describe(options, module);
@@ -284,7 +285,7 @@ void DataParallel::audit() {
 void DataParallel::audit_optimizer(const torch::optim::Optimizer& optimizer) {
   StepProtocol* protocol = parts_->protocol.get();
   if (protocol == nullptr) return;
-  if (dynamic_cast<const ForeignOptimizer*>(&optimizer) != nullptr) return;  // whoever keeps its states audits it: audit_tensors()
+  if (dynamic_cast<const ForeignOptimizer*>(&optimizer) != nullptr) return;  // Python keeps its states, and audits them by audit_tensors()
   protocol->add_audited(&optimizer, [protocol, &optimizer] {
     std::vector<NamedTensor> audited = outside_of(*protocol->setup().module, optimizer);
     std::vector<NamedTensor> stepped = protocol->setup().parameters;

@@ -97,9 +97,9 @@ void BucketFlight::launch(c10::Device device, c10::function_ref<Work()> start) {
   if (!device_.is_cpu()) {
     if (!timing_) return;
     const auto sum = reduction_->getFuture();
-    if (!sum->completed()) return;  // over Gloo, where the CPU would have to wait
+    if (!sum->completed()) return;  // over Gloo, whose sums the CPU would have to wait for
     const c10::StreamGuard guard(*timing_);
-    sum->wait();  // only the stream does
+    sum->wait();  // the stream waits, the CPU does not
     arrived_at_ = now();
     return;
   }

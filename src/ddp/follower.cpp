@@ -21,7 +21,7 @@ namespace {
 constexpr const char* kValuesDiffered =
     "{} was added or replaced after wrapping, with values that differed between ranks; all ranks now have rank 0's, and the next step "
     "includes it; expected parameters_changed() on every rank after such a change";
-// A Python module is a mirror.
+// For a MirrorModule: the program is in Python.
 constexpr const char* kChangedUnderShardedInPython =
     "the trained parameters have changed, and in Python the strategy sharded does not divide states again; expected a new "
     "DistributedDataParallel and ShardedOptimizer after such a change";
@@ -53,19 +53,19 @@ std::string why_not_followed(const StepSetup& setup, const std::vector<NamedTens
   return "";
 }
 
-// Why a step that meets the change cannot end well; empty if it can.
+// Why the step that meets the change cannot end well; empty if it can.
 std::string why_not_in_step(const StepSetup& setup, const ModuleChange& change) {
   if (!change.values_differ.empty()) return fmt::format(kValuesDiffered, change.values_differ);
   return setup.options.strategy.shards ? kChangedUnderSharded : "";
 }
 
-// Fills in what joined, and where values differ. Collective.
+// Sets joined and values_differ. Collective.
 void find_joined(const StepSetup& setup, ModuleChange& change) {
   const auto is_new = [&](const NamedTensor& parameter) {
     return std::ranges::none_of(setup.parameters, [&](const NamedTensor& old) { return old.tensor.is_same(parameter.tensor); });
   };
   const size_t count = change.parameters.size();
-  std::vector<double> flags;  // for each whether it is new here, then for each whether it is known here
+  std::vector<double> flags;  // per parameter whether it is new on this rank, then per parameter whether it is not
   for (const NamedTensor& parameter : change.parameters) flags.push_back(is_new(parameter) ? 1 : 0);
   for (size_t i = 0; i < count; ++i) flags.push_back(1 - flags[i]);
   const std::vector<double> on_any = max_over_ranks(setup.control, flags);
@@ -178,7 +178,6 @@ void ModuleFollower::send_buffers() {
   if (buffers_) buffers_->launch(0);
 }
 
-// Rank 0's buffers are in flight; if it has no data, another rank's take their place.
 void ModuleFollower::receive_buffers(int root, bool any_changed) {
   if (!buffers_) return;
   const bool is_as_sent = root == 0 && !any_changed;

@@ -13,8 +13,8 @@
 namespace firkin {
 namespace {
 
-// Transforms of torch.func (jvp, jacrev) may surround a forward. What the forward receives, and has an optimiser step, is
-// no part of the function that they transform, so they are off meanwhile.
+// Transforms of torch.func (jvp, jacrev) may surround a forward. What is received within the forward, and stepped by an
+// optimiser, is no part of the function that they transform: they are off meanwhile.
 constexpr c10::DispatchKeySet kTransforms({c10::DispatchKey::FuncTorchDynamicLayerFrontMode,
                                            c10::DispatchKey::FuncTorchDynamicLayerBackMode});
 
@@ -35,7 +35,7 @@ void ForwardOverlap::renewed(GradientPipe& pipe) {
   is_late_.assign(setup_.parameters.size(), false);
 }
 
-// The forward that led to a gradient must have waited for the parameter, or it has used an old value.
+// A forward that has led to a gradient has awaited the parameter first, or it has used an old value.
 void ForwardOverlap::check(std::optional<size_t> gradient) {
   if (is_last_step_unused_) throw RuntimeError(std::string("DataParallel: ") + unused_);
   if (gradient && is_late_[*gradient]) modules_->check_awaited(*gradient, setup_.parameters[*gradient].name);
@@ -92,7 +92,7 @@ void ForwardOverlap::module_awaits(const torch::nn::Module& module) {
   const bool is_first = modules_->record_await(module, std::ssize(pauses_));
   pipe().stream_mark().follow();
   if (anything_late_) protocol_.throw_if_lost();
-  if (is_first) receive_in_forward(modules_->parameters_of(module));  // later in a forward it has them
+  if (is_first) receive_in_forward(modules_->parameters_of(module));  // at later awaits in this forward the module has them
 }
 
 void ForwardOverlap::receive_in_forward(const std::vector<size_t>& parameters) {
@@ -107,11 +107,12 @@ void ForwardOverlap::receive_in_forward(const std::vector<size_t>& parameters) {
   pauses_.push_back({from, to});
 }
 
-// The reader need not be the module that learn() saw awaiting them, and does not become it.
+// The caller need not be the module that awaits these parameters, and what it receives counts as received in this
+// forward.
 void ForwardOverlap::receive_parameters(const torch::nn::Module& part) {
   const auto held = protocol_.lock();
   const std::vector<size_t> parameters = modules_->indices_in(part);
-  modules_->record_received(parameters);  // even if they have come with others
+  modules_->record_received(parameters);
   if (!anything_late_) return;
   protocol_.throw_if_lost();
   pipe().stream_mark().follow();
@@ -128,7 +129,7 @@ void ForwardOverlap::drain() {
 
 void ForwardOverlap::receive_rest() {
   receive_all();
-  is_late_.assign(is_late_.size(), false);  // nothing is left that could be used too early
+  is_late_.assign(is_late_.size(), false);  // a forward cannot use these too early any more
 }
 
 void ForwardOverlap::add_to(DataParallelStats& stats) const {

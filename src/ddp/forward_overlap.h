@@ -1,5 +1,5 @@
-// What the strategies ordered and sharded share: they overlap communication with the next forward. Part of a step is still
-// in flight when it ends, and each module waits for its own part before it runs.
+// What the strategies ordered and sharded share: communication overlaps the next forward. When a step ends, some of its
+// buckets are still in flight, and each module waits for those that it needs.
 #pragma once
 
 #include <atomic>
@@ -20,22 +20,23 @@ namespace firkin {
 // A forward, from the end of one step to the first gradient of the next.
 struct ForwardTimes {
   struct Pause {
-    DeviceTime from, to;  // equal if nothing was waited for
+    DeviceTime from, to;  // equal if there was nothing to wait for
   };
-  // The end of the step, then where modules awaited for the first time, or something was received; last, the first
-  // gradient. Empty if no forward was observed.
+  // First the end of the step. Then a pause for every first await of a module, and for every receive_parameters(). Last
+  // the first gradient of the next step. Empty if no forward was observed.
   std::vector<Pause> pauses;
   std::vector<int64_t> first_use;  // by parameter: the pause, as an index
 
-  // By pause: seconds from the end of the step, without waits. On a device, waits for the last of them.
+  // By pause: seconds from the end of the step, without the pauses. On a device, waits until it has passed the last
+  // one.
   std::vector<double> seconds() const;
 };
 
-// Base class of the strategies ordered and sharded. Methods take the protocol's lock, except those of StepExtension, whose
-// callers hold it.
+// The base class of the two strategies. Public methods lock the protocol's mutex; for those of StepExtension the
+// protocol has locked it.
 class ForwardOverlap : public StepExtension {
  public:
-  // protocol, setup: must outlive this. unused: the error if nobody has used the gradients of a step.
+  // protocol, setup: must outlive this. unused: the error's text if nobody has used the gradients of a step.
   ForwardOverlap(StepProtocol& protocol, const StepSetup& setup, const char* unused)
       : protocol_(protocol), setup_(setup), unused_(unused) {}
 
@@ -43,8 +44,8 @@ class ForwardOverlap : public StepExtension {
   void drain();
   void receive_parameters(const torch::nn::Module& part);
   void add_to(DataParallelStats& stats) const;
-  // Receives what is in flight: at the end of a step, before the optimiser's, or between steps. Afterwards nothing is
-  // late, and the buckets may be replaced.
+  // Receives all buckets that are in flight. Call it between steps, or when a step has ended. Afterwards the buckets
+  // may be replaced.
   virtual void receive_rest();
 
   void before_comparison() override { receive_all(); }
@@ -55,15 +56,14 @@ class ForwardOverlap : public StepExtension {
  protected:
   virtual void receive_all() = 0;
   virtual void receive_those(const std::vector<size_t>& parameters) = 0;
-  // Whether a step may end before the bucket has arrived: every parameter in it is awaited by a module, in every
-  // forward.
+  // Whether a step may end before the bucket has arrived: modules await every parameter in it.
   virtual bool may_be_late(int64_t bucket) const;
 
   // The lock for an optimiser's step. Throws RuntimeError within a step of the module.
   std::unique_lock<std::recursive_mutex> enter_after_step() const;
-  // To be called when a step has ended well.
+  // Call it when a step has ended well.
   void begin_forward();
-  // The forward since then.
+  // Returns the forward since begin_forward().
   ForwardTimes end_forward();
   // By bucket: the earliest first use of its parameters.
   std::vector<int64_t> first_use_of_buckets(const std::vector<int64_t>& of_parameters) const;
@@ -74,9 +74,9 @@ class ForwardOverlap : public StepExtension {
   StepProtocol& protocol_;
   const StepSetup& setup_;
   std::optional<AwaitingModules> modules_;  // a derived class's destructor ends it first
-  std::vector<bool> is_late_;               // by parameter: it, or its gradient, was in flight when the last step ended
+  std::vector<bool> is_late_;               // by parameter: in flight, or its gradient was, when the last step ended
   std::atomic<bool> anything_late_ = false;
-  c10::Device clock_ = c10::kCPU;     // whose clock times the forward
+  c10::Device clock_ = c10::kCPU;     // its clock times the forward
   bool is_last_step_unused_ = false;  // nobody has used the gradients of the last step
 
  private:

@@ -19,20 +19,20 @@ namespace {
 
 using torch::autograd::Node;
 using torch::autograd::variable_list;
-// LibTorch 2.11 and 2.13 share nodes differently.
+// LibTorch 2.11 and 2.13 have different smart pointers to nodes.
 using NodePointer = decltype(torch::autograd::impl::grad_accumulator({}));
 
-// Runs after the node that accumulates a gradient.
+// A hook that runs after the node that accumulates a parameter's gradient.
 struct AccumulatedHook final : torch::autograd::FunctionPostHook {
   explicit AccumulatedHook(std::function<void()> call_in) : call(std::move(call_in)) {}
   variable_list operator()(const variable_list& outputs, const variable_list& inputs) override {
-    if (inputs[0].defined()) call();  // an undefined one is not accumulated
+    if (inputs[0].defined()) call();  // autograd does not accumulate an undefined gradient
     return outputs;
   }
   std::function<void()> call;
 };
 
-// Runs before that node. Unlike the node, it stays with the tensor.
+// A hook that runs before that node. Unlike the node, which autograd may replace, it stays with the tensor.
 struct TensorHook final : torch::autograd::FunctionPreHook {
   TensorHook(std::function<void()> call_in, bool of_watched) : call(std::move(call_in)), is_of_watched(of_watched) {}
   variable_list operator()(const variable_list& gradients) override {
@@ -46,21 +46,21 @@ struct TensorHook final : torch::autograd::FunctionPreHook {
   bool is_of_watched;  // by ParameterHooks; otherwise by NewcomerHooks
 };
 
-// Returns what identifies the hook for remove_hook().
+// Returns the hook's address, for remove_hook().
 const void* add_hook(const at::Tensor& tensor, bool of_watched, std::function<void()> call) {
   torch::autograd::impl::materialize_autograd_meta(tensor);
-  auto& hooks = torch::autograd::impl::hooks(tensor);  // not LibTorch's add_hook(), which expects that there is none yet
+  auto& hooks = torch::autograd::impl::hooks(tensor);  // LibTorch 2.13's add_hook() expects that there is none yet
   return hooks.emplace_back(std::make_unique<TensorHook>(std::move(call), of_watched)).get();
 }
 
-// The type is checked as well: Python's first register_hook() frees all hooks, and its own may come to lie at the same
-// address.
+// Also checks the type of the hook at that address: Python's first register_hook() frees all hooks of the tensor, and
+// its own may get the same address.
 void remove_hook(const at::Tensor& tensor, const void* ours) {
   std::erase_if(torch::autograd::impl::hooks(tensor),
                 [ours](const auto& hook) { return hook.get() == ours && dynamic_cast<const TensorHook*>(hook.get()) != nullptr; });
 }
 
-// Whether the running backward adds to the parameter's gradient. (autograd::grad() gives it to its caller.)
+// Whether the running backward adds to the parameter's gradient. autograd::grad() returns the gradient instead.
 bool is_accumulated(const at::Tensor& parameter) {
   const auto* const chosen = torch::autograd::get_current_graph_task_exec_info();
   if (chosen == nullptr || chosen->empty()) return true;
@@ -136,7 +136,8 @@ struct ParameterHooks::Watched {
     hooked.push_back({.node = std::move(node), .key = key});
   }
 
-  // A graph that was made before the last change still has the old node, and its hook.
+  // Called before a gradient is accumulated: adds a hook to the node if it is new. A graph that was made before keeps
+  // the old node, and its hook.
   void follow() {
     auto now = torch::autograd::impl::try_get_grad_accumulator(parameter.tensor);
     if (now == nullptr || now == hooked.back().node) return;
@@ -151,7 +152,7 @@ struct ParameterHooks::Watched {
   }
 
   struct Hooked {
-    NodePointer node;  // the tensor itself does not keep it
+    NodePointer node;  // keeps the node alive, which the tensor does not
     uintptr_t key;
   };
 

@@ -14,17 +14,17 @@
 namespace firkin {
 namespace {
 
-// Reads parameters without their names: Module::named_parameters() makes names, which takes longer than many a step can
-// spare.
+// Gives access to a module's own parameters. Module::named_parameters() would make full names, which takes too long for
+// every step.
 struct Registered : torch::nn::Module {
   static const torch::OrderedDict<std::string, at::Tensor>& parameters_of(const torch::nn::Module& module) {
     return module.*(&Registered::parameters_);
   }
 };
 
-// Calls visit(place, tensor) for each parameter or what stands in its place and, if modules_too, visit(place, null) for
-// each module that has some, itself or in others. Ends when a visit returns false, and returns whether none did.
-// `tensors` counts the tensors.
+// Calls visit(place, tensor) for each parameter, or for the tensor in its place, and, if modules_too, visit(place,
+// null) for each module that has some, itself or in submodules. Ends when a visit returns false, and returns whether
+// none did. `tensors` counts the tensors.
 template <typename Place, typename Visit>
 bool visit_all(const torch::nn::Module& module, bool modules_too, Visit& visit, size_t& tensors) {
   const size_t before = tensors;
@@ -41,7 +41,7 @@ bool visit_all(const torch::nn::Module& module, bool modules_too, Visit& visit, 
   return !modules_too || tensors == before || visit(Place{.module = &module}, nullptr);
 }
 
-// Calls visit(name, buffer) for each buffer; the name may lack the path of its module.
+// Calls visit(name, buffer) for each buffer. The name may lack the module's path.
 template <typename Visit>
 void visit_buffers(const torch::nn::Module& module, Visit& visit) {
   if (const auto* mirror = dynamic_cast<const MirrorModule*>(&module)) {
@@ -58,7 +58,8 @@ uint32_t version_of(const at::Tensor& tensor) {
   return tensor.is_inference() ? 0 : static_cast<uint32_t>(tensor._version());
 }
 
-// What a tensor takes of what travels: elements of any dtype are aligned behind it.
+// The bytes that a tensor takes in a broadcast. They are rounded up, so that elements of any dtype are aligned behind
+// them.
 int64_t part_bytes(const at::Tensor& tensor) {
   return at::round_up(static_cast<int64_t>(tensor.nbytes()), int64_t{16});
 }
@@ -90,7 +91,7 @@ bool ParameterWatch::has_changed() const {
   size_t position = 0;
   const auto compare = [&](const Place& place, const at::Tensor* tensor) {
     const Entry* recorded = position < recorded_.size() ? &recorded_[position] : nullptr;
-    // A new module whose parameters are not new changes nothing.
+    // A module around parameters that were there before is no change, and neither is a computed tensor.
     if (tensor == nullptr || !tensor->is_leaf()) {
       if (recorded != nullptr && recorded->place == place) ++position;
       return true;

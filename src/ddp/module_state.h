@@ -1,5 +1,4 @@
-// Keeps a module's state equal on all ranks during training: parameters that are added or removed,
-// buffers that follow rank 0's.
+// Finds changes of a module's parameters and buffers during training, and sends rank 0's buffers to all ranks.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -16,11 +15,11 @@
 
 namespace firkin {
 
-// A module that mirrors one that is kept elsewhere, in Python.
+// A LibTorch module that mirrors a module of Python (python/engine/mirror.h).
 class MirrorModule : public torch::nn::Module {
  public:
   using Module::Module;
-  // Takes over what the other module holds now; called before this one is read. An exception fails the step.
+  // Takes over what the other module holds now. Called before this module is read. An exception fails the step.
   virtual void read() = 0;
   // The other module's buffers, under full names; this module has none.
   virtual const std::vector<NamedTensor>& buffers_there() const = 0;
@@ -29,14 +28,14 @@ class MirrorModule : public torch::nn::Module {
 // All buffers, under each of their names.
 std::vector<NamedTensor> buffers_in(const torch::nn::Module& module);
 
-// Tells whether a module trains the same parameters as at the last record() and, if its modules are awaited, has them in
-// the same modules. Not thread-safe.
+// Whether a module still trains the parameters that it trained at the last record(). Not thread-safe.
 class ParameterWatch {
  public:
+  // modules_too: it is also a change if the parameters are in other submodules.
   ParameterWatch(const torch::nn::Module& module, bool modules_too) : module_(&module), modules_too_(modules_too) {}
 
-  // Compares every parameter's identity and requires_grad: about 0.1 us each. A computed tensor in a parameter's place
-  // is no change: forwards put such tensors in and take them out again.
+  // Compares every parameter's address and requires_grad, in about 0.1 us each. A computed tensor in a parameter's
+  // place is no change: forwards put such tensors in and take them out again.
   bool has_changed() const;
   void record();
 
@@ -56,12 +55,12 @@ class ParameterWatch {
   std::vector<Entry> recorded_;  // in the order of the tree
 };
 
-// Hooks on a module's frozen and new parameters, to notice a backward that reaches none of the
-// known ones. Parameters that another wrapped module trains get none.
+// Hooks on those parameters of a module that are not the setup's, because they are frozen or new. By these a backward
+// is noticed that reaches no other parameter.
 class NewcomerHooks {
  public:
-  // all: what the module holds now, known ones too. call: before such a gradient is accumulated, on the thread that runs
-  // backward.
+  // all: what the module holds now. known: the setup's parameters, which get none of these hooks. call: called before a
+  // gradient is accumulated, on the thread that runs backward, unless another wrapped module trains the parameter.
   NewcomerHooks(const std::vector<NamedTensor>& all, const std::vector<NamedTensor>& known, const std::function<void()>& call);
   ~NewcomerHooks();
   NewcomerHooks(const NewcomerHooks&) = delete;
@@ -70,20 +69,20 @@ class NewcomerHooks {
  private:
   using Parameter = c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>;
 
-  std::vector<std::pair<Parameter, const void*>> hooked_;  // with their hooks
+  std::vector<std::pair<Parameter, const void*>> hooked_;  // each with its hook
 };
 
-// All tensors of a device travel as bytes in one broadcast, whatever their dtypes. Not thread-safe.
+// Broadcasts tensors: all those of a device travel together, as bytes, whatever their dtypes. Not thread-safe.
 class TensorBroadcast {
  public:
-  // gradients: a group that carries every device. beside: the group for the devices that it carries. like: tensors with
-  // the sizes, dtypes and devices of all that will be sent.
+  // beside: used for the devices that it carries. gradients: used for the others. like: tensors with the sizes, dtypes
+  // and devices of those that will be sent.
   TensorBroadcast(const ProcessGroup& beside, const ProcessGroup& gradients, const std::vector<at::Tensor>& like);
 
-  // Starts sending the root's values. tensors: empty if what travels will not be kept. Collective.
+  // Starts to send the root's values. tensors: empty if wait() will not keep anything. Collective.
   void launch(int root, const std::vector<at::Tensor>& tensors);
-  // Waits, and writes what came into the tensors if `keep`: what autograd has saved of these does not count as changed.
-  // Throws RuntimeError if the collective failed.
+  // Waits and, if `keep`, writes the root's values into the tensors. For autograd this is no change: a tensor that it
+  // has saved can still be used. Throws RuntimeError if the collective failed.
   void wait(bool keep);
 
  private:
@@ -101,15 +100,16 @@ class TensorBroadcast {
   int root_ = 0;
 };
 
-// Sends the buffers that a module has at the end of a step to all ranks, whatever it had before. Not thread-safe.
+// Sends one rank's buffers to all ranks at the end of a step. A module may have other buffers than before. Not
+// thread-safe.
 class BufferBroadcast {
  public:
   BufferBroadcast(const torch::nn::Module& module, const ProcessGroup& control, const ProcessGroup& gradients);
 
-  // Finds the module's buffers, in about 0.2 us per buffer. Returns whether its buffers differ in names, sizes, dtypes or devices
-  // from those at adopt(). If so, nothing that is launched may be kept before all ranks have adopted theirs.
+  // Finds the module's buffers, in about 0.2 us each. Returns whether their names, sizes, dtypes or devices are others
+  // than at the last adopt(). If so, all ranks have to adopt theirs before wait() may keep anything.
   bool read();
-  // Call it on every rank, when all have the same lines().
+  // Takes over the module's buffers as they are now. Call it on every rank, when all have the same lines().
   void adopt();
   std::vector<std::string> lines() const;
 
@@ -117,8 +117,8 @@ class BufferBroadcast {
   void launch(int root);
   void wait(bool keep);
 
-  // The buffers that nobody has written to, and that are still in their places, since wait() kept what came; the others
-  // are undefined.
+  // The module's buffers. Undefined tensors stand for those that are new, or have been written to, since wait() kept
+  // values.
   std::vector<NamedTensor> untouched() const;
 
  private:
@@ -143,8 +143,8 @@ class BufferBroadcast {
   std::vector<Received> received_;
 };
 
-// Sends the root's values to all ranks, up to 64 MiB at a time, or one larger tensor. Collective. Throws GroupError
-// when a collective failed.
+// Sends the root's values to all ranks, up to 64 MiB at a time, or one larger tensor. Collective. Throws GroupError if
+// a collective failed.
 void broadcast_tensors(const ProcessGroup& group, const std::vector<at::Tensor>& tensors, int root);
 
 }  // namespace firkin

@@ -12,23 +12,22 @@
 
 namespace firkin {
 
-// The options of a ForeignOptimizer, which are not here.
+// Stands for the options of a ForeignOptimizer.
 struct ForeignOptions final : torch::optim::OptimizerCloneableOptions<ForeignOptions> {};
 
-// An optimiser whose options and states are kept elsewhere: a Python optimiser. Its step() does what StepInParts does
-// for others.
+// An optimiser of Python, which keeps its options and states there. Its step() steps only parameters with a gradient,
+// and takes care of options that have changed, as StepInParts does for LibTorch's optimisers.
 class ForeignOptimizer : public torch::optim::Optimizer {
  public:
   using Optimizer::Optimizer;
 };
 
-// Copies in place, because the program may hold references to an optimiser's options. For an optimiser that LibTorch
-// does not have, only the learning rate.
+// Copies options in place, because the program may hold references to them. For an optimiser that LibTorch does not
+// have, copies only the learning rate.
 void assign(torch::optim::OptimizerOptions& to, const torch::optim::OptimizerOptions& from);
 
-// A step of an optimiser over a few parameters at a time: those that have a gradient when run() is called. Every part is
-// stepped with the options from before the first, whatever a schedule has made of them since. The optimiser must outlive
-// it.
+// A step of an optimiser that is made in parts: each run() steps the parameters that have a gradient then. All parts
+// use the options from before the first, even if a schedule has changed them since. The optimiser must outlive this.
 class StepInParts {
  public:
   explicit StepInParts(torch::optim::Optimizer& optimizer);
@@ -43,15 +42,15 @@ class StepInParts {
   bool has_run_ = false;
 };
 
-// References into a state of SGD, Adam, AdamW, RMSprop or Adagrad; empty for another optimiser's. Tensors have the
-// parameter's shape; those that the optimiser has not made, or does not need with its options, are undefined.
+// References into a state of SGD, Adam, AdamW, RMSprop or Adagrad; none for another optimiser's. Tensors have the
+// parameter's shape. Those that the optimiser has not made, or does not need with its options, are undefined.
 struct OptimizerStateFields {
-  int64_t* step = nullptr;  // null: it does not count steps
+  int64_t* step = nullptr;  // null: the state has no count of steps
   std::vector<std::pair<const char*, at::Tensor*>> tensors = {};
 };
 OptimizerStateFields fields_of(torch::optim::OptimizerParamState& state);
 
-// An empty state of the optimiser with these options; null unless it is one of these five.
+// An empty state for the optimiser that has these options; null for an optimiser other than these five.
 std::unique_ptr<torch::optim::OptimizerParamState> make_state(const torch::optim::OptimizerOptions& options);
 
 }  // namespace firkin

@@ -7,8 +7,19 @@
 
 namespace firkin {
 
-// Ranks compare the largest of these counts when they agree on a step: if they differ, a rank has missed a step. Only the
-// largest, because one optimiser may call another. Not thread-safe.
+// Note [Counted optimizer steps]
+// When ranks agree on a step, they compare how often their optimisers have stepped since the step before. If the counts
+// differ, the ranks have parameters of different steps of the program: a loss that depended on no parameter, say, has
+// left one rank out of a step. Each rank reports its largest count, because one optimiser may call another.
+//
+// Not every step of an optimiser counts:
+//   - After a gradient has arrived, a program may step with gradients of this rank alone as often as it likes, for
+//     example in an inner loop whose steps it takes back.
+//   - Code for checkpoints has optimisers step on zeros (GradientPipe::are_gradients_placeholders()) on the ranks where
+//     they have no state yet. Once training has begun, an optimiser's first step after a synchronised one counts all
+//     the same.
+//
+// Not thread-safe.
 class OptimizerSteps {
  public:
   bool has_counted(const void* optimizer) const { return steps_.contains(optimizer); }

@@ -14,7 +14,8 @@
 namespace firkin {
 namespace {
 
-// What LibTorch's Module::zero_grad(false) keeps: it puts another tensor over the memory in the gradient's place.
+// Identifies a gradient by its memory, not by its tensor: LibTorch 2.13's Module::zero_grad(false) puts another tensor
+// over the same memory in its place.
 const void* memory_of(const at::Tensor& gradient) {
   if (!gradient.has_storage()) return gradient.unsafeGetTensorImpl();
   return gradient.storage().unsafeGetStorageImpl();
@@ -36,7 +37,7 @@ GradientPipe::GradientPipe(const StepSetup& setup, AdoptedGradients adopted)
 
 void GradientPipe::build_buckets() {
   flights_.clear();
-  buckets_.reset();  // first: two sets of buckets would be twice the gradients
+  buckets_.reset();  // before the new ones: two sets would take twice the memory
   const std::vector<int64_t>& order = communication_.order;
   position_of_.assign(order.size(), 0);
   placed_.assign(order.size(), false);
@@ -112,7 +113,7 @@ void GradientPipe::skip(size_t parameter) {
   if (sends_when_ready() && !is_placed(parameter)) place_and_launch(parameter);
 }
 
-// Puts a gradient into its bucket, and launches the buckets that are full, up to the first that is not.
+// Places a gradient, then launches, in launch order, the buckets that are full, up to the first that is not.
 void GradientPipe::place_and_launch(size_t parameter) {
   const int64_t position = position_of(parameter);
   stream_mark_.follow(setup_.parameters[parameter].tensor.device());
@@ -137,8 +138,8 @@ void GradientPipe::place(size_t parameter) {
   placed_[parameter] = true;
 }
 
-// Whether the program holds the gradient besides grad(), or what it has laid it into. (A gradient in these buckets, or
-// in earlier ones, is held by others there.)
+// See Note [Gradients that the program holds] in buckets.h. A gradient in these buckets, or in earlier ones, shares its
+// memory with others there.
 bool GradientPipe::is_programs_own(size_t parameter) const {
   const at::Tensor& gradient = setup_.parameters[parameter].tensor.grad();
   if (!gradient.defined() || gradient.layout() != at::kStrided || !form_.holds_gradients) return false;
@@ -153,6 +154,7 @@ void GradientPipe::launch_next() {
   const at::Tensor& wire = buckets_->wire(bucket);
   flight(bucket).join_writers(wire.device());
   buckets_->pack(bucket);
+  // See Note [Late collectives in a profile] in flight.h.
   const at::RecordFunctionGuard recorded(at::isRecordFunctionEnabled() && (!may_be_late(bucket) || late_collectives_are_recorded));
   flight(bucket).launch(wire.device(), [&] { return setup_.reduction->start(setup_.group, *buckets_, bucket); });
   ++launched_;
@@ -215,7 +217,7 @@ void GradientPipe::drop(What what) {
   stream_mark_.set();
 }
 
-// Takes over a sum that has arrived, in the gradients' own dtype, and its times. The bucket may be filled again.
+// Converts a finished sum to the gradients' dtype and records its times. Afterwards the bucket may be filled again.
 void GradientPipe::consume(int64_t bucket) {
   buckets_->unpack(bucket);
   flight(bucket).consume();
@@ -284,7 +286,6 @@ std::vector<int64_t> GradientPipe::not_received() const {
   return result;
 }
 
-// Adopts the root's order on every rank, and its counts on ranks that had no backward.
 void GradientPipe::learn(int root, bool we_had_data) {
   if (!sends_when_ready() || counter_.has_learned()) return;
   std::vector<int64_t> roots_order = list_of_rank(setup_.control, counter_.observed_order(), root);
@@ -295,7 +296,7 @@ void GradientPipe::learn(int root, bool we_had_data) {
   CommunicationPlan communication = plan_communication(setup_.parameters, ready_order_, setup_.options);
   if (communication.order == communication_.order && communication.plan == communication_.plan) return;
   communication_ = std::move(communication);
-  buckets_.reset();  // gradients keep its memory until they are gone
+  buckets_.reset();  // gradients that are still in them keep their memory
 }
 
 void GradientPipe::use_plan(CommunicationPlan communication) {

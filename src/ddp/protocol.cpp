@@ -25,7 +25,7 @@ StepProtocol::StepProtocol(StepSetup setup)
       audit_(setup_),
       watch_([this] { translated([this] { on_backward_ended(); }); }, [this](const std::string& reason) { on_backward_failed(reason); }) {
   prepare_steps({});
-  if (audit_.is_due(step_)) audit_.take_checksum_after_optimizer();  // the first step begins as if it had a step before it
+  if (audit_.is_due(step_)) audit_.take_checksum_after_optimizer();  // no optimiser has stepped before the first step
 }
 
 StepProtocol::~StepProtocol() {
@@ -52,7 +52,7 @@ void StepProtocol::remove_hooks() {
 }
 
 std::unique_lock<std::recursive_mutex> StepProtocol::lock() const {
-  watch_.settle();
+  watch_.settle();  // see Note [Threads of a failed backward] in backward_watch.h
   return std::unique_lock(mutex_);
 }
 
@@ -80,19 +80,20 @@ std::string StepProtocol::where() const {
 
 void StepProtocol::begin_step() {
   throw_if_lost();
-  if (is_capturing(setup_.parameters[0].tensor.device())) {  // a replay would lack the step's agreement
+  if (is_capturing(setup_.parameters[0].tensor.device())) {  // a replay of the graph would not let the ranks agree
     throw RuntimeError("DataParallel: backward during a graph capture; expected forward, backward and step outside a capture");
   }
   open_ = OpenStep();
   places_.begin_step(step_);
-  or_lose_group([&] {  // if this throws, the rank has nothing that it could send
+  or_lose_group([&] {  // a rank that fails here has no buckets to send
     for (StepExtension* extension : extensions_) extension->begin();
     pipe_->begin();
   });
   open_->suspects = audit_.begin_step();
 }
 
-// At the first gradient since the last step, or once it is clear that none comes: hashes what ranks compare.
+// Takes the checksum that ranks compare in this step, with the first gradient since the last step or, if none arrives,
+// when the step is sent.
 void StepProtocol::take_checksum_if_due() {
   if (std::exchange(has_gradient_arrived_, true) || !audit_.is_due(step_)) return;
   or_lose_group([&] {
@@ -101,7 +102,8 @@ void StepProtocol::take_checksum_if_due() {
   });
 }
 
-// Begins the step in which send() will notice the change.
+// A parameter that is not one of the setup's gets a gradient: begins a step, in which send() finds that the module has
+// changed.
 void StepProtocol::on_other_gradient() {
   const auto held = lock();
   if (watch_.has_failed() || !synchronizes_) return;
@@ -116,7 +118,7 @@ void StepProtocol::on_other_gradient() {
 
 void StepProtocol::on_gradient(size_t parameter) {
   const auto held = lock();
-  if (watch_.has_failed()) return;  // this backward, in another thread: its step is over
+  if (watch_.has_failed()) return;  // this backward has failed in another thread, and its step is over
   throw_if_lost();
   lose_group_if_unfinished();
   const NamedTensor& which = setup_.parameters[parameter];
@@ -152,7 +154,7 @@ void StepProtocol::on_gradient(size_t parameter) {
   pipe_->ready(parameter);
 }
 
-// Counts parameters that this backward will not reach as ready, so that they block no bucket.
+// Skips the parameters that this backward cannot reach, so that their buckets need not wait until it is over.
 void StepProtocol::skip_unreached() {
   if (!setup_.options.find_unused_parameters || !pipe_->has_learned()) return;
   const std::vector<bool> may_reach = BackwardWatch::may_reach(follower_.nodes());
@@ -186,7 +188,7 @@ void StepProtocol::on_backward_failed(const std::string& reason) {
   }
 }
 
-// Loses the group if a step that was to end with backward did not: something threw among autograd's final callbacks.
+// Loses the group if on_backward_ended() has begun to end the step, and an exception has kept it from doing so.
 void StepProtocol::lose_group_if_unfinished() {
   if (!open_ || !open_->is_backward_over || !setup_.options.finish_with_backward) return;
   lose_group(RuntimeError("the gradients of the step did not arrive"));
@@ -212,7 +214,7 @@ void StepProtocol::abandon_step(const std::string& reason, const std::exception_
   if (open_) {
     failures_.set_caught(caught);
   } else {
-    if (failures_.is_reported_by(caught)) return;
+    if (failures_.is_reported_by(caught)) return;  // see Note [Abandoned steps] in failure_record.h
     begin_step();
   }
   if (!open_->failure) open_->failure = reason;
@@ -240,12 +242,11 @@ void StepProtocol::audit() {
   if (!difference.empty()) throw AuditError("DataParallel: " + difference);
 }
 
-// A program that steps with gradients of its own (an inner loop whose steps it takes back) may do so any number of
-// times. Of several optimisers, one may call another. No hook is on parameters that replaced all others, so their
-// backward begins no step.
+// See Note [Counted optimizer steps]. A second step without a gradient is an error at once if the module holds none of
+// the setup's parameters: those that replaced them have no hooks, so their backward begins no step.
 void StepProtocol::count_optimizer_step(const void* optimizer) {
   const auto held = lock();
-  if (is_lost() || is_capturing(setup_.parameters[0].tensor.device())) return;  // a graph's step comes when it is replayed
+  if (is_lost() || is_capturing(setup_.parameters[0].tensor.device())) return;  // the optimiser steps when the graph is replayed
   if (!has_gradient_arrived_) {
     const bool is_first = step_ > 0 && !optimizer_steps_.has_counted(optimizer);
     if (is_first || !pipe_->are_gradients_placeholders()) {

@@ -1,5 +1,4 @@
-// The order in which gradients become ready, when a parameter's gradient is complete, and the
-// buckets over that order.
+// The order in which gradients become ready, when a parameter's gradient is complete, and the buckets over that order.
 #pragma once
 
 #include <cstddef>
@@ -13,10 +12,10 @@
 
 namespace firkin {
 
-// A parameter may get several gradients in one backward, for example from inside and outside a re-entrant backward
-// (activation checkpointing). The first step shows how many each gets and in which order they are complete; later steps
-// rely on it. A parameter that got none is complete at the end of backward until a step shows how many it gets. Not
-// thread-safe.
+// Counts the gradients of each parameter in a step. There may be several in one backward, for example from inside and
+// outside a re-entrant backward (activation checkpointing). The first step shows how many each parameter gets and in
+// which order they are complete, and later steps rely on that. A parameter that got none counts as incomplete until the
+// end of backward, in every step until one shows how many it gets. Not thread-safe.
 class ReadyCounter {
  public:
   explicit ReadyCounter(size_t parameters) : expected_(parameters, kUnknown), counts_(parameters, 0) {}
@@ -24,9 +23,9 @@ class ReadyCounter {
   void begin_step();
 
   enum class Arrival {
-    kIncomplete,  // more is expected, or, in the first step, may be
+    kIncomplete,  // more gradients are expected or, in the first step, possible
     kComplete,    // the last one
-    kTooMany,     // after the last one; from now on as many are expected
+    kTooMany,     // one more than expected; from now on as many are expected
   };
   Arrival count(size_t parameter);
 
@@ -36,7 +35,7 @@ class ReadyCounter {
   const std::vector<int64_t>& counts() const { return counts_; }
 
   bool has_learned() const { return has_learned_; }
-  // counts: gradients per parameter in a step that ended well; where nothing was known before, as many are expected
+  // counts: gradients per parameter in a step that ended well. Where nothing was known before, as many are expected
   // from now on.
   void learn(const std::vector<int64_t>& counts);
 
@@ -49,7 +48,7 @@ class ReadyCounter {
   bool has_learned_ = false;
 };
 
-// The order in which tensors lie in the buckets, and the buckets over it.
+// The order in which tensors lie in the buckets, and the buckets over that order.
 struct CommunicationPlan {
   std::vector<int64_t> order;  // parameter indices; the ready order itself unless dtypes or devices are mixed
   BucketPlan plan;
@@ -64,14 +63,15 @@ std::vector<int64_t> reversed_order(size_t count);
 TensorProfile profile_in_order(const std::vector<NamedTensor>& parameters, const std::vector<int64_t>& order,
                                const std::vector<double>& ready_s, double backward_s);
 
-// Whether DataParallelOptions::plan decides. The strategies ordered and sharded take a plan if there is one.
+// Whether DataParallelOptions::plan decides over the buckets. The strategies ordered and sharded take a plan if there
+// is one.
 inline bool takes_plan(const DataParallelOptions& options) {
   return options.strategy.grouping == Grouping::kPlan || (options.strategy.wait == Wait::kAtFirstUse && options.plan.has_value());
 }
 
-// Buckets never mix dtypes or devices: each kind of tensor is grouped by itself, and buckets are ordered by when their
-// last gradient is ready. Throws InputError when an explicit plan does not cover the parameters or mixes kinds in one
-// bucket, and for what the strategy sharded cannot divide.
+// Buckets never mix dtypes or devices. Each kind of tensor is grouped by itself, and buckets are ordered by when their
+// last gradient is ready. Throws InputError if an explicit plan does not cover the parameters or mixes kinds in one
+// bucket, and for parameters that the strategy sharded cannot divide.
 CommunicationPlan plan_communication(const std::vector<NamedTensor>& parameters, const std::vector<int64_t>& ready_order,
                                      const DataParallelOptions& options);
 

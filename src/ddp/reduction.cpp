@@ -60,8 +60,8 @@ Work CommHookReduction::start(const ProcessGroup& /*group*/, const GradientBucke
     return nullptr;
   }
   ++started_;
-  // Unlike c10d's own wrapper of a future, this can be waited for with a timeout, so that firkin::wait() can look out for
-  // ranks that have died. An error of the future is for finish().
+  // An OwnWork can be waited for with a timeout, so that firkin::wait() polls for ranks that have died; the work that
+  // c10d makes of a future (in PyTorch 2.13) cannot. An error of the future is left to finish().
   const auto work = c10::make_intrusive<OwnWork>(0, c10d::OpType::ALLREDUCE, nullptr, std::vector<at::Tensor>{});
   future->addCallback([work](Future& /*future*/) { work->complete(nullptr); }, /*uses_future=*/false);
   return work;

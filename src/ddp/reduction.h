@@ -1,5 +1,5 @@
-// How the sum of a bucket over the ranks is made: by an all-reduce or by a communication hook of PyTorch's, and in
-// sharded/ by a reduce-scatter, with a gather behind the step.
+// Makes the sum of a bucket over the ranks: by an all-reduce, or by a communication hook of PyTorch's. In sharded/ is a
+// third way: a reduce-scatter, and a gather when the optimiser has stepped.
 #pragma once
 
 #include <ATen/core/ivalue.h>
@@ -22,14 +22,14 @@ namespace firkin {
 struct BucketForm {
   double scale = 1;       // what a gradient is multiplied by on its way into its bucket
   int64_t shared_by = 0;  // as in GradientBuckets
-  // Whether the sums become the parameters' gradients, as views into the buckets. If they do not, parts of the
-  // parameters are tied to the buckets, which therefore stay as the first step has them.
+  // Whether the sums become the parameters' gradients, as views into the buckets. If not, each rank's parts of the
+  // parameters are defined by the buckets, and the first step does not change these.
   bool holds_gradients = true;
 };
 
-// Sums the buckets of one wrapped module. In a step begin() comes first, then start() once for every bucket, in the same
-// order on every rank. Then either finish() follows for every bucket or, if the step has failed, settle(). (The strategy
-// none has no reduction: it sends nothing.) Not thread-safe.
+// Sums the buckets of one wrapped module. In a step begin() comes first, then start() once for every bucket, in the
+// same order on every rank. Then either finish() follows for every bucket or, if the step has failed, settle(). (The
+// strategy none has no reduction: it sends nothing.) Not thread-safe.
 class Reduction {
  public:
   virtual ~Reduction() = default;
@@ -37,19 +37,20 @@ class Reduction {
   virtual BucketForm form(const ProcessGroup& group) const { return {.scale = 1.0 / group.size}; }
 
   virtual void begin(const GradientBuckets& /*buckets*/) {}
-  // Starts to sum buckets.wire(bucket), as it is on the current stream. Null: nothing is to be waited for.
+  // Starts to sum buckets.wire(bucket), behind what is queued on the current stream. Null: there is nothing to wait
+  // for.
   virtual Work start(const ProcessGroup& group, const GradientBuckets& buckets, int64_t bucket) = 0;
-  // Once that has arrived: makes the sum the bucket's content.
+  // Once the collective is complete: makes the sum the bucket's content.
   virtual void finish(const ProcessGroup& /*group*/, const GradientBuckets& /*buckets*/, int64_t /*bucket*/) {}
-  // Once all that was started has arrived: waits for what still runs behind it, and makes no sums.
+  // Once all collectives are complete that start() has returned: waits for others behind them, and makes no sums.
   virtual void settle(const ProcessGroup& /*group*/) {}
 
-  // Whether start() and finish() may fail on one rank alone. Then no rank uses a sum before all ranks have theirs.
+  // Whether start() and finish() may fail on one rank alone. No rank may then use a sum before all ranks have theirs.
   virtual bool may_fail_alone() const { return false; }
-  // What made start() fail in this step, which then fails; null if nothing did.
+  // The error of the start() that failed in this step; null if none did.
   virtual std::exception_ptr error() const { return nullptr; }
-  // If it may fail alone: for how many buckets start() has worked in this step. If ranks differ in it, some wait for a
-  // collective that never comes.
+  // If start() may fail alone: for how many buckets it has not, in this step. If ranks differ in this number, some wait
+  // for collectives that others never start.
   virtual int64_t started() const { return 0; }
 };
 
@@ -60,19 +61,19 @@ class AllReduction final : public Reduction {
   }
 };
 
-// Calls a communication hook of PyTorch's for each bucket. It can fail when called, or later in its future; after a
-// failed call it is not called again in this step. Not thread-safe.
+// Calls a communication hook of PyTorch's for each bucket. The hook may fail when it is called, or later by its future.
+// After a failed call it is not called again in this step. Not thread-safe.
 class CommHookReduction final : public Reduction {
  public:
   explicit CommHookReduction(std::shared_ptr<c10d::CommHookInterface> hook) : hook_(std::move(hook)) {}
 
-  // The hook divides by itself, and gets buckets without gaps.
+  // The hook itself divides by the number of ranks, and expects buckets without gaps.
   BucketForm form(const ProcessGroup& /*group*/) const override { return {.scale = 1, .shared_by = 1}; }
 
   void begin(const GradientBuckets& buckets) override;
   // Never throws: see error().
   Work start(const ProcessGroup& group, const GradientBuckets& buckets, int64_t bucket) override;
-  // Throws the error of the call's future, and InputError for a result of another size.
+  // Throws the error of the hook's future, and InputError for a result of another size.
   void finish(const ProcessGroup& group, const GradientBuckets& buckets, int64_t bucket) override;
 
   bool may_fail_alone() const override { return true; }

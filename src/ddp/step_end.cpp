@@ -11,7 +11,8 @@ namespace firkin {
 namespace {
 
 constexpr size_t kLongestReason = 1000;  // in bytes
-// Timeout once a communication hook has failed here: other ranks may wait for what it was to send next.
+// Timeout of the agreement on reductions once a communication hook has failed on this rank: other ranks may wait for
+// what the hook was to send next, and not come.
 constexpr std::chrono::seconds kPatienceWithHook{10};
 
 // What `work` throws; null if it throws nothing.
@@ -25,7 +26,8 @@ std::exception_ptr thrown_by(Work work) {
   return nullptr;
 }
 
-// Whether every rank has started as many reductions. If not, those that only some have started never arrive. Collective.
+// Whether every rank has started as many reductions. If not, those that only some have started never arrive.
+// Collective.
 bool are_reductions_even(const StepSetup& setup) {
   if (!setup.reduction->may_fail_alone()) return true;
   const auto ranks = all_gather(setup.control, {static_cast<double>(setup.reduction->started())});
@@ -103,7 +105,7 @@ bool StepProtocol::end_step() {
   return any_rank_had_data;
 }
 
-// Ends the step well, or not, by what the ranks have reported: on every rank alike.
+// Ends the step as every rank does by what the ranks have reported: well, with an error, or with other parameters.
 void StepProtocol::end_as_reported() {
   const int first_failed = agreement_->first_failed();
   if (first_failed < setup_.group.size) {
@@ -122,8 +124,9 @@ void StepProtocol::end_as_reported() {
   succeed();
 }
 
-// Evidence that ranks have parameters of different steps of the program, in the same text on every rank; empty if there
-// is none. After a failed step, programs may go on in different ways.
+// What shows that ranks have parameters of different steps of the program, in the same text on every rank; empty if
+// nothing does. See Note [Counted optimizer steps]. After a failed step the counts may differ: each program goes on in
+// its own way.
 std::string StepProtocol::difference_between_steps() {
   const std::string differ = failures_.failure() ? "" : agreement_->difference_of_optimizer_steps();
   if (differ.empty()) return audit_.difference(*agreement_, step_);
@@ -133,7 +136,8 @@ std::string StepProtocol::difference_between_steps() {
       step_, differ);
 }
 
-// Before any rank uses a sum, all must have theirs: a communication hook may fail on one rank long after the call.
+// Returns the first rank's failure to make a sum; none if all ranks have all sums. No rank may use a sum before that: a
+// communication hook may fail on one rank alone, long after the call.
 std::optional<StepFailure> StepProtocol::agree_on_reductions() {
   if (!setup_.reduction->may_fail_alone()) return std::nullopt;
   open_->error = pipe_->finish_reductions([this] { return where(); });
@@ -148,7 +152,7 @@ std::optional<StepFailure> StepProtocol::agree_on_reductions() {
 
 void StepProtocol::succeed() {
   const int root = agreement_->first_with_data();
-  if (root == setup_.group.size) {  // no rank had anything to send: join() ends
+  if (root == setup_.group.size) {  // no rank has data: every join() ends
     pipe_->drop([this] { return where(); });
     follower_.drop_buffers();
     failures_.clear();
@@ -183,7 +187,7 @@ void StepProtocol::fail(StepFailure failure, std::exception_ptr error) {
   if (is_even) return;
   try {
     give_up(setup_.group, what);
-  } catch (const GroupError& lost) {  // for the next step: this one has failed already
+  } catch (const GroupError& lost) {  // the next step throws it: this one has failed already
     set_lost(lost.what());
   }
 }
@@ -206,15 +210,15 @@ void StepProtocol::renew() {
   ++stats_.steps;
 }
 
-// Switches to other parameters, with new hooks and buckets. The gradients keep the old buckets' memory until they are
-// gone.
+// Switches to other parameters, with new hooks and buckets. Gradients that are still in the old buckets keep the
+// memory.
 void StepProtocol::follow(std::vector<NamedTensor> parameters) {
   const std::vector<NamedTensor> before = setup_.parameters;
   AdoptedGradients adopted = pipe_->release();
   try {
     follower_.follow(std::move(parameters));
     prepare_steps(std::move(adopted));
-  } catch (...) {  // the group is lost; what is left must be consistent
+  } catch (...) {  // the group is lost, but stats() may still be called
     setup_.parameters = before;
     throw;
   }
@@ -222,16 +226,16 @@ void StepProtocol::follow(std::vector<NamedTensor> parameters) {
   follower_.add_hooks();
 }
 
-// For the setup's parameters. adopted: of the pipe before.
+// Makes all that depends on the setup's parameters. adopted: from release() of the pipe before.
 void StepProtocol::prepare_steps(AdoptedGradients adopted) {
   audit_.renew();
   has_gradient_arrived_ = false;
   agreement_.emplace(setup_.control, setup_.options.find_unused_parameters ? setup_.parameters.size() : 0);
   used_ = UsedParameters(setup_.parameters.size());
-  pipe_ = std::make_unique<GradientPipe>(setup_, std::move(adopted));  // last: may throw
+  pipe_ = std::make_unique<GradientPipe>(setup_, std::move(adopted));  // last, because it may throw
 }
 
-// Follows changes of the module's parameters. Returns why the next step cannot use them; empty if it can.
+// Switches to the parameters that the module trains now. Returns why that is impossible; empty if it was possible.
 std::string StepProtocol::follow_between_steps() {
   const ModuleChange change = follower_.find_change();
   if (!change.refusal.empty()) return change.refusal;

@@ -1,4 +1,4 @@
-// What the steps of a wrapped module need.
+// What the steps of a wrapped module need: the module, the connections, the options, the parameters.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,7 @@ namespace firkin {
 struct StepSetup {
   torch::nn::Module* module = nullptr;
   ProcessGroup group;    // carries the gradients, and nothing else
-  ProcessGroup control;  // the same ranks over other connections, for all else: nothing small waits behind a bucket
+  ProcessGroup control;  // the same ranks over other connections, for all else: small messages must not wait behind buckets
   DataParallelOptions options;
   std::shared_ptr<Reduction> reduction = nullptr;
   std::vector<NamedTensor> parameters;  // the trained ones

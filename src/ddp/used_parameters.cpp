@@ -9,8 +9,8 @@
 
 namespace firkin {
 
-// Whether the parameter got a gradient in this backward. One that a step has left there (perhaps zeroed) does not
-// count.
+// Whether the parameter has got a gradient since the last step. A gradient that an earlier step has left there, perhaps
+// zeroed since, does not count.
 bool UsedParameters::has_gradient(const StepSetup& setup, const GradientPipe& pipe, size_t parameter) const {
   if (pipe.is_placed(parameter)) return arrived_[parameter];
   return setup.parameters[parameter].tensor.grad().defined() && (arrived_[parameter] || !pipe.is_adopted(parameter));
@@ -42,7 +42,7 @@ std::vector<std::string> UsedParameters::without_gradient(const StepSetup& setup
     }
     return missing;
   }
-  // Parameters that are not known yet may have replaced others.
+  // The setup's parameters need no gradient if others have replaced them.
   for (const NamedTensor& parameter : trainable_parameters(*setup.module)) {
     const auto known = std::ranges::find_if(setup.parameters, [&](const auto& each) { return each.tensor.is_same(parameter.tensor); });
     const bool has = known == setup.parameters.end() ? parameter.tensor.grad().defined()

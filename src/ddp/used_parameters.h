@@ -16,14 +16,14 @@ class UsedParameters {
  public:
   explicit UsedParameters(size_t parameters = 0) : arrived_(parameters, false), used_(parameters, false) {}
 
-  // A gradient has come, synchronised or not.
+  // A gradient has arrived, synchronised or not.
   void record_arrival(size_t parameter) { arrived_[parameter] = true; }
-  // Backward will not reach the parameter: it adds what it holds, if that is anything.
+  // Backward will not reach the parameter, which adds to the step only what it holds already.
   void skip(size_t parameter, bool has_gradient) { used_[parameter] = has_gradient; }
   // This rank adds nothing to the step.
   void use_none() { used_.assign(used_.size(), false); }
-  // Backward is over: a parameter with a gradient is used. Returns why the step fails, unless all are used or need not
-  // be; nothing if it can go on. has_others: whether the module now trains other parameters than the setup's.
+  // Backward is over: records that every parameter with a gradient is used. Returns why the step fails; nothing if all
+  // parameters are used, or need not be. has_others: the module now trains other parameters than the setup's.
   std::optional<std::string> record_used(const StepSetup& setup, const GradientPipe& pipe, bool has_others);
   void end_step();
 
@@ -34,8 +34,8 @@ class UsedParameters {
   bool has_gradient(const StepSetup& setup, const GradientPipe& pipe, size_t parameter) const;
   std::vector<std::string> without_gradient(const StepSetup& setup, const GradientPipe& pipe, bool has_others) const;
 
-  std::vector<bool> arrived_;  // since the last step ended
-  std::vector<bool> used_;
+  std::vector<bool> arrived_;  // by parameter: a gradient has, since the last step ended
+  std::vector<bool> used_;     // by parameter
 };
 
 }  // namespace firkin

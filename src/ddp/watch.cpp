@@ -17,7 +17,7 @@
 namespace firkin {
 namespace {
 
-constexpr int64_t kCollectEvery = 10;  // how many steps from one reading of the store to the next
+constexpr int64_t kCollectEvery = 10;  // steps from one reading of the store to the next
 
 double seconds(std::chrono::steady_clock::duration time) {
   return std::chrono::duration<double>(time).count();
@@ -60,7 +60,7 @@ struct Watch::Parts {
     mine.steps.clear();
   }
 
-  // Rank 0 collects what the others have set in the store, without waiting, and prints the lines once it has all.
+  // On rank 0: reads what the others have set in the store, without waiting, and logs the summary once it has all.
   void collect() {
     const auto has = [this](const std::string& key) { return group.store->check({key}); };
     const auto get = [this](const std::string& key) { return group.store->get_to_str(key); };
@@ -79,10 +79,10 @@ Watch::Watch(DataParallel& ddp, const ProcessGroup& group, WatchOptions options)
     throw InputError(fmt::format("Watch: every {}, warmup {}; expected at least 1 and 0", parts.options.every, parts.options.warmup));
   }
   if (!parts.options.log) parts.options.log = [](const std::string& lines) { std::cerr << lines << std::flush; };
-  // Each rank counts its own watches. The number is the same on all ranks, since they make them in the same order.
+  // Each rank counts its own watches. All ranks get the same number, since they make their watches in the same order.
   parts.exchange.emplace(group.store->add(fmt::format("firkin/watches/{}", group.rank), 1), group.rank, group.size);
   parts.steps = ddp.stats().steps;
-  // At least one step of warm-up, because it is not known when the step before the first one ended.
+  // At least one step of warm-up: nobody knows when the step before the first one ended.
   parts.first_step = parts.steps + 1 + std::max<int64_t>(1, parts.options.warmup);
   parts.mine.host = host_name();
   parts.mine.threads = at::get_num_threads();

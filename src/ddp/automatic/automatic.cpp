@@ -19,11 +19,12 @@ namespace {
 constexpr int64_t kWarmUpSteps = 2;
 constexpr double kWorthATrial = 0.005;         // predicted gain, as a share of a step
 constexpr double kShortestPeriod = 1e-9;       // seconds: no clock says less, and ratios need more than 0
-constexpr double kLongestDelay = 0.25;         // seconds, for all-reduces between two steps
-constexpr int64_t kLargestMemory = 64 * kMiB;  // for these, on the wire
+constexpr double kLongestDelay = 0.25;         // seconds for all-reduces between two steps
+constexpr int64_t kLargestMemory = 64 * kMiB;  // for their buffers
 
-// A step's times, as ranks exchange them: the whole step's, then each parameter's ready time and first use, without the
-// time spent launching, which depends on the plan. A gradient without a ready time was complete at the end of backward.
+// A step's times in the form in which ranks exchange them: first those of the whole step, then each parameter's ready
+// time, then each parameter's first use. The time that launches took is taken off, because it depends on the plan. A
+// gradient without a ready time was complete at the end of backward.
 constexpr size_t kTimesOfTheWhole = 4;
 std::vector<double> row_of(const WatchedStep& step) {
   const BackwardTimes& backward = step.backward;
@@ -95,7 +96,7 @@ AllReduceSampler::AllReduceSampler(ProcessGroup group, int64_t gradient_bytes, i
     : group_(std::move(group)),
       sizes_(sizes_to_sample(gradient_bytes, element_bytes, static_cast<int64_t>(wire.dtype().itemsize()))),
       schedule_(sizes_, {.seconds = budget_s,
-                         // Gradients and buckets take as much.
+                         // No more memory than gradients and buckets take together.
                          .queue_bytes = std::min(2 * gradient_bytes, kLargestMemory),
                          .checks = false,
                          .delay_s = kLongestDelay}),
@@ -138,7 +139,7 @@ Automatic::Automatic(const StepSetup& setup, GradientPipe& pipe, Ordered* ordere
   Automatic::renewed(pipe);
 }
 
-// Parameters changed: restart from warm-up.
+// The parameters have changed: begins again with the warm-up.
 void Automatic::renewed(GradientPipe& pipe) {
   pipe_ = &pipe;
   phase_ = setup_.group.is_alone() ? AutomaticPhase::kSettled : AutomaticPhase::kWarmUp;  // one rank sends nothing
@@ -156,16 +157,16 @@ void Automatic::begin() {
   pipe_->time_backward_on(is_profiling ? std::optional(clock()) : std::nullopt);
 }
 
-// A step counts if all ranks had data and the step before ended well, which all ranks know alike.
+// A step counts if it and the step before have ended well and all ranks had data in it. All ranks know this alike.
 void Automatic::ended(const StepAgreement& agreement, bool is_good) {
   if (phase_ == AutomaticPhase::kSettled) return;
-  if (!is_good) return last_end_.reset();  // the time to the next end belongs to no step
+  if (!is_good) return last_end_.reset();  // the next step is not timed: its time would begin here
   if (last_end_ && agreement.ranks_with_data() == setup_.group.size) {
     step_.before = *last_end_;
     step_.end = device_now(clock());
     step_ended();
   }
-  last_end_ = device_now(clock());  // taken again: what was measured after the step is not part of the next one
+  last_end_ = device_now(clock());  // again: what was measured since is no part of the next step
 }
 
 void Automatic::log(const std::string& line) const {
@@ -212,7 +213,7 @@ void Automatic::profile() {
   const auto bytes = [](const NamedTensor& parameter) { return static_cast<int64_t>(parameter.tensor.nbytes()); };
   int64_t gradient_bytes = 0;
   for (const NamedTensor& parameter : setup_.parameters) gradient_bytes += bytes(parameter);
-  // Most bytes travel in its dtype.
+  // The largest parameter's dtype and device: most bytes travel in that form.
   const at::Tensor& largest = std::ranges::max_element(setup_.parameters, {}, bytes)->tensor;
   const at::ScalarType dtype = largest.scalar_type();
   const bool compresses = dtype == at::kFloat || dtype == at::kDouble;
@@ -222,7 +223,7 @@ void Automatic::profile() {
   phase_ = AutomaticPhase::kMeasuring;
 }
 
-// Runs while nothing else is in flight.
+// Measures all-reduces while nothing else is in flight.
 void Automatic::measure() {
   if (ordered_ != nullptr) ordered_->receive_rest();
   if (sampler_->measure_some()) plan();

@@ -18,33 +18,33 @@
 
 namespace firkin {
 
-// Measures the curves a(x) and g(x) by an AllReduceSchedule, a few visits at a time, between steps. Sums zeros, in
-// memory of its own, which the destructor frees. Not thread-safe.
+// Measures the performance model's curves a(x) and g(x) (modelled_link.h has them) by an AllReduceSchedule, a few
+// visits at a time, between steps. Sums zeros in memory of its own. Not thread-safe.
 class AllReduceSampler {
  public:
-  // gradient_bytes: the largest size of interest. For each element of element_bytes, one of `wire`'s dtype travels, on
-  // its device.
+  // gradient_bytes: the largest size of interest. wire: for each element of element_bytes, an element of this dtype
+  // travels, on this device.
   AllReduceSampler(ProcessGroup group, int64_t gradient_bytes, int64_t element_bytes, const at::TensorOptions& wire, double budget_s);
 
-  // Collective. Delays a step by a quarter of a second; one call, or the first queue of a size, may take it a little
-  // beyond. Returns true if there is nothing left to do.
+  // Measures for a quarter of a second, by which it delays a step; the last call, or the first queue of a size, may
+  // take a little longer. Returns true if nothing is left to measure. Collective.
   bool measure_some();
 
-  // Bytes are those of the gradients. Sizes that take too long are left out.
+  // By bytes of the gradients, not of what travels. Lacks sizes that take too long.
   AllReduceTable table() const { return allreduce_table(schedule_.series(), group_.size); }
   double spent_s() const { return schedule_.elapsed_s(); }
-  // The budget ran out before all sizes were measured: times of the larger ones are unknown.
+  // Whether the budget ran out before all sizes were measured; the larger ones are then missing.
   bool is_cut_short() const { return schedule_.is_cut_short(); }
 
  private:
   ProcessGroup group_;
   std::vector<TimedSize> sizes_;
   AllReduceSchedule schedule_;
-  std::vector<std::vector<at::Tensor>> buffers_;  // per size
+  std::vector<std::vector<at::Tensor>> buffers_;  // by size
 };
 
 // Finds the faster of two plans by running them in turn, in blocks of training steps: old new, new old, old new, ...
-// The first step with a plan does not count, because it may make buckets.
+// The first step of each visit to a plan does not count, because it may make buckets.
 //
 //   PlanTrial trial(8, 5);
 //   while (!trial.is_over()) { a step with the plan that trial.uses_new() says; trial.step_ended(); }
@@ -55,17 +55,17 @@ class PlanTrial {
       : steps_{.warmup_steps = 1, .timed_steps = static_cast<int>(steps) - 1},
         schedule_({steps_, steps_}, {.fewest = static_cast<int>(pairs), .most = static_cast<int>(pairs)}) {}
 
-  // For the next step.
+  // Whether the next step is to use the new plan.
   bool uses_new() const { return schedule_.next()->setting == 1; }
   bool is_over() const { return !schedule_.next(); }
   void step_ended();
 
   struct Verdict {
     PairedRatio new_to_old;
-    double old_s = 0;  // a step
+    double old_s = 0;  // seconds of a step
     double new_s = 0;
   };
-  // period_s: seconds of all steps, in their order: the slowest rank's.
+  // period_s: the slowest rank's seconds of every step of the trial, in their order.
   Verdict judge(std::span<const double> period_s) const;
 
  private:
@@ -75,15 +75,16 @@ class PlanTrial {
   int done_ = 0;                 // steps of this visit
 };
 
-// Seconds. Times of backward count from its first gradient, without what launching the buckets took.
+// What the steps have shown, in seconds. Times in backward count from its first gradient, without the time that
+// launches took.
 struct TrainingTimes {
   std::vector<double> ready_s;  // per parameter: when it is in its bucket
-  // Per parameter, under the strategy ordered: when forward uses it, from the end of the step before; otherwise 0.
+  // Per parameter: when forward uses it, counted from the end of the step before; 0 unless the strategy is ordered.
   std::vector<double> needed_s;
   double backward_s = 0;  // when the last gradient is there
-  // Under the strategy ordered: from the end of the step before to the first gradient, without waits.
+  // From the end of the step before to the first gradient, without waits; 0 unless the strategy is ordered.
   double forward_s = 0;
-  double launch_s = 0;  // what one launch takes of backward's thread
+  double launch_s = 0;  // how long one launch keeps backward's thread
   double step_s = 0;    // a whole step, with the plan in use
 };
 
@@ -91,41 +92,42 @@ struct PlanChoice {
   CommunicationPlan plan;
   std::string name;     // "3 MiB caps", "best plan"
   double step_s = 0;    // predicted
-  double in_use_s = 0;  // predicted for the plan in use: as measured, unless the model holds that impossible
+  double in_use_s = 0;  // predicted for the plan in use: as measured, where the model can explain that
 };
 
-// Compares every uniform cap under the rule of options.cap and, if all parameters share a dtype and a device, the best
-// plan of all (find_best_plan; under ordered find_ordered_plan, and all launched by need). Takes the order from
-// options.ready_order, or else from the ready times. A plan must beat the best cap by a thousandth of a step. The step
-// without communication is times.step_s less what `in_use` is predicted to expose. Throws InputError if the
-// measurements are no input for the model.
+// Chooses between every uniform cap, under the rule of options.cap, and the best plan of any sizes, which it considers
+// only if all parameters share a dtype and a device, and takes only if it beats the best cap by a thousandth of a step.
+// Under the strategy ordered, buckets are launched in the order in which forward needs them. The order of parameters is
+// that of options.ready_order, or else of the ready times. The step without communication is times.step_s less what
+// `in_use` is predicted to expose. Throws InputError if the model cannot use the measurements.
 PlanChoice choose_plan(const std::vector<NamedTensor>& parameters, const DataParallelOptions& options, const TrainingTimes& times,
                        const AllReduceTable& table, int64_t world_size, const CommunicationPlan& in_use);
 
 // "7 buckets (largest 2.4 MiB)"
 std::string describe_buckets(const std::vector<NamedTensor>& parameters, const CommunicationPlan& plan);
 
-// Rank 0's plan, on every rank; none if it has none. Collective.
+// Rank 0's plan, on every rank; none if rank 0 has none. Collective.
 std::optional<CommunicationPlan> plan_of_rank_0(const ProcessGroup& group, const std::optional<CommunicationPlan>& ours);
 
-// What this rank observed in one step. A device's times are read only after the last observed step
-// has ended, because reading them waits for the device.
+// What this rank has observed in one step. To read a device's times is to wait for the device, so they are read only
+// after the last observed step.
 struct WatchedStep {
   BackwardTimes backward = {};       // if the step was profiled
-  ForwardTimes forward = {};         // the one before, under the strategy ordered
+  ForwardTimes forward = {};         // of the forward before it, under the strategy ordered
   DeviceTime before = {}, end = {};  // the ends of the previous step and of this one
 };
 
-// Throws InputError unless buckets = automatic() is possible: with the strategy bucketed or ordered, no plan, all
-// parameters on one device, and sensible numbers.
+// Throws InputError unless buckets can be automatic: with the strategy bucketed or ordered, without a plan, all
+// parameters on one device, and numbers in range.
 void check_automatic(const DataParallelOptions& options, const std::vector<NamedTensor>& parameters);
 
-// Runs the phases that options.h describes, after the same steps on every rank. Rank 0, or exchanged times, decide what
-// depends on a clock. If planning fails, the log says so and the plan in use stays.
+// Runs the phases that options.h describes, on every rank after the same steps. What depends on a clock is decided by
+// rank 0, or by times that the ranks have exchanged. If no plan can be chosen, the log says why, and the plan in use
+// stays.
 class Automatic final : public StepExtension {
  public:
-  // setup, ordered: must outlive this; renewed() replaces the pipe. `ordered` is null under another strategy, and its
-  // hooks are called before these.
+  // setup, ordered: must outlive this; renewed() replaces the pipe. ordered: null under another strategy; the protocol
+  // has to call it before this.
   Automatic(const StepSetup& setup, GradientPipe& pipe, Ordered* ordered);
 
   AutomaticPhase phase() const { return phase_; }
@@ -136,10 +138,10 @@ class Automatic final : public StepExtension {
 
  private:
   c10::Device clock() const { return setup_.parameters[0].tensor.device(); }
-  // After a step that counts. Collective.
+  // A step that counts has ended. Collective.
   void step_ended();
   const CommunicationPlan& in_use() const { return pipe_->communication(); }
-  // Takes effect with the next step.
+  // Uses the plan from the next step on.
   void use(const CommunicationPlan& plan);
   void profile();
   void measure();
@@ -158,7 +160,7 @@ class Automatic final : public StepExtension {
   AutomaticBuckets options_;
   std::string old_name_;  // "25 MiB caps"
   AutomaticPhase phase_ = AutomaticPhase::kWarmUp;
-  int64_t steps_ = 0;                          // those that counted
+  int64_t steps_ = 0;                          // that counted
   std::vector<WatchedStep> watched_;           // those that were profiled
   std::vector<std::vector<double>> times_;     // the times of these, on the slowest rank
   std::unique_ptr<AllReduceSampler> sampler_;  // while measuring

@@ -1,4 +1,4 @@
-// Chooses the plan that automatic buckets try: the best that the performance model predicts for the training it has seen.
+// Chooses the plan that automatic buckets try: the one under which the performance model predicts the shortest steps.
 #include "automatic.h"
 
 #include <fmt/format.h>
@@ -28,7 +28,7 @@ class Predictor {
         times_(times),
         is_ordered_(options.strategy.wait == Wait::kAtFirstUse),
         costs_(comm_costs(table, world_size)) {
-    none_step_s_ = times.step_s;  // so the first prediction for the plan in use is too long by exactly what it exposes
+    none_step_s_ = times.step_s;  // too long by what in_use exposes, and so is the prediction below
     const double exposed_s = step_s(in_use) - times.step_s;
     none_step_s_ = std::max(times.step_s - exposed_s, times.backward_s);
   }

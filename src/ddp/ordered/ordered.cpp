@@ -35,8 +35,9 @@ constexpr const char* kUnusedGradients =
     "optimizer.step(), which misses them; expected OverlappedOptimizer::step() after each synchronising backward (accumulate under "
     "no_sync()), or drain() before gradients are read";
 
-// Ready times and first uses by bucket, then the lengths of backward and forward, and the negative of the seconds that
-// the link was busy: the largest of these over the ranks is the shortest time.
+// A step's times in the form in which ranks exchange them, to take the largest over the ranks: ready times and first
+// uses by bucket, the lengths of backward and forward, and the seconds that the link was busy. The last is negative,
+// because its smallest value counts.
 std::vector<double> row_of(const TimedStep& step) {
   const auto since_began = [&step](const DeviceTime& time) { return seconds_between(step.began, time); };
   std::vector<double> row(step.buckets.size());
@@ -54,10 +55,10 @@ std::vector<double> row_of(const TimedStep& step) {
   return row;
 }
 
-constexpr int64_t kMostTimed = 8;  // how many of the last steps a choice looks at
+constexpr int64_t kMostTimed = 8;  // steps that a choice uses
 
-// Whether a launch order is chosen after so many steps: after the second step, then after twice as many each time, and
-// every 64, since ready times move most in the beginning.
+// Whether ranks choose a launch order after so many steps with these buckets: 2, 4, 8, ... 64, and every 64 from then
+// on. Ready times change most in the beginning.
 bool is_choice_due(int64_t steps) {
   constexpr int64_t kLongest = 64;
   return steps > 1 && (steps % kLongest == 0 || (steps < kLongest && (steps & (steps - 1)) == 0));
@@ -71,8 +72,8 @@ bool is_kept(int64_t steps) {
   return false;
 }
 
-// The launch order for what these steps have shown, the same on every rank. Collective; every rank must give as many.
-// On a device, waits for the forward behind the last of them.
+// Chooses a launch order from what these steps have shown, the same on every rank. Every rank must give as many steps.
+// On a device, waits for the end of the forward behind the last one. Collective.
 std::vector<int64_t> launch_order_of(const std::vector<TimedStep>& steps, const GradientPipe& pipe, const StepSetup& setup, int root) {
   std::vector<double> all;
   for (const TimedStep& step : steps) {
@@ -86,8 +87,8 @@ std::vector<int64_t> launch_order_of(const std::vector<TimedStep>& steps, const 
   for (size_t at = 0; at < slowest.size(); at += width)
     rows.emplace_back(slowest.begin() + static_cast<std::ptrdiff_t>(at), slowest.begin() + static_cast<std::ptrdiff_t>(at + width));
   const std::vector<double> usual = column_medians(rows);
-  // The least over the ranks: what a collective waited for another rank is no property of the link, and only shows on
-  // ranks that launched first.
+  // The least over the ranks: a rank that launches first also counts the time for which its collective waits for the
+  // others, which is no property of the link.
   double busy_s = std::numeric_limits<double>::infinity();
   for (const std::vector<double>& row : rows) busy_s = std::min(busy_s, -row[width - 1]);
   std::vector<double> bytes_on_wire(buckets);
@@ -114,8 +115,8 @@ std::optional<c10::Stream> timing_stream(const std::vector<NamedTensor>& paramet
   return c10::impl::VirtualGuardImpl(device.type()).getStreamFromGlobalPool(device, /*isHighPriority=*/true);
 }
 
-// Throws InputError for L-BFGS. Warns once of an unknown class, which may not work in parts (Python has its own
-// warning).
+// Throws InputError for L-BFGS. Warns once of a class that LibTorch does not have, which may not work in parts. (Python
+// warns of its optimisers itself.)
 void check_steps_by_parts(const torch::optim::Optimizer& optimizer) {
   const std::type_info& type = typeid(optimizer);
   if (type == typeid(torch::optim::LBFGS)) {
@@ -147,7 +148,7 @@ void DeferredSteps::run(c10::function_ref<void()> set_gradients) {
     }
   }
   set_gradients();
-  // A forward runs this, under autocast or in inference mode; the program's own step would not be.
+  // The forward that calls this may run under autocast or in inference mode, under which a program does not step.
   const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
   std::optional<c10::InferenceMode> no_inference_mode;
   if (c10::InferenceMode::is_enabled()) no_inference_mode.emplace(false);
@@ -206,7 +207,7 @@ bool Ordered::chooses_order() const {
   return !takes_plan(options) || options.plan->launch_order.empty();
 }
 
-// Records the last step: all its buckets have arrived, and the forward behind it is over.
+// Records the times of the last step, now that all its buckets have arrived and the forward behind it is over.
 void Ordered::observe() {
   if (!std::exchange(is_forward_observed_, false)) return;
   last_forward_ = end_forward();
@@ -227,7 +228,7 @@ void Ordered::received(const StepAgreement& agreement, bool is_first) {
     modules_->learn();
   } else {
     is_forward_observed_ = true;
-    // For the next step, which begins with it: nothing of this one is under way then.
+    // The next step begins with the new order: nothing of this step is in flight then.
     if (is_choice_due(++steps_) && chooses_order()) {
       next_launch_order_ = launch_order_of(timed_, pipe(), setup_, agreement.first_with_data());
     }
@@ -246,7 +247,7 @@ void Ordered::received(const StepAgreement& agreement, bool is_first) {
   begin_forward();
 }
 
-// Throws if gradients were changed since backward, for example clipped by a norm that lacks those in flight.
+// Throws RuntimeError if gradients were changed since backward, for example clipped by a norm without those in flight.
 void Ordered::check_unchanged() const {
   for (size_t i = 0; i < traces_.size(); ++i) {
     const at::Tensor& gradient = tensor_of(i).grad();
@@ -291,8 +292,8 @@ void Ordered::receive_those(const std::vector<size_t>& parameters) {
   if (!buckets.empty()) receive_in_turn(buckets);
 }
 
-// Runs the optimiser once on all buckets that have arrived, which in Python costs as much as on one. While the next
-// bucket has not arrived, it runs on others that have.
+// Receives these buckets one after another. Before each it receives all that have arrived, and steps the optimiser once
+// on all of them: in Python that costs as much as on one.
 void Ordered::receive_in_turn(const std::vector<int64_t>& buckets) {
   if (is_stepping_) return;
   for (const int64_t bucket : buckets) {

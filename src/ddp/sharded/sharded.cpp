@@ -23,12 +23,12 @@ constexpr const char* kUnusedParts =
     "this rank did not use the gradients of the last step, though others may have; expected ShardedOptimizer::step() on every rank "
     "after each synchronising backward that succeeds (accumulate under no_sync())";
 
-// The part's elements in its parameter, in the run's shape. Autograd does not know it as a view.
+// The part's elements in its parameter, in the run's shape. Autograd does not know the result as a view.
 at::Tensor elements_of(const ParameterPart& part) {
   return part.within(part.parameter.variable_data(), part.begin).variable_data();
 }
 
-// Whether the elements of both lie in the same order in memory.
+// Whether the elements of both tensors lie in the same order in memory.
 bool are_laid_out_alike(const at::Tensor& a, const at::Tensor& b) {
   if (a.sizes() != b.sizes()) return false;
   for (int64_t dim = 0; dim < a.dim(); ++dim) {
@@ -113,8 +113,9 @@ void Sharded::divide() {
   replace_parts(std::move(parts));
 }
 
-// Slice lengths, by bucket. A rank needs what it lacks of an even share of all buckets up to this one. With the ranks'
-// needs laid end to end along the bucket, each parameter goes to the rank whose need holds its middle.
+// Slice lengths, by bucket. A rank's need in a bucket is what the rank lacks of an even share of all buckets up to this
+// one. The ranks' needs are laid end to end along the bucket, and each parameter goes to the rank whose need holds its
+// middle.
 std::vector<SliceLengths> Sharded::lengths_of_whole_parameters() const {
   const GradientBuckets& buckets = *pipe().buckets();
   const auto ranks = static_cast<size_t>(setup_.group.size);
@@ -154,7 +155,8 @@ void Sharded::complete_gathers() {
   protocol_.or_lose_group([&] { begin(); });
 }
 
-// Afterwards all parameters are those of the last step, the same on every rank.
+// Receives all parameters that are in flight. If the optimiser has not stepped, first makes the gathers that other
+// ranks wait for, so that all ranks have the same parameters.
 void Sharded::begin() {
   stream_mark().follow();
   if (std::exchange(has_gradients_, false)) {
@@ -196,7 +198,7 @@ void Sharded::forget_gradients() {
   for (const ParameterPart& part : parts_) part.run.tensor.mutable_grad().reset();
 }
 
-// Buckets in the order in which forward needs them; if that is not known, those that backward readies last go first.
+// Buckets in the order in which forward needs them. Before that is known: those that backward fills last go first.
 std::vector<int64_t> Sharded::gather_order() const {
   std::vector<int64_t> order = reversed_order(static_cast<size_t>(pipe().buckets()->bucket_count()));
   if (first_use_.empty()) return order;
@@ -205,7 +207,8 @@ std::vector<int64_t> Sharded::gather_order() const {
   return order;
 }
 
-// The program may have given a parameter other memory, as torch::load() does, or values that its master does not know.
+// Takes over what the program has done to parameters: it may have given one other memory, as torch::load() does, or
+// values that differ from its master.
 void Sharded::follow_parameters() {
   const at::NoGradGuard no_grad;
   for (const ParameterPart& part : parts_) {
@@ -218,7 +221,7 @@ void Sharded::follow_parameters() {
     if (part.has_master()) {
       const at::Tensor now = elements_of(part);
       const at::Tensor is_new = now.ne(part.run.tensor.to(now.scalar_type()));
-      if (!now.is_cpu() || is_new.any().item<bool>()) {  // a device would have to be waited for
+      if (!now.is_cpu() || is_new.any().item<bool>()) {  // to ask a device is to wait for it
         part.run.tensor.copy_(at::where(is_new, now.to(at::kFloat), part.run.tensor));
       }
       keep_for_current_stream(part.run.tensor);
@@ -236,7 +239,7 @@ void Sharded::step() {
   protocol_.count_optimizer_step(optimizer_);
 }
 
-// Throws InputError for a gradient in grad(): it is missing from the sums that are stepped.
+// Throws InputError if a parameter has a gradient, which no sum contains.
 void Sharded::check_no_gradients() const {
   const auto& parameters = setup_.parameters;
   const auto found = std::ranges::find_if(parameters, [](const NamedTensor& each) { return each.tensor.grad().defined(); });
@@ -249,31 +252,32 @@ void Sharded::check_no_gradients() const {
 
 void Sharded::step_buckets() {
   stream_mark().follow();
-  follow_parameters();  // may throw: then the next step begins with the gather that this rank owes
+  follow_parameters();  // if this throws, begin() makes the gathers that other ranks wait for
   has_gradients_ = false;
-  std::vector<at::Tensor> gradients;  // hidden from the optimiser until it is their bucket's turn
+  std::vector<at::Tensor> gradients;  // the optimiser does not see them until it is their bucket's turn
   for (const ParameterPart& part : parts_) {
     gradients.push_back(std::exchange(part.run.tensor.mutable_grad(), {}));
     if (gradients.back().defined()) keep_for_current_stream(gradients.back());
   }
-  protocol_.or_lose_group([&] {  // the others wait for its parameters
+  protocol_.or_lose_group([&] {  // the other ranks wait for this one's parameters
     const std::vector<int64_t> order = gather_order();
     StepInParts step(*optimizer_);
     for (const int64_t bucket : order) {
       step_bucket(bucket, gradients, step);
       gather(bucket);
     }
-    if (!step.has_run()) step.run();  // no part is this rank's: the optimiser counts its steps as others do
+    if (!step.has_run()) step.run();  // this rank has no part, but its optimiser must count as many steps as the others'
     for (const int64_t bucket : order) {
       if (!may_be_late(bucket)) receive(bucket);
     }
   });
   stream_mark().set();
-  // A write in place, which comes later for what is gathered: autograd refuses a graph from before this step.
+  // Parameters count as written to, even those that are still in flight: autograd must refuse a graph from before this
+  // step.
   for (size_t i = 0; i < trained_count(); ++i) {
     if (pipe().is_wanted(i)) parts_[i].parameter.unsafeGetTensorImpl()->bump_version();
   }
-  modules_->begin_forward();  // one between backward and this step has awaited the parameters before it
+  modules_->begin_forward();  // a forward between backward and this step has awaited the old parameters
   for (size_t i = 0; i < trained_count(); ++i) is_late_[i] = (*slices_)[parts_[i].bucket].is_gathering();
 }
 
@@ -289,13 +293,14 @@ void Sharded::step_bucket(int64_t bucket, const std::vector<at::Tensor>& gradien
   step.run();
   forget_gradients();
   for (size_t i = 0; i < parts_.size(); ++i) {
-    // One that somebody keeps (an optimiser, for its next step) moves to other memory: parameters are gathered into this.
+    // A gradient that somebody keeps (an optimiser, for its next step) moves, because parameters are gathered in its
+    // memory.
     const bool is_kept = parts_[i].bucket == bucket && gradients[i].defined() && held_elsewhere(gradients[i]) == HeldBy::kTensor;
     if (is_kept) gradients[i].set_data(gradients[i].clone());
   }
 }
 
-// Starts gathering a bucket; the gradients in it have been used.
+// Starts to gather a bucket. The optimiser has used the gradients in it.
 void Sharded::gather(int64_t bucket) {
   const ProcessGroup& group = setup_.group;
   if (flat(bucket).numel() == 0) return;
@@ -321,7 +326,7 @@ void Sharded::receive(int64_t bucket) {
   std::vector<at::Tensor> values;
   for (const ParameterPart& part : parts_) {
     if (part.bucket != bucket) continue;
-    // Written as LibTorch's optimisers write; gradient() notices uses of old values.
+    // Not seen by autograd, like a write of LibTorch 2.13's optimisers. check() finds uses of old values.
     parameters.push_back(part.parameter.variable_data());
     values.push_back(pipe().buckets()->view(part.position));
   }
@@ -345,7 +350,7 @@ double Sharded::clip_gradients(double max_norm) {
   if (!has_gradients_) return 0;
   stream_mark().follow();
   const at::NoGradGuard no_grad;
-  at::Tensor sum;  // read once: a device has to be waited for
+  at::Tensor sum;  // read once, because that waits for a device
   for (const ParameterPart& part : parts_) {
     if (!part.run.tensor.grad().defined()) continue;
     const at::Tensor square = part.run.tensor.grad().norm().to(at::kDouble).square();

@@ -19,25 +19,26 @@
 
 namespace firkin {
 
-// Throws InputError for options and modules that the strategy does not support.
+// Throws InputError for options and modules with which the strategy cannot train.
 void check_sharded(const DataParallelOptions& options, const torch::nn::Module& module);
 // Why the strategy cannot train the module: a part of it is registered under two names. Empty if it can.
 std::string why_not_sharded(const torch::nn::Module& module);
 
-// The run of a parameter's elements that this rank steps: those in its slice of the bucket.
+// The run of a parameter's elements that this rank steps: those in this rank's slice of the bucket.
 struct ParameterPart {
   at::Tensor parameter;
-  // What the optimiser steps: always the same tensor, whichever elements it shows. Its gradient lies in the bucket.
-  // 1-d or, with whole_parameters, in the parameter's shape. With master weights it and its gradient are float32 copies.
+  // The tensor that the optimiser steps. It stays the same tensor when it gets other elements. 1-d or, with
+  // whole_parameters, of the parameter's shape. Its gradient is a view into the bucket; with master weights both are
+  // float32 copies.
   NamedTensor run;
-  int64_t bucket = -1;   // the parameter's; -1: it is frozen, and its state is kept until it is thawed
+  int64_t bucket = -1;   // -1: the parameter is frozen, and its state is kept until it is thawed
   int64_t position = 0;  // the parameter's index among the buckets' tensors
   int64_t begin = 0;     // where the run begins in the parameter's memory
   int64_t count = 0;
   int64_t in_bucket = 0;  // where the run begins in the bucket
 
   bool has_master() const { return run.tensor.scalar_type() != parameter.scalar_type(); }
-  // The run's elements in other memory, in its shape: `first` elements behind where `memory` begins.
+  // A view of the run's shape into other memory, from its element `first` on.
   at::Tensor within(const at::Tensor& memory, int64_t first) const {
     return memory.as_strided(run.tensor.sizes(), run.tensor.strides(), memory.storage_offset() + first);
   }
@@ -59,12 +60,12 @@ struct ParameterPart {
 //   backward() begins: Sharded::begin
 //   |  receive                           the rest <------------
 //
-// After every successful step each bucket is gathered once, in the same order on every rank, before the next step sends
-// anything over the same connections. A rank whose program did not step gathers what it has when its next step begins,
-// and fails that step.
+// After every step that ends well each bucket is gathered once, in the same order on every rank, before the next step
+// launches anything over the same connections. A rank whose program has not stepped gathers what it has when its next
+// step begins, and fails that step.
 class Sharded final : public ForwardOverlap {
  public:
-  // All must outlive this, but for the pipe, which renewed() replaces. slices: the setup's reduction.
+  // All must outlive this, except the pipe, which renewed() replaces. slices: the setup's reduction.
   Sharded(StepProtocol& protocol, const StepSetup& setup, GradientPipe& pipe, std::shared_ptr<SlicedReduction> slices);
   ~Sharded() override;
 
@@ -73,7 +74,7 @@ class Sharded final : public ForwardOverlap {
   void step();
   double clip_gradients(double max_norm);
 
-  // Call it before the parameters change: afterwards no other rank waits for a gather of this one.
+  // Call it before the parameters change: makes the gathers that other ranks still wait for.
   void complete_gathers();
   bool is_gathering() const { return anything_late_; }
 
@@ -110,7 +111,7 @@ class Sharded final : public ForwardOverlap {
   ShardedOptions options_;
   std::vector<ParameterPart> parts_;  // trained parameters in their order, then frozen ones
   std::vector<int64_t> first_use_;    // per parameter, the same on every rank; empty before the first step
-  bool has_gradients_ = false;        // whether a step has succeeded whose gradients no optimiser has used yet
+  bool has_gradients_ = false;        // a step has ended well, and the optimiser has not stepped yet
 };
 
 }  // namespace firkin

@@ -28,7 +28,7 @@ namespace {
 using torch::optim::Optimizer;
 using torch::optim::OptimizerParamGroup;
 
-// The group that has the tensor; null if none has.
+// The optimiser's group that has the tensor; null if none has.
 template <typename SomeOptimizer>
 auto* group_of(SomeOptimizer& optimizer, const at::Tensor& tensor) {
   auto& groups = optimizer.param_groups();
@@ -49,7 +49,8 @@ bool has_run(const std::vector<ParameterPart>& parts, const at::Tensor& run) {
 
 using States = std::remove_reference_t<decltype(std::declval<Optimizer&>().state())>;
 
-// All elements, in order, of a tensor of which each rank holds a run; exact, because bytes are added to zeros.
+// All elements, in order, of a tensor of which each rank holds a run. Exact, because bytes of one rank are added to
+// zeros.
 at::Tensor gather_runs(const ProcessGroup& group, const at::Tensor& run, const ParameterPart& part) {
   at::Tensor whole = at::zeros({part.parameter.numel()}, part.run.tensor.options().requires_grad(false).memory_format(std::nullopt));
   if (run.defined()) part.within(whole, part.begin).copy_(run);
@@ -68,7 +69,8 @@ at::Tensor cut(const at::Tensor& tensor, const ParameterPart& part) {
   return part.within(laid_out.copy_(tensor), part.begin).clone();
 }
 
-// Calls use(part, its group here, its group in `whole`) for every part that the optimiser steps, once all of them fit.
+// Calls use(part, its group in `optimizer`, its group in `whole`) for every part that the optimiser steps. Before the
+// first call, throws InputError unless all of them fit.
 template <typename Whole, typename Use>
 void for_each_pair(Optimizer& optimizer, Whole& whole, const std::vector<ParameterPart>& parts, Use use) {
   for (const bool is_checked : {false, true}) {
@@ -105,8 +107,8 @@ std::vector<NamedTensor> group_options_of(const torch::optim::Optimizer& optimiz
 
 }  // namespace
 
-// Calls take(part, state) for every part of which some rank has a state, with all of it, its tensors flat. Only one
-// state at a time is in memory whole. Collective.
+// Calls take(part, state) for every part of which some rank has a state. `state` is that of the whole parameter, with
+// 1-d tensors. Only one such state at a time is in memory. Collective.
 void Sharded::gather_states(c10::function_ref<void(size_t part, State whole)> take) {
   constexpr size_t kFacts = 3;  // per part: whether there is a state, its step, and a bit for each tensor that it has
   const ProcessGroup& group = setup_.group;
@@ -140,8 +142,8 @@ void Sharded::gather_states(c10::function_ref<void(size_t part, State whole)> ta
   }
 }
 
-// Switches to other parts. Those of parameters that stay keep their tensors, and elements of their states go where
-// these are now. A frozen parameter's part stays here.
+// Switches to other parts. A parameter that stays keeps its run's tensor, and each rank gets the elements of its state
+// that it steps now. The part of a frozen parameter stays on this rank.
 void Sharded::replace_parts(std::vector<ParameterPart> parts) {
   const at::NoGradGuard no_grad;
   const std::vector<at::Tensor> in_module = setup_.module->parameters();
@@ -179,7 +181,7 @@ void Sharded::replace_parts(std::vector<ParameterPart> parts) {
   parts_ = std::move(parts);
 }
 
-// Removes parts that are gone from the optimiser's groups; new ones join the first group.
+// Removes from the optimiser's groups the parts that have gone, and adds new ones to the first group.
 void Sharded::regroup(const std::vector<ParameterPart>& parts) {
   for (OptimizerParamGroup& group : optimizer_->param_groups()) {
     std::erase_if(group.params(), [&](const at::Tensor& run) { return !has_run(parts, run); });
@@ -200,7 +202,7 @@ ShardedOptimizer::ShardedOptimizer(DataParallel& ddp, const MakeOptimizer& make_
         sharded_->setup_.control,
         {fmt::format("master_weights {}", options.master_weights), fmt::format("whole_parameters {}", options.whole_parameters)});
     if (!difference.empty()) throw InputError(difference);
-    if (options.master_weights || options.whole_parameters) {  // otherwise buckets are divided so already
+    if (options.master_weights || options.whole_parameters) {  // otherwise buckets are already divided in this way
       sharded_->options_ = options;
       sharded_->divide();
     }
@@ -218,8 +220,8 @@ ShardedOptimizer::ShardedOptimizer(DataParallel& ddp, const MakeOptimizer& make_
   const auto held = protocol.enter();
   sharded_->optimizer_ = optimizer_.get();
   if (is_foreign) return;
-  // Ranks step different parts, so different options would not make their parameters differ: options are audited
-  // themselves.
+  // Audits the options themselves: ranks step different parts, so that with different options their parameters would
+  // not differ.
   protocol.add_audited(optimizer_.get(), [optimizer = optimizer_.get()] { return group_options_of(*optimizer); });
 }
 

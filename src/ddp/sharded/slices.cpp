@@ -13,13 +13,14 @@
 namespace firkin {
 namespace {
 
-// If both directions of a connection are busy, Gloo's large calls leave a slow link idle, and small ones cost host time
-// on a fast link. So a bucket on the CPU travels in pieces of about this size, all in flight together.
-// docs/decisions.md has the times.
+// Note [Pieces of a bucket]
+// If both directions of a connection are busy, Gloo's large calls (PyTorch 2.13) leave a slow link idle for a part of
+// the time, and small calls cost host time on a fast link. So a bucket on the CPU travels in pieces of about this size,
+// all in flight together; docs/decisions.md has the times. A piece is the same run of elements of every rank's slice. A
+// bucket travels whole over a modelled link, which is never idle, and if slices are unequally long.
 constexpr int64_t kPieceBytes = 4 * kMiB;
 
-// Runs of a slice's elements; the same run of every rank's slice is a piece of the bucket. Over a modelled link, which
-// has no such limit, and with slices of several lengths, which have no such pieces, there is one run.
+// The runs of a slice's elements by which pieces are made. See Note [Pieces of a bucket].
 std::vector<SliceRange> runs_of(const ProcessGroup& group, const at::Tensor& bucket, const SliceLengths& lengths, int64_t slice) {
   const int64_t pieces = static_cast<int64_t>(bucket.nbytes()) / kPieceBytes;
   if (pieces <= 1 || !group.link.empty() || !lengths.empty() || !bucket.is_cpu()) return {{0, slice}};
@@ -29,7 +30,7 @@ std::vector<SliceRange> runs_of(const ProcessGroup& group, const at::Tensor& buc
   return runs;
 }
 
-// By rank: a run of every slice of a bucket; and a piece, in memory that holds one piece after another.
+// By rank: a run of every slice of a bucket; and the same elements in memory that holds one piece after another.
 at::Tensor in_slices(const ProcessGroup& group, const at::Tensor& bucket, const SliceRange& run) {
   return bucket.view({group.size, -1}).narrow(1, run.begin, run.count);
 }
@@ -64,10 +65,11 @@ at::Tensor SlicedBucket::own(const ProcessGroup& group, const at::Tensor& bucket
 Work SlicedBucket::start(const ProcessGroup& group, const at::Tensor& bucket) {
   if (group.is_alone() || bucket.numel() == 0) return nullptr;
   const at::NoGradGuard no_grad;
-  // If one rank has most of the bucket, it receives less in an all-reduce (twice the bucket's bytes), without memory.
+  // A rank that has more than two shares of the bucket receives less in an all-reduce (twice the bucket's bytes), which
+  // also needs no memory.
   const bool is_lopsided = !lengths_.empty() && std::ranges::max(lengths_) * group.size > 2 * bucket.numel();
   if (is_lopsided) return start_all_reduce(group, bucket);
-  // Not with Gloo, whose reduce-scatter is an all-reduce underneath.
+  // Not with Gloo, whose reduce-scatter in PyTorch 2.13 is an all-reduce underneath.
   if (lengths_.empty() && !carries_by_gloo(group, bucket.device().type())) {
     return start_reduce_scatter(group, own(group, bucket), bucket);
   }
@@ -109,8 +111,9 @@ void SlicedBucket::settle(const ProcessGroup& group) {
 }
 
 void SlicedBucket::gather(const ProcessGroup& group, const at::Tensor& bucket) {
+  // See Note [Late collectives in a profile] in ddp/flight.h.
   const at::RecordFunctionGuard recorded(at::isRecordFunctionEnabled() && late_collectives_are_recorded);
-  if (!lengths_.empty()) {  // Gloo's all-gather takes only slices of equal length
+  if (!lengths_.empty()) {  // PyTorch 2.13's Gloo gathers only slices of equal length
     for (int64_t begin = 0, rank = 0; rank < group.size; begin += lengths_[static_cast<size_t>(rank++)]) {
       const at::Tensor slice = bucket.narrow(0, begin, lengths_[static_cast<size_t>(rank)]);
       if (slice.numel() > 0) gathers_.push_back(start_broadcast(group, slice, static_cast<int>(rank)));

@@ -1,5 +1,5 @@
-// Buckets that are divided among the ranks: in backward their slices are exchanged and summed, and after the step they
-// are gathered again.
+// Buckets that are divided into slices, one for each rank: in backward each rank sums its own, and after the
+// optimiser's step the slices are gathered again.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -16,31 +16,31 @@
 
 namespace firkin {
 
-// Elements of the bucket in each rank's slice; slices follow each other in the order of ranks. Empty if all are equally
-// long.
+// The elements in each rank's slice of a bucket. Slices follow each other in the order of ranks. Empty if all are
+// equally long.
 using SliceLengths = std::vector<int64_t>;
 
 struct SliceRange {
   int64_t begin = 0, count = 0;
 };
 
-// The collectives of one bucket. Methods are called in this order, alike on every rank, and always with the same memory
-// as `bucket`. Not thread-safe.
+// The collectives of one bucket. Call them in this order, on every rank alike, and always with the same `bucket`. Not
+// thread-safe.
 class SlicedBucket {
  public:
   explicit SlicedBucket(SliceLengths lengths = {}) : lengths_(std::move(lengths)) {}
 
-  // Where this rank's slice lies in a bucket of so many elements; and a view of the slice.
+  // Where this rank's slice is in a bucket of so many elements, and a view of it.
   SliceRange own_range(const ProcessGroup& group, int64_t elements) const;
   at::Tensor own(const ProcessGroup& group, const at::Tensor& bucket) const;
 
-  // Sends every rank its slice, in half the bytes of an all-reduce. NCCL does so by a reduce-scatter, which sums on the
-  // way. With Gloo, and if the bucket is not divided evenly, it is an all-to-all, and what arrives is kept here.
+  // Sends every rank its slice, in half the bytes of an all-reduce. With NCCL this is a reduce-scatter, which sums on
+  // the way. With Gloo, or if slices are unequally long, it is an all-to-all, whose result is kept here.
   Work start(const ProcessGroup& group, const at::Tensor& bucket);
-  // Once that has arrived: sums this rank's slice in the order of ranks. With two ranks, it equals an all-reduce's to
+  // Once that is complete: sums this rank's slice in the order of ranks. On two ranks the sum equals an all-reduce's to
   // the last bit.
   void finish(const ProcessGroup& group, const at::Tensor& bucket);
-  // Instead of finish(), if the step has failed: waits for the pieces, and sums nothing.
+  // Instead of finish(), in a step that has failed: waits for the pieces, and sums nothing.
   void settle(const ProcessGroup& group);
 
   // After the step: starts an all-gather of the slices.
@@ -53,9 +53,9 @@ class SlicedBucket {
   void wait_for_pieces(const ProcessGroup& group);
 
   SliceLengths lengths_;
-  std::vector<Work> pieces_;  // all but the last that start() has started
-  // What the ranks have sent for this rank's slice, in their order. For a bucket that travels in pieces it is free
-  // memory, and what they have sent is in the bucket's own. Undefined if nothing is to be summed.
+  std::vector<Work> pieces_;  // what start() has started, except the last, which it returns
+  // What each rank has sent for this rank's slice, in the order of ranks. If the bucket travels in pieces, that is in
+  // the bucket itself, and this is where finish() sums. Undefined if there is nothing to sum.
   at::Tensor received_;
   std::vector<Work> gathers_;
 };
