@@ -56,8 +56,8 @@ class StepError : public RuntimeError {
 };
 
 // Ranks hold different parameters or optimiser states, or their optimisers have stepped differently often. Thrown from
-// the same step on every rank; no rank has a gradient of that step. The message names the first tensor that differs, two
-// ranks, and the last audit at which all were equal.
+// the same step on every rank; no rank has a gradient of that step. The message names the first tensor that differs,
+// two ranks, and the last audit at which all were equal.
 class AuditError : public RuntimeError {
  public:
   using RuntimeError::RuntimeError;
@@ -68,7 +68,7 @@ struct BucketStats {
   int64_t tensors = 0;
   int64_t bytes = 0;          // the size of its gradients
   int64_t bytes_on_wire = 0;  // what this rank passes to the collective
-  double ready_s = 0;         // when its last gradient was in it on this rank
+  double ready_s = 0;         // when the last of its gradients was in the bucket on this rank
   double launch_s = 0;
   double end_s = 0;  // its sum was complete on this rank
 };
@@ -98,8 +98,8 @@ struct DataParallelStats {
 // no_sync(), or in forward goes unnoticed: call abandon_step() in the handler. Without it, the other ranks wait for
 // this rank's next backward and treat that as their step; if an OverlappedOptimizer or ShardedOptimizer has stepped
 // meanwhile, as after a loss that depends on no parameter, every rank throws an AuditError then. If a collective fails,
-// the group is lost: every call throws a GroupError naming the missing ranks, which may be one step apart. End the process:
-// its launcher has to start all ranks anew (docs/data_parallel.md, "After a failure").
+// the group is lost: every call throws a GroupError naming the missing ranks, which may be one step apart. End the
+// process: its launcher has to start all ranks anew (docs/data_parallel.md, "After a failure").
 //
 // Parameters may be thawed, frozen, added and replaced during training, on every rank alike: see parameters_changed().
 // Parameters differ between ranks if they were stepped with one rank's own gradients (accumulated under no_sync() and
@@ -236,10 +236,11 @@ class DataParallel {
 
  protected:
   // Call it when an optimiser other than an OverlappedOptimizer or a ShardedOptimizer has stepped parameters of the
-  // module.
+  // module: the next step then fails unless optimisers have stepped equally often on all ranks. optimizer: an address
+  // of its own.
   void count_optimizer_step(const void* optimizer);
-  // Call it between steps if the module may now hold these parameters: a backward that reaches them begins a step,
-  // which checks.
+  // Call it between steps if the module may now hold these parameters: a backward that reaches one of them then begins
+  // a step, even if it reaches no parameter that is trained so far. That step finds out what the module holds.
   void add_hooks_to_others(const std::vector<NamedTensor>& parameters);
 
  private:

@@ -36,17 +36,17 @@ std::vector<NamedTensor> trainable_parameters(const torch::nn::Module& module);
 // The tensors alone, in the same order.
 std::vector<at::Tensor> tensors_of(const std::vector<NamedTensor>& named);
 
-// Whether ParameterHooks watch the parameter.
+// Whether the parameter has ParameterHooks.
 bool is_hooked(const at::Tensor& parameter);
 
-// Throws InputError naming the first parameter that ParameterHooks already watches.
+// Throws InputError naming the first parameter that has ParameterHooks already.
 void check_unhooked(const std::vector<NamedTensor>& parameters);
 
-// Hooks that run after the nodes that accumulate gradients, as in c10d::Reducer; the destructor removes them. Other
-// hooks stay in place and run first, both those on a parameter's gradient and those after its accumulation.
+// Hooks that run after the nodes that accumulate gradients, as in PyTorch 2.13's c10d::Reducer. The destructor removes
+// them. Other hooks stay in place and run first, both those on a parameter's gradient and those after its accumulation.
 //
-// A parameter may get a new node (torch::load() gives it one): the hook moves there in the next backward that reaches
-// it. If its dtype, device or shape has changed, that backward() throws a RuntimeError naming the parameter.
+// A parameter may get a new node, for example by torch::load(). The next backward that reaches it moves the hook there.
+// If its dtype, device or shape has changed, that backward() throws a RuntimeError naming the parameter.
 class ParameterHooks {
  public:
   // on_gradient: receives the index into `parameters`, on the thread that runs backward. Throws like check_unhooked().

@@ -19,7 +19,7 @@ class CommHookInterface;
 
 namespace firkin {
 
-// What ranks exchange for a bucket. Default: its gradients, summed in their own dtype.
+// How the ranks sum a bucket. By default they exchange its gradients, in the gradients' own dtype.
 struct GradientHook {
   std::string name = "none";
   // The dtype ranks exchange: float32 and float64 gradients are divided by the world size, written in this dtype into a
@@ -64,7 +64,7 @@ GradientHook comm_hook(std::string name, std::shared_ptr<c10d::CommHookInterface
 // ranks throughout, as under any plan. At the first gradient of a step the old buckets are freed before new ones are
 // allocated, unless they still hold gradients: then each keeps its old bucket until it has moved.
 struct AutomaticBuckets {
-  // Total for measuring all-reduces; exceeded only if one call of the smallest sizes takes longer.
+  // Seconds for measuring all-reduces, in all; exceeded only if one call of the smallest sizes takes longer.
   double budget_s = 3;
   int64_t profile_steps = 10;                             // 3 or more
   int64_t trial_pairs = 8;                                // pairs of blocks, one with each plan; 6 or more, for 95 % intervals
@@ -94,12 +94,12 @@ struct DataParallelOptions {
   // For bucketed and ordered, without a plan: starts with `cap` and finds faster buckets during training. See
   // automatic().
   std::optional<AutomaticBuckets> buckets;
-  // The order in which gradients become ready, as indices of the trainable parameters in registration order. Default:
-  // reverse registration order, then (but for sharded) rank 0's order as observed in the first backward. A given order
-  // is kept.
+  // The order in which gradients become ready, as indices of the trainable parameters in registration order. It is kept
+  // if it is given. The default is the reverse of registration order at first, and from the second step on (except
+  // under sharded) the order that the first backward has on rank 0.
   std::vector<int64_t> ready_order;
-  // For ordered: the slack of its launch order (plan/ordered_plan.h). Default: chosen from observed steps. For
-  // experiments.
+  // For experiments with the strategy ordered: the slack of its launch order (plan/ordered_plan.h). By default ranks
+  // choose the slack from observed steps.
   std::optional<double> launch_slack;
   GradientHook gradient_hook;
   std::optional<std::chrono::milliseconds> timeout;  // for each collective in a step; default: the group's

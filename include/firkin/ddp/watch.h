@@ -30,10 +30,10 @@ struct WatchOptions {
   std::function<void(const std::string&)> log;  // called on rank 0; by default it prints to std::cerr
 };
 
-// Reads stats() when a step ends. Ranks exchange what they read through the group's store, without waiting. Results of
-// steps stay the same, bit for bit. The phases are "before backward" (from the end of a step to the first gradient of
-// the next) and "backward". docs/watch.md says what the figures do not show. Not thread-safe. A DataParallel takes one
-// Watch at a time, which must be destroyed before it.
+// Reads DataParallel::stats() when a step ends. Ranks exchange what they have read through the group's store, without
+// waiting. Results of steps stay the same, bit for bit. The phases are "before backward" (from the end of a step to the
+// first gradient of the next) and "backward". docs/watch.md says what the figures do not show. Not thread-safe. A
+// DataParallel takes one Watch at a time, which must be destroyed before it.
 class Watch {
  public:
   // group: the group of `ddp`. Throws InputError for options out of range.
