@@ -1,4 +1,4 @@
-// Calls that may never return, and a store that is asked with a deadline.
+// Deadlines for calls that may never return, above all those of a store.
 #pragma once
 
 #include <atomic>
@@ -16,8 +16,8 @@ namespace firkin {
 
 using Clock = std::chrono::steady_clock;
 
-// Runs `call` on a thread of its own and returns its result-to-be. Nobody waits for the thread: a call that never
-// returns leaks it, so `call` must own everything that it uses.
+// Runs `call` on a thread of its own and returns the future of its result. Nobody waits for the thread, and a call that
+// never returns leaks it. So `call` must own everything that it uses.
 template <typename Call>
 std::future<std::invoke_result_t<Call&>> start_detached(Call call) {
   std::packaged_task<std::invoke_result_t<Call&>()> task(std::move(call));
@@ -26,7 +26,7 @@ std::future<std::invoke_result_t<Call&>> start_detached(Call call) {
   return result;
 }
 
-// The result of `call`, or nothing if it takes longer than `limit`; it then goes on by itself, see start_detached().
+// The result of `call`, or nothing if it takes longer than `limit`. It then goes on by itself: see start_detached().
 // Throws what `call` throws.
 template <typename Call>
 std::optional<std::invoke_result_t<Call&>> call_within(std::chrono::milliseconds limit, Call call) {
@@ -35,13 +35,13 @@ std::optional<std::invoke_result_t<Call&>> call_within(std::chrono::milliseconds
   return result.get();
 }
 
-// A store that is asked with a deadline: the rank that hosts it may be the one that has died or is stopped.
+// A store whose every answer has a deadline: the rank that hosts the store may have died, or be stopped.
 //
 //   BoundedStore store(group.store);
 //   std::optional<bool> failed = store.ask(kPatience, [](c10d::Store& s) { return s.check({"failed/any"}); });
 //
-// Thread-safe. Once the store has not answered in time, or its connection is broken, it is not asked again: a call that
-// hangs in it holds its lock.
+// Once the store has not answered in time, or its connection is broken, it is not asked again: a call that hangs in it
+// holds its lock. Thread-safe.
 class BoundedStore {
  public:
   explicit BoundedStore(c10::intrusive_ptr<c10d::Store> store) : store_(std::move(store)) {}

@@ -1,4 +1,5 @@
-// Sets of connections beside a group's own: taken, given back, abandoned, and left behind when the group is lost.
+// Sets of connections beside a group's own: how they are taken, given back and abandoned, and what happens to them when
+// the group is lost.
 #include "group_state.h"
 
 #include <fmt/format.h>
@@ -30,7 +31,7 @@ void LosableGroup::release_resources() {
 }
 
 void LosableGroup::set_backends(const c10::intrusive_ptr<c10d::Backend>& gloo, c10d::ProcessGroup& other) {
-  setBoundDeviceId(other.getBoundDeviceId());  // setBackend() tells it to the backends
+  setBoundDeviceId(other.getBoundDeviceId());  // before setBackend(), which passes it on
   setBackend(c10::kCPU, BackendType::GLOO, gloo);
   setDefaultBackend(BackendType::GLOO);
   for (const c10::Device& device : other.getDeviceTypes()) {
@@ -45,7 +46,7 @@ void LosableGroup::set_backends(const c10::intrusive_ptr<c10d::Backend>& gloo, c
   }
 }
 
-// NCCL has threads of its own: it is shut down before the group goes, not only destroyed.
+// Shuts NCCL down before the group is destroyed, because NCCL has threads of its own.
 void LosableGroup::shut_nccl_down() {
   if (!owns_nccl || state_->is_lost()) return;
   try {
@@ -77,8 +78,8 @@ Connections take_connections(const ProcessGroup& group) {
   result.number_ = group.state->take_number();
   std::vector<double> taken;
   for (const auto& set : sets) taken.push_back(set && set->is_free ? 0 : 1);
-  if (!taken.empty()) taken = max_over_ranks(group, taken);  // on any rank
-  const auto free = std::ranges::find(taken, 0);             // the first set that is free on every rank
+  if (!taken.empty()) taken = max_over_ranks(group, taken);
+  const auto free = std::ranges::find(taken, 0);  // the first set that is free on every rank
   auto set = free == taken.end() ? nullptr : sets[static_cast<size_t>(free - taken.begin())];
   if (!set) {
     const std::string part = fmt::format("connections/{}", sets.size());
@@ -92,14 +93,14 @@ Connections take_connections(const ProcessGroup& group) {
   return result;
 }
 
-// The parent goes last: this may be the last handle of all.
+// Destroys the parent last: this may be its last handle.
 Connections::~Connections() {
   if (auto* const set = dynamic_cast<LosableGroup*>(group_.c10d.get())) set->is_free = !set->is_left();
   group_.c10d = nullptr;
 }
 
 void Connections::abandon() {
-  // Not closed: another rank may still have something in flight there.
+  // Does not close the connections: another rank may still have something in flight there.
   dynamic_cast<LosableGroup&>(*group_.c10d).leave();
 }
 

@@ -16,9 +16,9 @@
 namespace firkin {
 namespace {
 
-#if CUDART_VERSION >= 12080  // these versions load kernels from text
+#if CUDART_VERSION >= 12080  // since then CUDA's runtime loads kernels from text
 
-// In CUDA C++ these are
+// In CUDA C++ these kernels would be
 //
 //   __global__ void NAME_stamp(u64* at) { *at = globaltimer(); }
 //   __global__ void NAME_wait(u64* first, u64 first_ns, u64* second, u64 second_ns, u64* end) {
@@ -26,7 +26,7 @@ namespace {
 //     while (globaltimer() < until) __nanosleep(100);
 //   }
 //
-// They are written in PTX, which the driver translates for its GPU, so that the build needs no CUDA compiler.
+// They are written in PTX, which the driver compiles for its GPU, so that the build needs no CUDA compiler.
 constexpr const char* kKernels = R"(
 .version 7.0
 .target sm_70
@@ -80,8 +80,8 @@ class CudaTimer final : public DeviceTimer {
     C10_CUDA_CHECK(cudaLibraryLoadData(&kernels, text.c_str(), nullptr, nullptr, 0, nullptr, nullptr, 0));
     C10_CUDA_CHECK(cudaLibraryGetKernel(&stamp_, kernels, (name + "_stamp").c_str()));
     C10_CUDA_CHECK(cudaLibraryGetKernel(&wait_, kernels, (name + "_wait").c_str()));
-    // Large matrix products ask for the same. A kernel that wants another division of a multiprocessor's memory waits
-    // until it is idle.
+    // Large matrix products ask for the same division of a multiprocessor's memory. A kernel that asks for another one
+    // waits until the multiprocessor is idle.
     for (const cudaKernel_t kernel : {stamp_, wait_}) {
       C10_CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout, cudaSharedmemCarveoutMaxShared));
     }
@@ -113,7 +113,7 @@ class CudaTimer final : public DeviceTimer {
     size_t shared_bytes = 0;  // of each
   };
 
-  // Makes a wait as many blocks, of which no two fit on a multiprocessor.
+  // Makes a wait so many blocks, of which no two fit on one multiprocessor.
   void hold(int sms) {
     int most = 0, shared_bytes = 0;
     C10_CUDA_CHECK(cudaDeviceGetAttribute(&most, cudaDevAttrMultiProcessorCount, device_.index()));

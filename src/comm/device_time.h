@@ -1,4 +1,4 @@
-// When work was done: on a CPU by its clock; on a device by events that are queued behind the work.
+// When work was done: by the clock of a CPU, or by events that are queued behind the work on a device.
 //
 //   const DeviceTime started = device_now(device);
 //   work();
@@ -22,11 +22,11 @@ struct DeviceTime {
   std::shared_ptr<c10::Event> event = nullptr;  // on the device's stream; none for a CPU
 };
 
-// The time when everything queued on the current stream has run. Does not wait.
+// The time at which everything that is queued on the current stream has run. Does not wait.
 inline DeviceTime device_now(c10::Device device) {
   DeviceTime now{.host = std::chrono::steady_clock::now()};
   if (device.is_cpu()) return now;
-  now.event = std::make_shared<c10::Event>(device.type(), c10::EventFlag::BACKEND_DEFAULT);  // one that keeps time
+  now.event = std::make_shared<c10::Event>(device.type(), c10::EventFlag::BACKEND_DEFAULT);  // an event that keeps its time
   now.event->record(c10::impl::VirtualGuardImpl(device.type()).getStream(device));
   return now;
 }
@@ -36,18 +36,18 @@ inline double seconds_between(const DeviceTime& from, const DeviceTime& to) {
   if (to.event == nullptr) return std::chrono::duration<double>(to.host - from.host).count();
   constexpr double kMillisecond = 1e-3;
   to.event->synchronize();
-  from.event->synchronize();  // it may be of another stream
+  from.event->synchronize();  // it may be on another stream
   return from.event->elapsedTime(*to.event) * kMillisecond;
 }
 
-// ---- Moments and waits on the streams of a device, by its own clock: queued there like any other work, so that no
-// thread of the CPU waits for them.
+// ---- Moments and waits by a device's own clock. They are queued on a stream like any other work, so that no thread of the
+// CPU waits for them.
 //
 //   const Moment began = timer->stamp();  // when the current stream has come to here
 //   work();
 //   timer->wait({began, 5e-3});          // goes on 5 ms after that, or at once if `work` took longer
 
-// For one device. Not thread-safe. To use a moment on another stream, order the streams with an event.
+// The clock of one device. To use a moment on another stream, order the streams by an event. Not thread-safe.
 class DeviceTimer {
  public:
   // Moments are kept on the device; the newest replaces the oldest.
@@ -64,15 +64,16 @@ class DeviceTimer {
   // The moment at which all is done that was queued on the current stream before.
   virtual Moment stamp() = 0;
 
-  // Makes the current stream wait until the later of the two. Returns that moment, not when the stream went on, so that
-  // the delays of consecutive waits do not add up.
+  // Makes the current stream wait until the later of the two. Returns that moment, and not the one at which the stream
+  // went on, so that the delays of consecutive waits do not add up.
   virtual Moment wait(After first, std::optional<After> second = std::nullopt) = 0;
 };
 
-// Waits are a kernel of one thread on the global timer of the GPU, whose rate does not change with its clock's. name:
-// what traces call it, followed by _wait. sms: a wait is as many blocks of one thread instead, each with all shared
-// memory of a multiprocessor: nothing else runs there (before compute capability 8.0: nothing else that uses shared
-// memory). A block starts where the work before it has ended, so that a wait may begin, and end, late.
+// A wait is a kernel of one thread that reads the global timer of the GPU, whose rate does not change with the GPU's
+// clock. name: traces show the kernel as name_wait. sms: if not 0, a wait is so many blocks of one thread, each with
+// all shared memory of a multiprocessor, so that nothing else runs there (before compute capability 8.0: nothing else
+// that uses shared memory). A block starts only when the work on its multiprocessor has ended, so a wait may begin, and
+// end, late.
 //
 // Throws InputError for another device, for more multiprocessors than it has, and where Firkin was built without CUDA
 // 12.8 or newer.

@@ -23,7 +23,7 @@ constexpr const char* kSize = "size";
 constexpr const char* kComplete = "complete";
 constexpr std::chrono::milliseconds kLongestPause{100};  // between two questions
 
-// What arrival/R holds: the process's token, its GPU, the GPU's name, its host.
+// The value of arrival/R: the process's token, its GPU, the GPU's name, its host.
 using ArrivalValue = std::array<std::string, 4>;
 
 std::string new_token() {
@@ -31,7 +31,7 @@ std::string new_token() {
   return fmt::format("{:08x}{:08x}", device(), device());
 }
 
-// arrivals: by rank.
+// Why not every rank has a GPU of its own for NCCL; empty if every rank has. arrivals: by rank.
 std::string why_not_nccl(const std::vector<std::vector<uint8_t>>& arrivals) {
   std::set<std::string> gpus;
   size_t without = 0;
@@ -47,7 +47,7 @@ std::string why_not_nccl(const std::vector<std::vector<uint8_t>>& arrivals) {
   return without > 0 ? fmt::format("{} of {} ranks have no GPU, or no NCCL", without, arrivals.size()) : shared;
 }
 
-// Takes one rank into a group.
+// Takes one rank into a group. See Note [Numbered groups] in gathering.h.
 class Gatherer {
  public:
   using Store = c10::intrusive_ptr<c10d::Store>;
@@ -56,7 +56,7 @@ class Gatherer {
       : all_(c10::make_intrusive<c10d::PrefixStore>("firkin", store)),
         arrival_(arrival),
         until_(until),
-        // The more ranks there are, the less often each asks.
+        // The more ranks there are, the less often each asks the store.
         longest_pause_(kLongestPause + std::chrono::milliseconds(arrival.size / 4)) {}
 
   Gathering open() {
@@ -67,7 +67,7 @@ class Gatherer {
     std::vector<std::string> keys;
     for (int rank = 0; rank < arrival_.size; ++rank) keys.push_back(key_of("arrival", rank));
     while (!group_->check(keys)) {
-      // Another rank 0 would have opened the next group.
+      // A second process with rank 0 would have opened the next group.
       const bool is_contradicted = has_double(*part(number_ + 1)) || group_->check({kContradiction});
       if (is_contradicted || is_late() || someone_failed(*group_)) return {.store = group_};
       pause();
@@ -78,7 +78,7 @@ class Gatherer {
 
   Gathering join() {
     for (;; pause()) {
-      const int64_t newest = all_->add(kGroups, 0);  // first: rank 0 completes a group before it opens another
+      const int64_t newest = all_->add(kGroups, 0);  // read before kComplete: rank 0 completes a group before it opens another
       const bool is_complete = has_arrived_ && group_->check({kComplete});
       if (has_arrived_ && has_double(*group_)) return {.store = group_};
       if (is_complete) return result();
@@ -91,11 +91,11 @@ class Gatherer {
   }
 
  private:
-  // Arrives in the group that rank 0 has opened, unless that one is over for this process: the others have formed it, or
-  // failed to, before this process came. The next that rank 0 opens will do.
+  // Arrives in the group that rank 0 has opened, unless the others have formed it, or failed to, without this process.
+  // Then this process waits for the next that rank 0 opens.
   void enter(int64_t number) {
     const Store group = part(number);
-    if (!group->check({kSize})) return;  // it comes at once
+    if (!group->check({kSize})) return;  // rank 0 is about to write it
     number_ = number;
     has_arrived_ = false;
     group_ = nullptr;
@@ -103,7 +103,7 @@ class Gatherer {
     group_ = group;
     const std::string size = group->get_to_str(kSize);
     if (size == std::to_string(arrival_.size)) return arrive();
-    // Rank 0 checks for this, if it is alive.
+    // Rank 0 reads this, if it is alive.
     contradict(fmt::format("rank 0 was started as one of {}; expected one number of ranks for all", size));
   }
 
@@ -113,12 +113,12 @@ class Gatherer {
     has_arrived_ = true;
   }
 
-  // Tells all ranks why this process can be of no group with them.
+  // Writes down, for all ranks, why this process can form no group with them.
   void contradict(const std::string& why) {
     group_->set(kContradiction, fmt::format("rank {} of {} on {}: {}", arrival_.rank, arrival_.size, host_name(), why));
   }
 
-  // Whether another process has arrived in `group` as this rank, after this one if it did. Both are alive: this one asks.
+  // Whether another process has arrived in `group` with this rank, and later than this one. Both are alive then.
   bool has_double(c10d::Store& group) {
     const std::string arrival = value_of(group, key_of("arrival", arrival_.rank));
     if (arrival.empty()) return false;
@@ -149,7 +149,7 @@ class Gatherer {
   const std::chrono::milliseconds longest_pause_;
   std::chrono::milliseconds pause_{1};
   int64_t number_ = 0;     // of the newest group that this process knows
-  Store group_ = nullptr;  // its part; null: over for this process
+  Store group_ = nullptr;  // that group's part; null: this process cannot join it
   bool has_arrived_ = false;
 };
 

@@ -1,4 +1,4 @@
-// Makes Gloo backends: on the interface that PyTorch would choose, with sockets that no child process inherits.
+// Makes Gloo backends, on the interface that PyTorch would choose, and with sockets that no child process inherits.
 #include "backends.h"
 
 #include <dirent.h>
@@ -19,11 +19,10 @@
 namespace firkin {
 namespace {
 
-// ---- Gloo's descriptors, which no other process may hold.
-//
-// Ranks notice a dead one when the kernel closes its connections, which it does not while a child process has them, and
-// Gloo lets every child inherit its sockets. So they are closed on exec, and in a child without exec (a data loader's
-// worker) replaced by /dev/null.
+// Note [Gloo's sockets]
+// Ranks notice that another one has died when the kernel closes its connections. The kernel does not close them as long
+// as a child process of the dead rank has them open, and PyTorch 2.13's Gloo lets every child inherit its sockets. So
+// sockets are closed on exec and, in a child without exec (a data loader's worker), replaced by /dev/null.
 
 std::set<int> open_descriptors() {
   std::set<int> result;
@@ -37,11 +36,11 @@ std::set<int> open_descriptors() {
 }
 
 std::mutex own_sockets_mutex;
-// The sockets of all groups: their inodes by descriptor, which may have been closed and reused for another file since.
+// The sockets of all groups: inodes by descriptor. A descriptor may have been closed since, and be another file's now.
 std::map<int, ino_t> own_sockets;
 int null_descriptor = -1;
 
-// 0 for a descriptor of anything else.
+// 0 if the descriptor is not a socket's.
 ino_t inode_of_socket(int descriptor) {
   struct stat status {};
   return fstat(descriptor, &status) == 0 && S_ISSOCK(status.st_mode) ? status.st_ino : 0;
@@ -54,8 +53,8 @@ void replace_sockets_in_child() {
   own_sockets_mutex.unlock();
 }
 
-// before: the descriptors that were open before Gloo opened its own. Those that other threads opened meanwhile are
-// closed on exec as well.
+// See Note [Gloo's sockets]. before: the descriptors that were open before Gloo opened its own. Those that other
+// threads have opened since are taken for Gloo's.
 void keep_from_children(const std::set<int>& before) {
   const std::lock_guard lock(own_sockets_mutex);
   if (null_descriptor < 0) {
@@ -74,13 +73,13 @@ void keep_from_children(const std::set<int>& before) {
 
 c10::intrusive_ptr<c10d::Backend> make_gloo_backend(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
                                                     const std::string& address, std::chrono::milliseconds timeout) {
-  // Gloo does not guard writes to a socket whose peer is gone: by SIGPIPE, a rank that dies would take the others with
-  // it, without a word.
+  // Gloo (PyTorch 2.13) writes to sockets whose peer has gone. A rank that dies would end the others by SIGPIPE,
+  // without a message.
   struct sigaction action = {};
   if (sigaction(SIGPIPE, nullptr, &action) == 0 && action.sa_handler == SIG_DFL) std::signal(SIGPIPE, SIG_IGN);
   const std::set<int> before = open_descriptors();
   auto options = c10d::ProcessGroupGloo::Options::create(timeout);
-  // Chosen as PyTorch does: GLOO_SOCKET_IFNAME names one interface or, separated by commas, several, which take turns.
+  // As PyTorch 2.13 chooses: GLOO_SOCKET_IFNAME names one interface or, separated by commas, several, which take turns.
   const char* const interfaces = std::getenv("GLOO_SOCKET_IFNAME");
   std::istringstream names(interfaces == nullptr ? "" : interfaces);
   for (std::string name; std::getline(names, name, ',');) {

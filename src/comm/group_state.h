@@ -1,5 +1,5 @@
-// What the handles of a group share besides its backend: its store, its failure once it is lost,
-// and further sets of connections.
+// What the handles of a group share besides its backend: its store, its failure once it is lost, and further sets of
+// connections.
 #pragma once
 
 #include <atomic>
@@ -43,7 +43,7 @@ class GroupState {
     return loss_;
   }
 
-  // Keeps the first message.
+  // Loses the group. Keeps the first call's message.
   void lose(const std::string& message) {
     const std::lock_guard lock(mutex_);
     if (lost_) return;
@@ -62,13 +62,15 @@ class GroupState {
     begun_[wrapper] = step;
   }
 
-  // The last step of each wrapper. None if several threads step: one may begin what another waits for.
+  // By wrapper, the last step that this rank has begun. None if several threads record steps: one of them may begin
+  // what another waits for.
   std::optional<std::map<int64_t, int64_t>> steps_begun() const {
     const std::lock_guard lock(mutex_);
     return several_steppers_ ? std::nullopt : std::optional(begun_);
   }
 
-  // The ranks of this machine whose processes have ended. Asks the store once; none if it does not answer.
+  // The ranks of this machine whose processes have ended; none if the store does not answer. Only the first call asks
+  // it.
   std::set<int> ended_nearby(int size) {
     constexpr std::chrono::milliseconds kAnswer{2000};
     const std::lock_guard lock(nearby_mutex_);
@@ -101,20 +103,26 @@ class GroupState {
   std::atomic<int64_t> taken_ = 0;
 };
 
-// An error text of LibTorch or Gloo, as one line of ours quotes it: the first line, without the place in the other
-// project's sources before it, the advice after it, and a full stop at its end: "[.../pair.cc:547] Connection closed by
-// peer [127.0.0.1]:1234" -> "Connection closed by peer [127.0.0.1]:1234".
+// Shortens an error text of LibTorch or Gloo for a line of ours: to its first line, without the source file before it,
+// the advice after it, and a full stop. "[.../pair.cc:547] Connection closed by peer [127.0.0.1]:1234" -> "Connection
+// closed by peer [127.0.0.1]:1234".
 std::string shorten_backend_text(const std::string& text);
 
-// Throws GroupError with the first loss's message when the group is lost.
+// If the group is lost, throws GroupError with the first loss's message.
 void throw_if_lost(const ProcessGroup& group);
 
-// A waiting rank polls the group's store for a rank that has given up, and for two ranks that wait for each other in
-// different wrapped modules, which only their timeouts would end.
+// Note [Crossed waits]
+// If two ranks step two wrapped modules in different orders, each waits for the other in another module, and only their
+// timeouts would end that. The same happens with two collectives that the program calls between steps. So each rank
+// records the steps that it begins (record_step()), and a rank that has waited for long writes into the group's store
+// where it waits and which steps it has begun. Other waiting ranks read this at their polls. Two waits are crossed if
+// each is in a step that the other rank has not begun: neither can end, because a rank that waits begins no step. This
+// stays true even if what a rank has written is old, since its wait cannot end without a step of the other. The rank
+// that finds crossed waits leaves the message in the store, and every rank throws it.
 //
 // Keys, below the group's prefix, beside those of group_store.h and survey.h:
 //   at/R     where rank R waits, once it has waited for long, and which steps it has begun
-//   crossed  what the rank that found crossed waits said of them
+//   crossed  the message of the rank that has found crossed waits
 
 // The value of at/R.
 struct WaitNote {
@@ -123,10 +131,9 @@ struct WaitNote {
 };
 
 std::string to_text(const WaitNote& note);
-std::optional<WaitNote> parse_wait_note(const std::string& text);  // none if the text is no note
+std::optional<WaitNote> parse_wait_note(const std::string& text);  // none if the text is not one of to_text()
 
-// Whether neither wait can end: each rank waits in a step that the other has not begun. A note stays true while that
-// holds, even if it is old: the other's wait cannot have ended without a step of this rank.
+// Whether neither wait can end. See Note [Crossed waits].
 bool are_crossed(const WaitNote& one, const WaitNote& other);
 
 // ---- Further sets of connections.
@@ -135,22 +142,23 @@ inline constexpr const char* kAgreementCollective = "gloo:or";  // how a trace n
 
 // start_or() over one set of connections: the bitwise OR of every rank's bytes, in ceil(log2 W) hops.
 //
-// Dissemination (Hensgen, Finkel, Manber 1988): in round k every rank sends all that it has to rank + 2^k and takes in
-// what comes from rank - 2^k. An OR may take in a rank twice, so this works for any number of ranks. Each rank sends
-// ceil(log2 W) messages of all bytes, one after another; Gloo's all-reduce is a ring of 2(W-1) messages of bytes / W.
+// Dissemination (Hensgen, Finkel, Manber 1988): in round k every rank sends what it has so far to rank + 2^k, and
+// combines it with what rank - 2^k sends. With OR it does no harm to combine a rank's bytes twice, so this works for
+// any number of ranks. Each rank sends ceil(log2 W) messages of all bytes, one after another; Gloo's all-reduce in
+// PyTorch 2.13 is a ring of 2(W-1) messages of bytes / W.
 //
-// Runs on a thread of its own, which the first call starts: a wait with a short timeout would close Gloo's connections,
-// so some thread has to wait for long. One thread at a time may use this.
+// The first call starts a thread, on which the rounds run: some thread has to wait for long, because a wait with a
+// short timeout would close Gloo's connections. One thread at a time may use this.
 class OrRounds {
  public:
   OrRounds(c10::intrusive_ptr<c10d::Backend> backend, std::optional<ModelledLink> link);
-  // Never waits for another rank: what is in flight fails.
+  // Waits for no other rank: what is in flight fails.
   ~OrRounds();
   OrRounds(const OrRounds&) = delete;
   OrRounds& operator=(const OrRounds&) = delete;
 
   Work start(const at::Tensor& bytes, std::chrono::milliseconds timeout);
-  // Lets the thread end by itself, and does not wait for it.
+  // Makes the thread end, and does not wait for it.
   void leave();
 
  private:
@@ -159,8 +167,9 @@ class OrRounds {
   std::thread thread_;
 };
 
-// Gloo's destructor waits for the collectives in flight, which in a lost group only end with their timeout. So a group
-// that is lost, or was left, hands its backends to another thread to destroy.
+// A c10d group whose destructor does not wait once the group is lost. The destructor of Gloo's backend waits for
+// collectives in flight, which in a lost group only end by their timeouts. So a group that is lost, or that leave() was
+// called for, has another thread destroy its backends.
 class LosableGroup final : public c10d::ProcessGroup {
  public:
   LosableGroup(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size, std::shared_ptr<const GroupState> state);
@@ -168,8 +177,8 @@ class LosableGroup final : public c10d::ProcessGroup {
 
   void release_resources() override;
 
-  // `gloo` carries tensors on the CPU, and on the devices whose tensors go over Gloo in `other`. Other devices take the
-  // backend of `other`, unless this group has one for them already.
+  // `gloo` carries tensors on the CPU, and on the devices whose tensors `other` carries over Gloo. For other devices,
+  // takes the backend of `other`, unless this group has one already.
   void set_backends(const c10::intrusive_ptr<c10d::Backend>& gloo, c10d::ProcessGroup& other);
   // From now on the destructor waits for nothing, whether or not the group is lost.
   void leave() { is_left_ = true; }
@@ -181,7 +190,7 @@ class LosableGroup final : public c10d::ProcessGroup {
   bool owns_nccl = false;  // whether its NCCL backend is not another group's
   // The same ranks over other connections, for take_connections(); null for a set that could not be connected.
   std::vector<c10::intrusive_ptr<LosableGroup>> sets;
-  std::atomic<bool> is_free = false;  // as one of these: not lent, and not abandoned
+  std::atomic<bool> is_free = false;  // if this is such a set: nobody has it, and it was not abandoned
 
  private:
   void shut_nccl_down();

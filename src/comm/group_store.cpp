@@ -20,15 +20,15 @@ namespace {
 
 constexpr size_t kMostNames = 8;  // in one message
 
-// The store behind all prefixes, which lives as long as `store`; null if it is not on the network. A plain pointer:
-// LibTorch's dynamic_intrusive_pointer_cast() never frees what it cannot cast.
+// The store behind all prefixes, which lives as long as `store`; null if it is not on the network. Returns a plain
+// pointer, because LibTorch 2.13's dynamic_intrusive_pointer_cast() never frees what it cannot cast.
 const c10d::TCPStore* network_store(c10d::Store& store) {
   auto* const prefixed = dynamic_cast<c10d::PrefixStore*>(&store);
   return dynamic_cast<const c10d::TCPStore*>(prefixed != nullptr ? prefixed->getUnderlyingNonPrefixStore().get() : &store);
 }
 
-// Appends the ranks in [first, last) that have no key of this kind. Searches by halves, so that a few missing ranks among
-// many take few queries.
+// Appends the ranks in [first, last) that have no key of this kind. Searches by halves, so that a few missing ranks
+// among many take few queries.
 void find_missing(c10d::Store& store, const char* kind, int first, int last, std::vector<NamedRank>& missing) {
   std::vector<std::string> keys;
   for (int rank = first; rank < last; ++rank) keys.push_back(key_of(kind, rank));
@@ -42,7 +42,8 @@ void find_missing(c10d::Store& store, const char* kind, int first, int last, std
   find_missing(store, kind, middle, last, missing);
 }
 
-// Process numbers mean the same to all processes with equal texts. Empty if /proc does not tell.
+// Identifies the running kernel and this process's namespace of process numbers: processes with the same text mean the
+// same by a number. Empty if /proc does not say.
 const std::string& kernel_and_namespace() {
   static const std::string value = [] {
     std::string boot;
@@ -54,8 +55,8 @@ const std::string& kernel_and_namespace() {
   return value;
 }
 
-// When the process with this number started, in the kernel's ticks; "0" for one that has ended, also if nobody has
-// waited for it yet.
+// When the process with this number started, in the kernel's ticks; "0" if it has ended, even if nobody has waited for
+// it yet.
 std::string start_time(const std::string& number) {
   std::ifstream in("/proc/" + number + "/stat");
   std::string line;

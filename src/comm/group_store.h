@@ -1,8 +1,8 @@
-// What each rank announces of itself in the group's store: its host and its process.
+// What each rank writes about itself into the group's store: its host and its process.
 //
 // Keys, below the group's prefix; those of failures are in survey.h, those of waits in group_state.h:
 //   host/R     the host of rank R, from its arrival on
-//   process/R  its process, in a form by which ranks of the same machine can tell whether it still runs
+//   process/R  its process: on the same machine, other ranks can find out whether it still runs
 #pragma once
 
 #include <map>
@@ -44,7 +44,7 @@ std::string store_address(const c10::intrusive_ptr<c10d::Store>& store);
 // "host/3"
 std::string key_of(const char* kind, int rank);
 
-// The key's value, or an empty text: get() alone would wait for the key. Throws c10::Error.
+// The key's value; empty if there is none, where the store's get() would wait for the key. Throws c10::Error.
 std::string value_of(c10d::Store& store, const std::string& key);
 
 // The ranks below `size` that have no key of this kind, ascending, the first few with their hosts. Throws c10::Error.

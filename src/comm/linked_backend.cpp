@@ -1,4 +1,4 @@
-// Backends over a modelled link: collectives end when the link would have carried them.
+// Backends over a modelled link: a collective ends no earlier than the link would have carried it.
 #include "backends.h"
 
 #include <ATen/core/grad_mode.h>
@@ -28,13 +28,13 @@ Clock::duration ticks(double seconds) {
   return std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
 }
 
-// One collective. Its fields belong to the queue that it is in.
+// One collective. The lock of the queue that it is in guards its fields.
 struct LinkTransfer {
   using Moment = std::optional<Clock::time_point>;
 
   LinkTime time;
-  c10::intrusive_ptr<OwnWork> work;      // complete when the data are there and the link would have carried them
-  Moment all_arrived_at = std::nullopt;  // when the last rank came
+  c10::intrusive_ptr<OwnWork> work;      // complete when the data have moved and the link would have carried them
+  Moment all_arrived_at = std::nullopt;  // when the last rank has joined
   Moment data_ready_at = std::nullopt;
 };
 
@@ -53,7 +53,7 @@ class LinkQueue {
     changed_.notify_one();
   }
 
-  // Completes a transfer at once, wherever in the queue, unless it has failed already.
+  // Fails a transfer at once, wherever it is in the queue, unless it has failed already.
   void fail(const std::shared_ptr<LinkTransfer>& transfer, const std::exception_ptr& error) {
     {
       const std::lock_guard lock(mutex_);
@@ -70,9 +70,9 @@ class LinkQueue {
     changed_.notify_one();
   }
 
-  // Sleeps until the next transfer's end, and completes it.
+  // Completes each transfer when it ends over the link. Returns after close().
   void run() {
-    prctl(PR_SET_TIMERSLACK, 1UL);  // nanoseconds: the default, 50 us, is the time of a small collective
+    prctl(PR_SET_TIMERSLACK, 1UL);  // 1 ns: Linux's default of 50 us is as long as a small collective takes
     std::unique_lock lock(mutex_);
     for (;;) {
       if (transfers_.empty() && is_closing_) return;
@@ -83,7 +83,7 @@ class LinkQueue {
       const LinkTransfer& first = *transfers_.front();
       const auto end = std::max(*first.all_arrived_at + ticks(first.time.alone_s), last_end_ + ticks(first.time.gap_s));
       if (Clock::now() < end) {
-        changed_.wait_until(lock, end);  // the queue may be another afterwards: a transfer may have failed
+        changed_.wait_until(lock, end);  // then checks again: a transfer may have failed meanwhile
         continue;
       }
       std::shared_ptr<LinkTransfer> transfer = std::move(transfers_.front());
@@ -91,7 +91,7 @@ class LinkQueue {
       last_end_ = end;
       lock.unlock();
       transfer->work->complete(nullptr);
-      transfer = nullptr;  // frees what it holds, without the lock
+      transfer = nullptr;  // what it frees may take this lock
       lock.lock();
     }
   }
@@ -100,7 +100,7 @@ class LinkQueue {
   std::mutex mutex_;
   std::condition_variable changed_;
   std::deque<std::shared_ptr<LinkTransfer>> transfers_;
-  Clock::time_point last_end_ = {};  // the modelled end of the previous transfer; at first long ago
+  Clock::time_point last_end_ = {};  // when the previous transfer ended over the link; at first long ago
   bool is_closing_ = false;
 };
 
@@ -156,7 +156,7 @@ class LinkedCollectives : public c10d::Backend {
 
   LinkedCollectives(int rank, int size, ModelledLink link) : c10d::Backend(rank, size), link_(std::move(link)) {}
 
-  // move: has a backend move the data.
+  // move: makes `inner` move the data.
   virtual Work start(const Collective& collective, c10::function_ref<Work(c10d::Backend& inner)> move) = 0;
 
   const ModelledLink link_;
@@ -168,10 +168,10 @@ class LinkedBackend final : public LinkedCollectives {
       : LinkedCollectives(inner->getRank(), inner->getSize(), std::move(link)), inner_(std::move(inner)) {}
 
   ~LinkedBackend() override {
-    inner_ = nullptr;  // ends what is in flight, so that the queue can end
+    inner_ = nullptr;  // ends what is in flight, so that the queue becomes empty
     queue_->close();
     if (timer_.get_id() == std::this_thread::get_id()) {
-      timer_.detach();  // waiting here would never end
+      timer_.detach();  // it cannot wait for itself
     } else {
       timer_.join();
     }
@@ -182,7 +182,7 @@ class LinkedBackend final : public LinkedCollectives {
 
   Work barrier(const c10d::BarrierOptions& options) override { return inner_->barrier(options); }
 
-  // Not timed here: start_or() knows how long its messages are, and waits for the link itself.
+  // Not timed: start_or(), which calls these, waits for the link itself.
   Work send(std::vector<at::Tensor>& tensors, int rank, int tag) override { return inner_->send(tensors, rank, tag); }
   Work recv(std::vector<at::Tensor>& tensors, int rank, int tag) override { return inner_->recv(tensors, rank, tag); }
 
@@ -190,9 +190,9 @@ class LinkedBackend final : public LinkedCollectives {
   Work start(const Collective& collective, c10::function_ref<Work(c10d::Backend& inner)> move) override {
     const auto work = c10::make_intrusive<OwnWork>(rank_, collective.type, collective.name, collective.tensors);
     const auto transfer = std::make_shared<LinkTransfer>(LinkTransfer{.time = collective.time, .work = work});
-    // The trace shows the link's times, not those of the data's own move.
+    // In a trace only `work` is shown, which has the link's times.
     const at::DisableRecordFunctionGuard unrecorded;
-    std::vector<at::Tensor> roll_call{at::zeros({1})};
+    std::vector<at::Tensor> roll_call{at::zeros({1})};  // see Note [When the last rank joins] in backends.h
     c10d::AllreduceOptions options;
     options.timeout = collective.timeout;
     const Work joining = inner_->allreduce(roll_call, options);
@@ -215,12 +215,12 @@ class LinkedBackend final : public LinkedCollectives {
         /*uses_future=*/false);
   }
 
-  const std::shared_ptr<LinkQueue> queue_ = std::make_shared<LinkQueue>();  // also the timer's, and of what is in flight
+  const std::shared_ptr<LinkQueue> queue_ = std::make_shared<LinkQueue>();  // shared with the timer and with callbacks
   std::thread timer_{[queue = queue_] { queue->run(); }};
   c10::intrusive_ptr<c10d::Backend> inner_;
 };
 
-// Complete for the CPU at once, and for a stream when that has waited for it.
+// Complete for the CPU at once, and for a stream once the stream has waited for it.
 class LinkedDeviceWork final : public c10d::Work {
  public:
   // The current stream must be the link's.
@@ -260,7 +260,7 @@ class LinkedDevice final : public LinkedCollectives {
 
   const std::string getBackendName() const override { return "modelled link"; }  // NOLINT(readability-const-return-type)
 
-  // Firkin calls it on devices only: over Gloo it is an all-reduce underneath.
+  // Not in LinkedCollectives: Firkin calls it on devices only, because over Gloo it is an all-reduce underneath.
   Work _reduce_scatter_base(at::Tensor& output, at::Tensor& input, const c10d::ReduceScatterOptions& options) override {
     return start({c10d::OpType::_REDUCE_SCATTER_BASE, "", {output}, share_time(link_, bytes_of({input})), options.timeout, input}, {});
   }
@@ -271,7 +271,7 @@ class LinkedDevice final : public LinkedCollectives {
     order_.block(later);
   }
 
-  // Nothing moves: this rank is the only one.
+  // Moves nothing: this rank is the only one.
   Work start(const Collective& collective, c10::function_ref<Work(c10d::Backend& inner)> /*move*/) override {
     const auto& [type, name, tensors, time, timeout, input] = collective;
     const std::lock_guard lock(mutex_);
@@ -281,7 +281,7 @@ class LinkedDevice final : public LinkedCollectives {
     let_wait(joining_, guard.getStream(device_));
     DeviceTimer::Moment all_arrived_at = 0;
     {
-      const c10::StreamGuard joining(joining_);  // not the link's, which may be busy with the collective before
+      const c10::StreamGuard joining(joining_);  // not on carrying_, which may still carry the collective before
       all_arrived_at = timer_->stamp();
     }
     let_wait(carrying_, joining_);

@@ -95,7 +95,7 @@ LinkTime broadcast_time(const ModelledLink& link, int64_t bytes) {
 }
 
 double agreement_time(const ModelledLink& link, int64_t bytes) {
-  return broadcast_time(link, bytes).alone_s;  // it has as many steps of as many bytes
+  return broadcast_time(link, bytes).alone_s;  // which has as many steps, each of as many bytes
 }
 
 }  // namespace firkin

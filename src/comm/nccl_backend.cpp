@@ -1,4 +1,5 @@
-// Makes NCCL backends, and says what NCCL and its GPU are.
+// What needs the headers of NCCL and CUDA: backends, the version of NCCL, a GPU's identity, whether a graph is
+// captured.
 #include "backends.h"
 
 #include <ATen/cuda/CUDAContextLight.h>
@@ -23,7 +24,7 @@ std::string gpu_identity(c10::Device device) {
   for (const char byte : at::cuda::getDeviceProperties(device.index())->uuid.bytes) {
     identity += fmt::format("{:02x}", static_cast<unsigned char>(byte));
   }
-  // NCCL takes ranks with different values for ranks on different machines.
+  // NCCL takes ranks with different values of this for ranks on different machines.
   const char* machine = std::getenv("NCCL_HOSTID");
   return machine == nullptr ? identity : identity + "@" + machine;
 }

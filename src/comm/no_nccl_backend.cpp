@@ -1,4 +1,4 @@
-// What stands in for nccl_backend.cpp and cuda_timer.cpp where LibTorch has no CUDA: refusals.
+// Stands in for nccl_backend.cpp and cuda_timer.cpp where LibTorch is a build for the CPU.
 #include "backends.h"
 #include "device_time.h"
 #include "firkin/base/error.h"

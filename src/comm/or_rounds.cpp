@@ -1,4 +1,4 @@
-// The rounds of start_or(): messages that double their reach, on a thread that waits for them.
+// The rounds of start_or(), on a thread that waits for their messages.
 #include "group_state.h"
 
 #include <ATen/ops/empty.h>
@@ -21,11 +21,12 @@ namespace {
 
 struct MessageHead {
   uint64_t call = 0;
-  uint64_t bytes = 0;  // of all pieces together
+  uint64_t bytes = 0;  // in all pieces of the tensor together
 };
 
-// Gloo ends the process when a message is longer than what waits for it, so that all messages have this room (24 bytes
-// of 2,000 ranks and a bit of 100,000 parameters). What is longer goes in pieces, each as a call of its own.
+// PyTorch 2.13's Gloo ends the process if a message is longer than the tensor that receives it. So every message has
+// room for this many bytes (24 for each of 2,000 ranks, and a bit for each of 100,000 parameters). Longer ones go in
+// pieces, each as a call of its own.
 constexpr int64_t kLongestMessage = 64 * kKiB;
 constexpr size_t kLongestPiece = kLongestMessage - sizeof(MessageHead);
 
@@ -43,7 +44,7 @@ class OrRounds::Rounds {
  public:
   struct Call {
     at::Tensor bytes;
-    size_t begin = 0, count = 0;  // the piece of them
+    size_t begin = 0, count = 0;  // the piece of `bytes` that this call combines
     std::chrono::milliseconds timeout{0};
     c10::intrusive_ptr<OwnWork> work;  // of the last piece; null for others
   };
@@ -70,11 +71,11 @@ class OrRounds::Rounds {
     const std::lock_guard lock(mutex_);
     is_closing_ = true;
     changed_.notify_one();
-    if (pending_) pending_->abort();  // even if the thread is only about to wait for it
+    if (pending_) pending_->abort();  // also if the thread is only about to wait for it
   }
 
   void run() noexcept {
-    const at::DisableRecordFunctionGuard unrecorded;  // the trace shows the agreement, not its messages
+    const at::DisableRecordFunctionGuard unrecorded;  // traces show the agreement, without its messages
     for (;;) {
       Call call;
       {
@@ -91,14 +92,14 @@ class OrRounds::Rounds {
   }
 
  private:
-  // The messages of one call, by round.
+  // The messages that one call receives, by round.
   struct Expected {
     std::vector<at::Tensor> messages;
     std::vector<Work> works;
     std::exception_ptr error;
   };
 
-  // After an error, all later calls fail with the same.
+  // After an error, all later calls fail with the same error.
   void run_call(const Call& call) noexcept {
     if (error_) return;
     try {
@@ -113,8 +114,9 @@ class OrRounds::Rounds {
 
   Expected& expected_of(uint64_t number) { return expected_[number % expected_.size()]; }
 
-  // Gloo sends an expected message at once and asks before others, so this expects a call's messages during the call
-  // before. If a rank that needs nothing more has gone, it fails, which concerns only the later call.
+  // Posts the receives of a call. Gloo sends a message at once if its receive is posted, and asks first if not. So a
+  // call's receives are posted during the call before. They fail if the sender has gone because it needs nothing more;
+  // that error matters only if the later call comes.
   void expect(uint64_t number) noexcept {
     Expected& call = expected_of(number);
     try {
@@ -151,7 +153,7 @@ class OrRounds::Rounds {
     for (size_t i = 0; i < bytes; ++i) ours[i] |= in[sizeof head + i];
   }
 
-  // Over a modelled link: waits for the link's time for one round.
+  // Over a modelled link: waits for as long as one round takes there.
   void travel(const Call& call) {
     if (!link_) return;
     const auto bytes = static_cast<int64_t>(call.count + sizeof(MessageHead));
@@ -160,7 +162,7 @@ class OrRounds::Rounds {
     if (changed_.wait_for(lock, std::chrono::duration<double>(seconds), [this] { return is_closing_; })) throw_gone();
   }
 
-  // Not in short slices, see OrRounds. close() ends it.
+  // Waits in one piece: see OrRounds. close() ends the wait.
   void wait_for(const Work& work, std::chrono::milliseconds timeout) {
     {
       const std::lock_guard lock(mutex_);
@@ -202,7 +204,7 @@ class OrRounds::Rounds {
   std::condition_variable changed_;
   std::deque<Call> calls_;
   bool is_closing_ = false;
-  Work pending_;
+  Work pending_;  // what the thread waits for
 };
 
 OrRounds::OrRounds(c10::intrusive_ptr<c10d::Backend> backend, std::optional<ModelledLink> link)
@@ -212,7 +214,7 @@ OrRounds::~OrRounds() {
   rounds_->close();
   if (!thread_.joinable()) return;
   if (thread_.get_id() == std::this_thread::get_id()) {
-    thread_.detach();  // a callback had the last handle of the group
+    thread_.detach();  // a callback on this thread had the last handle of the group
   } else {
     thread_.join();
   }

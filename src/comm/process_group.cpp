@@ -22,8 +22,8 @@ namespace {
 
 using std::chrono::milliseconds;
 
-// How long a rank looks for the others' marks, in units of GroupOptions::poll_every: by then all ranks that wait have
-// seen a failure. The rank that hosts the store stays longer, because the others get no answer without it.
+// How long a survey lasts, in units of GroupOptions::poll_every: by then all ranks that wait have polled, and have left
+// their marks. The rank that hosts the store stays longer, because the others get no answer without it.
 constexpr double kSurveyPolls = 2;
 constexpr double kHostSurveyPolls = 2.8;
 constexpr milliseconds kStorePatience{2000};  // for the answer to one question
@@ -50,7 +50,7 @@ std::string describe(const ProcessGroup& group, const std::optional<Survey>& sur
 
 // Records that the group is lost, and throws the message of the first loss.
 [[noreturn]] void lose_group_as(const ProcessGroup& group, const std::string& message) {
-  // Then what was queued behind the failure has run, or will.
+  // What was queued on the GPU behind the failed collective runs all the same.
   const bool has_nccl_queue = group.state->device_backend == DeviceBackend::kNccl;
   group.state->lose(has_nccl_queue ? message + "; parameters may hold partial sums: load a checkpoint" : message);
   throw GroupError(group.state->loss());
@@ -61,7 +61,7 @@ std::string note_key(int rank) {
 }
 
 bool has_begun(const WaitNote& rank, const WaitPlace& place) {
-  if (place.step < 0) return true;  // what is waited for belongs to no step
+  if (place.step < 0) return true;  // the wait belongs to no step
   const auto found = rank.begun.find(place.wrapper);
   return found != rank.begun.end() && found->second >= place.step;
 }
@@ -85,28 +85,31 @@ std::string find_crossed(c10d::Store& store, int rank, int size, const WaitNote&
   return "";
 }
 
-// Whether a rank has given up, or this one and another wait for each other. note: where this rank waits; the first turn
-// writes it to the store, and without it only failures are looked for. turn: how many polls this wait has made before;
-// each reads the notes of a few of many ranks.
+// Whether this rank's wait cannot end, because a rank has given up, or because this rank and another wait for each
+// other: see
+// Note [Crossed waits] in group_state.h. note: where this rank waits, which the first poll writes to the store; none:
+// looks
+// only for ranks that have given up. turn: the number of polls that this wait has made before. Each poll reads the
+// notes of a few ranks.
 bool is_in_vain(c10d::Store& store, int rank, int size, const std::optional<WaitNote>& note, int64_t turn) {
   if (note && turn == 0) store.set(note_key(rank), to_text(*note));
   if (someone_failed(store)) return true;
   const std::string crossed = note ? find_crossed(store, rank, size, *note, turn) : "";
-  if (!crossed.empty()) store.set(kCrossed, crossed);  // before the marks, so that whoever sees these finds it
+  if (!crossed.empty()) store.set(kCrossed, crossed);  // before the marks, so that a rank which finds a mark finds it
   return !crossed.empty();
 }
 
-// A collective of this rank has failed at `what` ("an all-reduce"). Finds out which ranks are missing, within the time
-// that wait() promises (see survey.h). backend_text: its raw error; empty: another rank gave up first. backend:
-// the name that the message gives it.
+// Loses the group, because a collective of this rank has failed at `what` ("an all-reduce"). First finds out which
+// ranks are missing, within the time that wait() promises (see survey.h). backend_text: the backend's error; empty if
+// another rank gave up first. backend: its name in the message.
 [[noreturn]] void lose_group(const ProcessGroup& group, const std::string& what, const std::string& backend_text,
                              const char* backend = "Gloo") {
-  throw_if_lost(group);  // a failure after the first is its consequence
+  throw_if_lost(group);  // this failure follows from the first
   GroupState& state = *group.state;
-  // Marks this rank as having given up, so that it does not count as missing, and finds the message of a rank that has
-  // found crossed waits.
+  // Leaves this rank's mark, so that it does not count as missing, and reads the message of a rank that has found
+  // crossed waits.
   const auto crossed = state.store.ask(kStorePatience, [rank = group.rank, what](c10d::Store& asked) {
-    set_mark(asked, rank, what);  // first: the others wait for it
+    set_mark(asked, rank, what);  // at once, because the others wait for it
     std::string message = asked.check({kCrossed}) ? asked.get_to_str(kCrossed) : "";
     if (!message.empty()) set_mark(asked, rank, message);
     return message;
@@ -120,7 +123,8 @@ bool is_in_vain(c10d::Store& store, int rank, int size, const std::optional<Wait
   lose_group_as(group, message);
 }
 
-// Whether the work completes within `limit`. If not, `error` says what failed, or that it has not completed yet.
+// Whether the work completes within `limit`. If not, sets `error` to what failed, or to the fact that it has not
+// completed.
 bool completes(const Work& work, milliseconds limit, std::string& error) {
   try {
     work->wait(limit);
@@ -131,9 +135,9 @@ bool completes(const Work& work, milliseconds limit, std::string& error) {
   }
 }
 
-// An NCCL collective, with what is asked of one here. wait() never passes a timeout on, whoever asks: NCCL would block
-// the calling thread and could abort the communicator. Recognised by its backend's name, so that it does not matter what
-// Firkin was built with.
+// A collective of NCCL. wait() does not pass a timeout on: with one, PyTorch 2.13's NCCL would block the calling
+// thread, and could abort the communicator. Wraps the work of any backend that is called nccl, so that it does not
+// matter what Firkin was built with.
 class StreamWork final : public c10d::Work {
  public:
   explicit StreamWork(firkin::Work inner) : inner_(std::move(inner)) {}
@@ -147,8 +151,7 @@ class StreamWork final : public c10d::Work {
   firkin::Work inner_;
 };
 
-// Starts a collective directly on the tensor's backend instead of through the dispatcher, which saves a few
-// microseconds per call.
+// Starts a collective directly on the tensor's backend. PyTorch's dispatcher would add a few microseconds per call.
 template <typename Start>
 Work start_on(const ProcessGroup& group, c10::DeviceType device, Start start) {
   throw_if_lost(group);
@@ -169,7 +172,7 @@ Options with_timeout(const ProcessGroup& group) {
 }  // namespace
 
 std::string shorten_backend_text(const std::string& text) {
-  static const std::regex kSourcePlace(R"(^\[[^\]]*/[^\]]*:[0-9]+\] )");  // an address in brackets, "[::1]:1234", stays
+  static const std::regex kSourcePlace(R"(^\[[^\]]*/[^\]]*:[0-9]+\] )");  // leaves an address in brackets, "[::1]:1234"
   std::string line = std::regex_replace(text.substr(0, text.find('\n')), kSourcePlace, "");
   for (const char* advice : {"This may indicate", "This is typically caused"}) line = line.substr(0, line.find(advice));
   return line.substr(0, line.find_last_not_of(". ") + 1);  // npos + 1 is 0: nothing is left of dots alone
@@ -262,7 +265,7 @@ void wait(const ProcessGroup& group, const Work& work, c10::function_ref<std::st
         group.state->is_lost() ? milliseconds(1) : std::min(std::max(milliseconds(1), group.state->options.poll_every), limit - waited);
     if (completes(work, slice, error)) return;
     if (work->isCompleted()) {
-      if (completes(work, kNoTimeout, error)) return;  // it has just succeeded
+      if (completes(work, kNoTimeout, error)) return;  // it has completed well since
       lose_group(group, what(), error);
     }
     waited += slice;
@@ -274,8 +277,9 @@ void wait(const ProcessGroup& group, const Work& work, c10::function_ref<std::st
     };
     const auto in_vain = group.state->store.ask(kStorePatience, poll);
     if (in_vain.value_or(false)) lose_group(group, what(), "");
-    if (!group.place) continue;  // a rank may have ended after its part in something else
-    // Within a step every rank is needed to the end. What a rank sent before it ended has arrived one slice later.
+    if (!group.place) continue;  // outside of steps, a rank may have done its part and ended
+    // Within a step, every rank takes part to the end. What a rank had sent when it ended arrives within one more
+    // slice.
     const std::set<int> ended_before = std::exchange(ended, group.state->ended_nearby(group.size));
     if (std::ranges::any_of(ended, [&](int rank) { return ended_before.contains(rank); })) lose_group(group, what(), "");
   }

@@ -23,7 +23,7 @@ struct Launcher {
   bool names_meeting_point = false;  // it sets MASTER_ADDR and MASTER_PORT
 };
 
-// The first of which a rank or a number of ranks is set counts.
+// In this order: the first launcher counts that has set a rank or a number of ranks.
 constexpr std::array kLaunchers = {
     Launcher{"torchrun", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", true},
     Launcher{"mpirun (Open MPI)", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK",
@@ -33,10 +33,10 @@ constexpr std::array kLaunchers = {
     Launcher{"flux run", "FLUX_TASK_RANK", "FLUX_JOB_SIZE", "FLUX_TASK_LOCAL_ID", ""},
 };
 
-// The launcher of MPICH and Intel MPI. Tried after Slurm, whose PMI plugins set the first two variables as well.
+// The launcher of MPICH and Intel MPI. Comes after Slurm, whose PMI plugins set the first two variables as well.
 constexpr Launcher kHydra{"mpiexec (Hydra)", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"};
 
-// Ranks of launchers that do not tell the number of ranks in the environment.
+// The variables for the rank of launchers that set none for the number of ranks.
 constexpr std::array kRanksWithoutWorldSize = {"PMIX_RANK", "ALPS_APP_PE", "PALS_RANKID"};
 
 std::optional<std::string> variable(const char* name) {
@@ -70,8 +70,8 @@ RankInfo with_meeting_point(RankInfo info) {
   return info;
 }
 
-// A number of ranks without a rank may be left from something else. Another launcher's rank is not used in its place,
-// because nothing says which of the two is meant.
+// Throws InputError for a number of ranks without a rank, which may be left over from something else. Does not use
+// another launcher's rank in its place, because nothing says which of the two is meant.
 void check_rank(const Launcher& launcher) {
   if (variable(launcher.rank)) return;
   constexpr std::array kOthers = {"OMPI_COMM_WORLD_RANK", "SLURM_PROCID", "PMI_RANK"};
@@ -122,8 +122,8 @@ std::optional<RankInfo> rank_info_from_environment() {
   for (const Launcher& launcher : kLaunchers) {
     if (variable(launcher.rank) || variable(launcher.world_size)) return from_launcher(launcher);
   }
-  // A batch script has SLURM_PROCID as well; only a step started by srun has its number of tasks. Within a step, say of a
-  // shell, Hydra may have started other ranks.
+  // A batch script has SLURM_PROCID as well, but only a step that srun has started has a number of tasks. Within a
+  // step, of a shell for example, Hydra may have started other ranks.
   const auto tasks = variable("SLURM_STEP_NUM_TASKS");
   const bool is_within_step = variable(kHydra.world_size) && variable(kHydra.world_size) != tasks;
   if (variable("SLURM_PROCID") && tasks && !is_within_step) return from_slurm();

@@ -1,5 +1,5 @@
-// connect(), make_process_group() and adopt_process_group(): they find the store, gather the ranks there, and connect
-// them. Each step runs with a deadline on a thread of its own, because a store whose host is stopped never answers.
+// Forms groups: finds the store, gathers the ranks there, and connects them. Whatever uses the store runs with a
+// deadline on a thread of its own, because a store whose host is stopped never answers.
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <fmt/format.h>
 #include <netdb.h>
@@ -28,9 +28,9 @@ namespace {
 using std::chrono::milliseconds;
 using Store = c10::intrusive_ptr<c10d::Store>;
 
-constexpr milliseconds kStoreGrace{500};    // for an answer of the store after the timeout
+constexpr milliseconds kStoreGrace{500};    // how long after the timeout the store may answer
 constexpr milliseconds kConnectSlice{250};  // from one poll for a rank that has given up to the next
-constexpr milliseconds kConnectGrace{500};  // for the connections, when the last rank arrived just in time
+constexpr milliseconds kConnectGrace{500};  // for connecting, if the last rank has arrived just in time
 constexpr milliseconds kListenerPatience{400};
 constexpr milliseconds kLongestTimeout = std::chrono::hours(24 * 365);  // longer ones overflow clocks
 // A host that has just started may not be known yet.
@@ -38,7 +38,7 @@ constexpr milliseconds kNamePatience{10'000};
 constexpr milliseconds kReconnectPause{100};
 constexpr milliseconds kSurveyWindow{400};  // with kSurveyGrace, kConnectGrace and kConnectSlice: two seconds
 
-// The group that this rank is to be part of.
+// The group that this rank is about to form with the others.
 struct Meeting {
   int rank = 0;
   int size = 1;
@@ -64,8 +64,8 @@ std::string cannot_meet(const Meeting& meeting, std::string_view why) {
   return fmt::format("rank {} cannot meet the others{}: {}", meeting.rank, meeting.place, why);
 }
 
-// Runs call(), which uses the store, within the meeting's timeout. for_whom: whom a report of a long wait names; null
-// if the call reports by itself. Throws RuntimeError if the store fails or does not answer.
+// Runs call(), which uses the store, within the meeting's timeout. for_whom: what the report of a long wait names; null
+// if the call itself reports. Throws RuntimeError if the store fails or does not answer.
 template <typename Call>
 auto meet(const Meeting& meeting, Call call, const char* for_whom = nullptr) {
   const char* const store = meeting.store_host == StoreHost::kRank0 ? "the store there, on rank 0," : "the store there";
@@ -93,7 +93,7 @@ std::string have_not_arrived(const std::vector<NamedRank>& absent) {
       fmt::format("rank {} cannot form a group of {}{} within {}: {}", meeting.rank, meeting.size, meeting.place, meeting.limit(), reason));
 }
 
-// Why the group cannot be formed, as far as the marks of the ranks tell.
+// Why the group cannot be formed, as far as the ranks' marks show it.
 std::string find_reason(const std::optional<Survey>& survey) {
   if (!survey) return "the store does not answer";
   std::vector<NamedRank> absent;
@@ -107,7 +107,7 @@ std::string find_reason(const std::optional<Survey>& survey) {
 // Names the ranks that have not arrived, or have arrived and not connected, by the marks in the group's store.
 // backend_text: Gloo's error, if any. Throws InputError if ranks contradict each other.
 [[noreturn]] void fail_to_form(const Meeting& meeting, BoundedStore& store, const std::string& backend_text) {
-  // Before the survey: once all have left their marks there, the host of the store may go.
+  // Read before the survey: once all ranks have left their marks, the store's host may end.
   const auto contradiction =
       store.ask(kStoreGrace, [](c10d::Store& asked) { return asked.check({kContradiction}) ? asked.get_to_str(kContradiction) : ""; });
   const auto survey = survey_ranks(store, {.rank = meeting.rank, .size = meeting.size, .where = "the rendezvous", .window = kSurveyWindow});
@@ -125,7 +125,7 @@ c10::intrusive_ptr<c10d::Backend> connect_gloo(const Meeting& meeting, const c10
   const auto until = Clock::now() + meeting.time_left(kConnectGrace);
   std::optional<BoundedStore> listener;
   while (connecting.wait_for(kConnectSlice) != std::future_status::ready) {
-    // A connection of its own, because Gloo may be waiting on ours, and holds it meanwhile.
+    // Through another connection to the store, because Gloo may be waiting on the first, and holds it meanwhile.
     if (!listener) {
       auto clone = BoundedStore(group_store).ask(kListenerPatience, [](c10d::Store& store) { return store.clone(); });
       listener.emplace(clone.value_or(group_store));
@@ -190,7 +190,7 @@ DeviceBackend agree_on_backend(const Meeting& meeting, const Gathering& gatherin
   if (problem.empty()) return DeviceBackend::kNccl;
   if (meeting.wanted == DeviceBackend::kBest) return DeviceBackend::kGloo;
   BoundedStore store(gathering.store);
-  leave_mark(store, meeting.rank, "the rendezvous");  // for ranks that asked for something else
+  leave_mark(store, meeting.rank, "the rendezvous");  // for ranks with other options, which go on
   throw InputError(fmt::format("backend {}: {}; expected a GPU for every rank, or gloo", meeting.options.backend, problem));
 }
 
@@ -231,7 +231,7 @@ GroupOptions with_checked_timeouts(GroupOptions options) {
   return options;
 }
 
-// Throws if the host's name cannot be resolved: LibTorch's store would look for it until the timeout.
+// Throws InputError if the host's name cannot be resolved. LibTorch 2.13's store would look for it until the timeout.
 void check_address(const Meeting& meeting, const std::string& address) {
   const auto resolve = [host = address] {
     addrinfo* found = nullptr;
@@ -292,7 +292,7 @@ ProcessGroup connect(const RankInfo& info, const GroupOptions& options) {
   store_options.port = static_cast<uint16_t>(info.master_port);
   store_options.isServer = meeting.store_host == StoreHost::kThisRank;
   store_options.multiTenant = true;  // this process may be in several groups of one meeting point
-  // LibTorch counts this timeout in whole seconds, and takes 0 for no limit.
+  // LibTorch 2.13 counts this timeout in whole seconds, and takes 0 for no limit.
   store_options.timeout = std::max<milliseconds>(meeting.time_left(milliseconds(0)), std::chrono::seconds(1));
   store_options.waitWorkers = false;
   const auto open_store = [address = info.master_address, store_options]() -> Store {

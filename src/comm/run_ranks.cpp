@@ -40,7 +40,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 constexpr int kBadInput = 2;                      // exit code of a rank that has said in one line what is wrong with its input
-constexpr int kReaderHasGone = 128 + SIGPIPE;     // of rank 0, whose output `head` read, say: nothing is wrong
+constexpr int kReaderHasGone = 128 + SIGPIPE;     // exit code of a rank whose output was read by `head`, say: no error
 constexpr auto kGrace = std::chrono::seconds(3);  // between SIGTERM and SIGKILL
 
 [[noreturn]] void fail(const char* what) {
@@ -56,7 +56,7 @@ c10::intrusive_ptr<c10d::TCPStore> host_store() {
   if (listener < 0 || bind(listener, reinterpret_cast<sockaddr*>(&address), sizeof address) != 0 || listen(listener, SOMAXCONN) != 0) {
     fail("cannot listen on loopback");
   }
-  // Where loopback is down, LibTorch would try to connect until its timeout.
+  // Where loopback is down, LibTorch 2.13 would try to connect until its timeout.
   const int trial = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
   const auto end_of_trial = c10::make_scope_exit([trial] { close(trial); });
   address.sin_port = htons(1);
@@ -168,8 +168,8 @@ void signal_all(const std::vector<RankProcess>& processes, int signal) {
   }
 }
 
-// Records the signals that ask this launch to end. These and the end of a rank interrupt poll(). It uses handlers, because
-// blocking a signal for a signalfd works per thread, and LibTorch has threads of its own. Only one at a time; the
+// Records the signals that ask this launch to end. These, and the end of a rank, interrupt poll(). A signalfd would not
+// do: signals are blocked per thread, and LibTorch has threads of its own. There may be one object at a time; its
 // destructor restores the handlers that were there before.
 class LaunchSignals {
  public:
@@ -231,7 +231,7 @@ struct LocalLaunch {
     }
   }
 
-  // Forwards what arrives, until a signal comes or some time has passed.
+  // Forwards the ranks' output that has arrived, after waiting for some, for a signal, or for 100 ms.
   void wait_for_events() {
     std::vector<pollfd> descriptors;
     std::vector<RankProcess*> readers;
@@ -278,8 +278,8 @@ RankArguments parse_arguments(int argc, const char* const* argv) {
   return result;
 }
 
-// Printed when this rank ends with exit code 2; empty: it has said why. launch_local_ranks() prints nothing for this
-// code, because it is that of an InputError, which the rank reports.
+// Printed if this rank ends with exit code 2; empty if it has printed an InputError. launch_local_ranks() prints
+// nothing for this code, which is that of an InputError.
 std::string message_at_exit;
 
 void print_at_exit(int exit_code, void* /*unused*/) {

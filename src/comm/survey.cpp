@@ -34,7 +34,7 @@ Survey read_survey(c10d::Store& store, const SurveyOptions& options) {
 
 Survey survey_store(c10d::Store& store, const SurveyOptions& options) {
   const auto until = Clock::now() + options.window;
-  const std::chrono::milliseconds pause(50 + options.size);  // the more ranks ask at once, the less often each does
+  const std::chrono::milliseconds pause(50 + options.size);  // the more ranks ask at once, the less often each asks
   set_mark(store, options.rank, options.where);
   Survey survey = read_survey(store, options);
   while (!survey.missing.empty() && Clock::now() < until) {

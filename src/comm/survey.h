@@ -1,8 +1,8 @@
-// Which ranks are missing when a collective or a rendezvous has failed: every rank that fails leaves a mark in the
-// group's store, and waits for a while for the marks of the others.
+// Finds out which ranks are missing when a collective or a rendezvous has failed. Every rank that fails leaves a mark
+// in the group's store, and waits for a while for the marks of the others.
 //
 // Keys, below the group's prefix:
-//   failed/R      where rank R was when it failed: "an all-reduce"
+//   failed/R      where rank R was when it failed, for example "an all-reduce"
 //   failed/any    a rank has failed
 //   failed/cause  the rank that gave up before any other failed
 #pragma once
@@ -17,7 +17,7 @@
 
 namespace firkin {
 
-// How much longer than its window a survey may take, because the store answers late.
+// How much longer than its window a survey may take if the store answers late.
 inline constexpr std::chrono::milliseconds kSurveyGrace{800};
 
 // Sets failed/R and failed/any. Throws c10::Error.
@@ -28,12 +28,12 @@ void leave_mark(BoundedStore& store, int rank, const std::string& where);
 
 struct FailedRank {
   NamedRank who;
-  std::string where;  // its mark
+  std::string where;  // from its mark
 };
 
 struct Survey {
   std::vector<NamedRank> missing;   // ranks without a mark, ascending
-  std::optional<FailedRank> other;  // the first other rank whose mark differs from this rank's, else any with a mark
+  std::optional<FailedRank> other;  // the first other rank whose mark differs from this rank's, or else has a mark
 };
 
 struct SurveyOptions {
@@ -43,8 +43,8 @@ struct SurveyOptions {
   std::chrono::milliseconds window;  // how long the other ranks have to leave theirs
 };
 
-// Leaves this rank's mark and looks for the others' until all are there or the window has passed. Returns nothing when
-// the store does not answer; in any case within the window and kSurveyGrace.
+// Leaves this rank's mark and reads the others' until all are there or the window has passed. Returns nothing if the
+// store does not answer. Takes at most the window and kSurveyGrace.
 std::optional<Survey> survey_ranks(BoundedStore& store, const SurveyOptions& options);
 
 // Whether a rank has left a mark. Throws c10::Error.

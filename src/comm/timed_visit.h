@@ -14,13 +14,13 @@
 
 namespace firkin {
 
-// Starts a collective on the buffer. What it returns waits for the result.
+// Starts a collective on the buffer. Returns a function that waits for the result.
 using StartCollective = std::function<void()> (*)(const ProcessGroup& group, const at::Tensor& buffer);
 std::function<void()> start_summing(const ProcessGroup& group, const at::Tensor& buffer);
 
-// For each of the schedule's sizes, the buffers of its longest queue: zeros, which stay finite however often they are
-// summed. All sizes share one tensor; the buffers of a size share no cache line. For every element_bytes of a size, a
-// buffer has one element.
+// For each of the schedule's sizes, the buffers of its longest queue, filled with zeros, which stay finite however
+// often they are summed. All sizes share one tensor; the buffers of a size share no cache line. A buffer has one
+// element for every element_bytes of its size.
 std::vector<std::vector<at::Tensor>> queue_buffers(const AllReduceSchedule& schedule, const std::vector<TimedSize>& sizes,
                                                    int64_t element_bytes, const at::TensorOptions& options);
 
