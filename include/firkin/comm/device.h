@@ -18,9 +18,9 @@ bool has_nccl();
 // Number of GPUs visible to this process (subject to CUDA_VISIBLE_DEVICES); 0 without a driver.
 int device_count();
 
-// name: "cpu"; "cuda", this rank's GPU; or "auto", which is "cuda" if this process sees a GPU. GPUs are assigned by
-// local rank, wrapping around if there are more ranks than GPUs. If the launcher shows each rank only its own GPU, that
-// is cuda:0 for each. Throws InputError for another name, and for "cuda" without a GPU.
+// name: "cpu"; "cuda" for this rank's GPU; or "auto", which is "cuda" if this process sees a GPU. GPUs are assigned by
+// local rank; if there are more ranks than GPUs, several ranks get the same one. If the launcher shows each rank only
+// its own GPU, that is cuda:0 for each. Throws InputError for another name, and for "cuda" without a GPU.
 c10::Device device_for_rank(std::string_view name, int local_rank);
 
 // Makes this the current device of the calling thread. Does nothing for a CPU.

@@ -7,8 +7,8 @@
 //
 //   end_k = max(j_k + a(x), end_{k-1} + g(x))
 //
-// (latency and gap, as in LogGP; Alexandrov et al. 1995), and never before its data have arrived. Work on the hosts
-// takes its real time: launching, threads, copies, sums. Only the wire is modelled.
+// (latency and gap, as in LogGP; Alexandrov et al. 1995), and never before its data have arrived. Only the wire is
+// modelled: work on the hosts, such as launches, copies and sums, takes its real time.
 //
 // Every all-reduce, broadcast, all-to-all and all-gather takes link time, and so does every round of an agreement
 // (start_or()), which begins when the message of the round before has arrived and bypasses the queue of large messages.
@@ -49,13 +49,13 @@ struct LinkTime {
   double gap_s = 0;    // g(x): from the end of the previous collective, if queued behind it
 };
 
-// With rate and latency: a ring over n ranks, 2(n-1) steps of x / n bytes and one latency each. Gloo runs two
-// collectives at a time, so the latencies of one overlap the bytes of the other: the gap is the time of the bytes, at
-// least half a collective.
+// With rate and latency: a ring over n ranks, 2(n-1) steps of x / n bytes and one latency each. PyTorch 2.13's Gloo
+// runs two collectives at a time, so that the latencies of one overlap the bytes of the other: the gap is the time of
+// the bytes, but at least half a collective's.
 //
 // 1448 of 1514 bytes on the wire are payload: TCP over Ethernet in full frames of 1500 bytes, with headers of 14
-// (Ethernet), 20 (IP) and 32 (TCP with timestamps), as counted by tc and by cloud limits. A cable carries another 24
-// (preamble, checksum, gap).
+// (Ethernet), 20 (IP) and 32 (TCP with timestamps). tc and the limits of clouds count these bytes; a cable carries
+// another 24 (preamble, checksum, gap).
 LinkTime all_reduce_time(const ModelledLink& link, int64_t bytes);
 
 // With rate and latency: Gloo's binomial tree, ceil(log2 n) steps of all bytes each. With a table: the time of an

@@ -29,17 +29,17 @@
 
 namespace firkin {
 
-// `backend` selects what carries GPU tensors, the same on all ranks: "gloo", through CPU memory; "nccl", in full
-// "cpu:gloo,cuda:nccl"; or "auto", which is nccl if every rank has it and a GPU of its own, otherwise gloo. CPU tensors
-// always use Gloo, and so do Firkin's own messages: agreements, orders, figures.
 struct GroupOptions {
+  // What carries GPU tensors, the same on all ranks: "gloo", through CPU memory; "nccl", in full "cpu:gloo,cuda:nccl";
+  // or "auto", which is nccl if every rank has it and a GPU of its own, otherwise gloo. CPU tensors always use Gloo,
+  // and so do Firkin's own messages: agreements, orders, figures.
   std::string backend = "auto";
   std::optional<c10::Device> device = std::nullopt;  // this rank's; default: device_for_rank("auto")
-  // For each collective; long enough for rank 0 to evaluate alone.
+  // For each collective. The default is long enough for rank 0 to evaluate alone.
   std::chrono::milliseconds timeout = std::chrono::minutes(30);
-  // For connect() and the like; at most `timeout`.
+  // For forming the group; at most `timeout`.
   std::chrono::milliseconds rendezvous_timeout = std::chrono::minutes(5);
-  // When connect() begins to say on standard error which ranks it waits for; then it says so every minute.
+  // After how long connect() prints on standard error which ranks it waits for; then it prints this every minute.
   std::chrono::milliseconds report_after = std::chrono::seconds(10);
   // How often a waiting rank asks the store whether another has given up.
   std::chrono::milliseconds poll_every = std::chrono::seconds(1);
@@ -49,9 +49,9 @@ struct GroupOptions {
 // What a wait is for. wait() uses it to detect that two ranks wait for each other in different wrapped modules (see
 // record_step()).
 struct WaitPlace {
-  // Equal on every rank, and unique to one wrapped module of the group: Connections::number(), for example.
+  // Identifies the wrapped module among those of the group, alike on every rank: Connections::number(), for example.
   int64_t wrapper = 0;
-  int64_t step = 0;  // the wrapped module's; every rank must begin it before the collective can complete; -1: none
+  int64_t step = 0;  // of the wrapped module: every rank must begin it before the collective can complete; -1: none
   std::string name;  // completes "in step 3 of ...", for example "module A"
 };
 
@@ -65,7 +65,7 @@ struct ProcessGroup {
   c10::intrusive_ptr<c10d::ProcessGroup> c10d;
   // For collectives through this handle; default: GroupOptions::timeout.
   std::optional<std::chrono::milliseconds> timeout;
-  std::shared_ptr<GroupState> state;              // shared by all handles: what is known about a failure
+  std::shared_ptr<GroupState> state;              // shared by all handles
   std::string link;                               // describe(GroupOptions::link); empty: no modelled link
   int64_t link_world = 0;                         // ranks that the link is modelled for
   c10::Device device = c10::kCPU;                 // where this rank's module and batches are
@@ -85,10 +85,10 @@ using Work = c10::intrusive_ptr<c10d::Work>;
 // Meets the other ranks at info.master_address:master_port (rank 0 listens there, unless a launcher does) and forms a
 // group.
 //
-// Ranks may form several groups through one meeting point, in the same order on every rank, and none meets what an
-// earlier start of the ranks has left there: the meeting point may be the store of torchrun's agents, which outlives
-// restarts. A rank that is started again alone meets nobody, and says so when its time is over. If rank 0 listens, it does
-// so until its last group goes: keep one until the next is formed.
+// Ranks may form several groups through one meeting point, in the same order on every rank. The meeting point may
+// outlive the ranks, like the store of torchrun's agents: what an earlier start of the ranks has left there does no
+// harm. A rank that is started again alone meets nobody, and throws when its time is over. If rank 0 listens, it does
+// so as long as one of its groups exists: keep one until the next is formed.
 //
 // Makes this rank's device current (use_device()) first, so that nothing is allocated on another.
 //
@@ -108,31 +108,32 @@ ProcessGroup connect(const GroupOptions& options = {});
 // connect(). All ranks count as being on this machine when GPUs are assigned.
 ProcessGroup make_process_group(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size, const GroupOptions& options);
 
-// Wraps an existing group, for example PyTorch's from Python: its connections are used, and its collectives and ours
-// share one order on every rank. If its CPU backend is not Gloo, or missing as in init_process_group("nccl"), a Gloo
-// for Firkin's own messages is connected through the group's store. (Tested with groups without any backend, not with
-// NCCL's.) options.timeout must be the one the group was made with. options.backend is ignored; the default of
-// options.device is this thread's device if the group has a backend for GPUs. Collective. Throws RuntimeError like
-// connect().
+// Wraps an existing group, for example PyTorch's from Python. Firkin uses its connections, so the group's own
+// collectives and Firkin's must come in one order on every rank. If the group's CPU backend is not Gloo, or missing as
+// after init_process_group("nccl"), a Gloo for Firkin's own messages is connected through the group's store. (Tested
+// with groups without any backend, not with NCCL's.) options.timeout must be the one that the group was made with.
+// options.backend is ignored. The default of options.device is this thread's device if the group has a backend for
+// GPUs. Collective. Throws RuntimeError like connect().
 ProcessGroup adopt_process_group(const c10::intrusive_ptr<c10d::ProcessGroup>& group, const GroupOptions& options);
 
-// The same ranks over separate connections, so that a small message need not wait behind large ones in the group's;
-// lent to one user at a time. All fail together: if one is lost, so are the group and the others. Over a modelled link
-// each has the link's rate and latency and its own queue. CPU tensors use a separate Gloo; device tensors too, unless
-// the group has another backend for the device, such as NCCL, which is shared because a communicator takes GPU memory.
+// The same ranks over a separate set of connections, lent to one user at a time: a small message need not wait behind
+// large ones in the group's. All sets fail together: if one is lost, so are the group and the others. Over a modelled
+// link each has the link's rate and latency and its own queue. CPU tensors use a separate Gloo, and so do device
+// tensors, unless the group has another backend for the device: NCCL is shared, because a communicator takes GPU
+// memory.
 //
-// Destruction waits for nothing, is not collective, and gives the set back; nothing may be in flight in it then. If
-// something may be, call abandon() first.
+// The destructor gives the set back. It waits for nothing and is not collective. Nothing may be in flight in the set
+// then; if something may be, call abandon() first.
 class Connections {
  public:
   Connections(Connections&& other) = default;
   ~Connections();
 
   const ProcessGroup& group() const { return group_; }
-  // The number of sets taken from this group before: equal on every rank, and never reused.
+  // How many sets were taken from the group before this one: the same on every rank, and never used again.
   int64_t number() const { return number_; }
-  // Retires this set, because something of a broken step may still be in flight in it. It stays open as long as the
-  // group.
+  // Gives the set to nobody again, because something of a broken step may still be in flight in it. The set stays open
+  // as long as the group.
   void abandon();
 
  private:
@@ -174,13 +175,14 @@ Work start_reduce_scatter(const ProcessGroup& group, at::Tensor output, at::Tens
 // of `input`, which may be this rank's slice of `output`. Otherwise like start_all_to_all().
 Work start_all_gather(const ProcessGroup& group, at::Tensor output, at::Tensor input);
 
-// The same into the rows of `output`: as many rows as ranks, each of input's length and contiguous; rows may lie apart.
+// The same into the rows of `output`: as many rows as ranks, each contiguous and of input's length. Rows may lie apart.
 // Not available over a modelled link.
 Work start_all_gather_rows(const ProcessGroup& group, const at::Tensor& output, at::Tensor input);
 
 // Starts replacing `bytes` (kByte, contiguous, on the CPU, of equal length on every rank) by the bitwise OR over all
-// ranks, in ceil(log2 W) hops per 65,520 bytes: this is how ranks agree. Otherwise like start_all_reduce(). Differing
-// lengths are an error naming both. Only over Connections: its messages look like those of c10d's own send and recv.
+// ranks, in ceil(log2 W) hops per 65,520 bytes: this is how ranks agree. Otherwise like start_all_reduce(). If lengths
+// differ, throws an error that names both. Only over Connections, because its messages look like those of c10d's own
+// send and recv.
 Work start_or(const ProcessGroup& group, at::Tensor bytes);
 
 // Waits for a collective started through `group`. Blocks the calling thread; with NCCL only the device's current
@@ -194,15 +196,15 @@ Work start_or(const ProcessGroup& group, at::Tensor bytes);
 void wait(const ProcessGroup& group, const Work& work, c10::function_ref<std::string()> what);
 void wait(const ProcessGroup& group, const Work& work, const char* what);
 
-// Records that this rank has begun a step of a wrapped module; later steps have higher numbers. Cheap (no store, no
-// network) and thread-safe. Record every step before waiting for anything of it, and step all wrapped modules of a
-// group from one thread: once a second thread records a step, this rank reports and concludes nothing. caller: if one
-// of autograd's threads records the step on behalf of the thread that called backward(), an address that identifies the
-// latter.
+// Records that this rank has begun a step of a wrapped module; later steps have higher numbers. Record every step
+// before waiting for anything of it, and step all wrapped modules of a group from one thread: once a second thread has
+// recorded a step, this rank does not look for crossed waits any more. caller: an address that identifies the thread
+// that has called backward(), if one of autograd's threads records the step for it. Cheap, without store and network.
+// Thread-safe.
 void record_step(const ProcessGroup& group, int64_t wrapper, int64_t step, const void* caller = nullptr);
 
-// Gives up the group because this rank failed: the others notice within about a second instead of
-// after their timeouts, and their errors name this rank and `what`. Throws GroupError(what).
+// Gives up the group because this rank has failed. The others notice within about a second instead of after their
+// timeouts, and their errors name this rank and `what`. Throws GroupError(what).
 [[noreturn]] void give_up(const ProcessGroup& group, const std::string& what);
 
 // Blocking collectives, in place. Throw GroupError like wait().

@@ -27,8 +27,8 @@ inline constexpr int kMostLocalRanks = 1024;
 // default this machine (for Slurm, the first node of the step) and port 29500.
 //
 // Returns nothing if there is no launcher. Throws InputError if a launcher's variables are incomplete or not numbers,
-// if MASTER_ADDR is missing where ranks are on several machines, and for a rank of a launcher that does not say how
-// many there are (PMIX_RANK alone).
+// if MASTER_ADDR is missing where ranks are on several machines, and for a launcher that does not say how many ranks
+// there are (PMIX_RANK alone).
 std::optional<RankInfo> rank_info_from_environment();
 
 // The same for programs that start ranks themselves: also returns nothing if a launcher other than torchrun started a
@@ -36,7 +36,8 @@ std::optional<RankInfo> rank_info_from_environment();
 // but are not its ranks.
 std::optional<RankInfo> rank_info_unless_alone();
 
-// The first host of a Slurm node list: "gpu[03-07,9],login" -> "gpu03". Throws InputError for anything else than a list.
+// The first host of a Slurm node list: "gpu[03-07,9],login" -> "gpu03". Throws InputError for anything else than a
+// list.
 std::string first_slurm_host(const std::string& node_list);
 
 }  // namespace firkin

@@ -29,19 +29,19 @@ using RankBody = std::function<int(const ProcessGroup& group, const std::vector<
 // TORCH_CPP_LOG_LEVEL is set: c10d warns with pages of backtraces when another rank is gone, and this rank's own error
 // names it.
 //
-// Catches every std::exception: InputError (from `body` too) becomes one line on standard error and
-// exit code 2, any other exit code 1. `--ranks` that contradicts the launcher's number of ranks is
-// an InputError. Call it once, from main().
+// Catches every std::exception: InputError (from `body` too) becomes one line on standard error and exit code 2, any
+// other exit code 1. A `--ranks` that contradicts the launcher's number of ranks is an InputError. Call it once, from
+// main().
 int run_ranks(int argc, const char* const* argv, const RankBody& body, const GroupOptions& options = {});
 
 // Starts `ranks` processes of this binary with the given arguments (argv[1..]) and torchrun's variables set, and waits
 // for them.
 //
-// They meet at a store in this process that listens on loopback only, on a port that the system chooses, so
+// They meet at a store in this process. It listens on loopback only, on a port that the system chooses, so that
 // simultaneous launches do not meet. Rank 0 keeps this process's standard output and error; lines of other ranks appear
 // on standard error as "[rank 1] ...". If a rank dies or fails, the others are ended (SIGTERM, then SIGKILL after three
-// seconds) and a line names it. No line does if it exits with 2, because such a rank has printed what is wrong with its
-// input, as run_ranks() does. SIGINT and SIGTERM to this process end all ranks; ranks do not outlive it.
+// seconds) and a line names it, except if it exits with 2: such a rank has printed what is wrong with its input, as
+// run_ranks() does. SIGINT and SIGTERM to this process end all ranks; ranks do not outlive it.
 //
 // Returns the exit code for this process: 0 if every rank succeeded, else the failing rank's code, or 1 if a signal
 // ended it. Throws RuntimeError if processes cannot be started.
