@@ -1,5 +1,6 @@
-// The module firkin._engine: DataParallel over the parameters and the process group of a Python program. Built for one
-// version of PyTorch, whose C++ interfaces are not stable; firkin/_native.py refuses any other.
+// The module firkin._engine: DataParallel over the parameters and the process group of a Python program. It is built
+// for one version of PyTorch, because PyTorch's C++ interfaces are not stable; firkin/_native.py refuses any other
+// version.
 #include <pybind11/functional.h>
 
 #include <chrono>
@@ -33,7 +34,8 @@
 namespace firkin::python {
 namespace {
 
-// compression: its name. hook: None, or PyTorch's (state, hook, name), which then takes the place of the compression.
+// compression: its name. hook: None, or a communication hook as (state, hook, name), which takes the compression's
+// place.
 GradientHook gradient_hook(const std::string& compression, const py::object& hook) {
   if (!hook.is_none()) {
     auto [state, call, name] = py::cast<std::tuple<py::object, py::object, std::string>>(hook);
@@ -69,8 +71,8 @@ DataParallelOptions data_parallel_options(const py::kwargs& given) {
   return result;
 }
 
-// Deletes without the GIL: a group's destructor waits for its threads, and one may wait for the GIL to release a Python
-// object.
+// Deletes an object without the GIL. A group's destructor waits for the group's threads, and one of them may wait for
+// the GIL to release a Python object.
 struct DeleteWithoutGil {
   template <class T>
   void operator()(T* object) const {
@@ -81,32 +83,32 @@ struct DeleteWithoutGil {
 template <class T>
 using WithoutGil = std::unique_ptr<T, DeleteWithoutGil>;
 
-// The mirror of a DataParallel's module, which must exist before it, and the modules in it by path.
+// The mirror of the Python module, and the modules in it by path. A base class, because it must exist before
+// DataParallel.
 struct Mirror {
   std::shared_ptr<MirroredModule> root;
   torch::OrderedDict<std::string, std::shared_ptr<torch::nn::Module>> parts = root->named_modules();
 };
 
-// Every method releases the GIL, because collectives wait for other ranks. A Python optimiser acquires it again.
+// Methods that may wait for other ranks run without the GIL. A Python optimiser acquires it again.
 class Engine : private Mirror, public DataParallel {
  public:
   Engine(const NamedTensors& parameters, const NamedTensors& buffers, ProcessGroup group, DataParallelOptions options)
       : Mirror{std::make_shared<MirroredModule>(parameters, buffers)}, DataParallel(*root, std::move(group), std::move(options)) {}
 
-  // Follows a change of the Python module's parameters, between steps; the next step notices. Modules that await their
-  // parameters must be added again.
+  // Makes these the mirror's parameters, which the next step then follows. Call it between steps. Modules that await
+  // their parameters must be added again.
   void follow(const NamedTensors& parameters) {
     drain();
     awaiting_.clear();
     root->hold(parameters);
-    parts = root->named_modules();  // the old modules would keep dropped parameters in memory
+    parts = root->named_modules();  // the old modules would keep the old parameters in memory
     DataParallel::add_hooks_to_others(parameters_in(*root));
   }
-  // Whether the Python module has changed its modules or parameters since the last look, possibly for one forward only
+  // Whether the Python module has other modules or parameters than at record_module(), possibly for one forward only
   // (functional_call with parameters of another module).
   bool is_changed() const { return root->is_changed(); }
-  // Lets a backward that comes to these parameters begin a step, since the module may hold none of those that tell of
-  // one.
+  // See DataParallel. The Python module may hold no parameter that has a hook.
   void add_hooks_to_others(const NamedTensors& parameters) {
     std::vector<NamedTensor> all;
     for (const auto& [name, tensor] : parameters) all.push_back({name, tensor});
@@ -114,12 +116,11 @@ class Engine : private Mirror, public DataParallel {
     DataParallel::add_hooks_to_others(all);
   }
 
-  // Adds a Python module, under all of its names, that is to wait for its parameters. Returns its index for
-  // await_module().
+  // Adds a Python module, by all of its paths, that is to await its parameters. Returns its index for await_module().
   size_t add_awaiting(const std::vector<std::string>& paths) {
     awaiting_.emplace_back();
     for (const std::string& path : paths) {
-      // No such part: the module has neither parameters nor buffers.
+      // The mirror has no part for a module without parameters.
       if (const auto* part = parts.find(path)) awaiting_.back().push_back(part->get());
     }
     return awaiting_.size() - 1;
@@ -135,7 +136,7 @@ class Engine : private Mirror, public DataParallel {
   void record_module(py::object read_module, const py::list& structure, const py::list& buffers, bool always_asks) {
     root->record_module(std::move(read_module), structure, buffers, always_asks);
   }
-  // optimizer: a number that is never used again. Holds the GIL until the number is in, for callers on several threads.
+  // optimizer: a number of its own. Holds the GIL until the number is recorded, because several threads may call this.
   void count_optimizer_step(int64_t optimizer) {
     const void* const which = &*optimizers_.insert(optimizer).first;
     const py::gil_scoped_release released;
@@ -153,11 +154,11 @@ class Engine : private Mirror, public DataParallel {
 
  private:
   std::vector<std::vector<const torch::nn::Module*>> awaiting_;
-  std::set<int64_t> optimizers_;  // for addresses that stay their own
+  std::set<int64_t> optimizers_;  // the numbers' addresses identify the optimisers
 };
 
-// timeout_s: the group's timeout. world: the ranks that the link is modelled for. Throws
-// InputError on every rank if options differ.
+// timeout_s: the group's timeout. world: the number of ranks that the link is modelled for. Throws InputError on every
+// rank if options differ.
 WithoutGil<Engine> make_engine(const NamedTensors& parameters, const NamedTensors& buffers,
                                const c10::intrusive_ptr<c10d::ProcessGroup>& group, const DataParallelOptions& options, double timeout_s,
                                const std::optional<std::string>& link, int64_t world) {
@@ -255,7 +256,7 @@ void bind_engine(py::module_& module) {
           [](Engine& engine, const std::string& reason, bool is_another) {
             if (!is_another) return engine.abandon_step(reason);
             try {
-              throw std::runtime_error(reason);  // for C++, a Python exception that is being handled is none
+              throw std::runtime_error(reason);  // C++ does not see the exception that Python handles
             } catch (const std::runtime_error&) {
               engine.abandon_step(reason);
             }
@@ -292,7 +293,7 @@ void bind_engine(py::module_& module) {
 }
 
 void bind_link(py::module_& module) {
-  module.attr("has_cuda") = has_nccl();  // built with what needs CUDA's headers
+  module.attr("has_cuda") = has_nccl();  // whether what needs CUDA's headers was built
   using Gpu = std::optional<c10::DeviceIndex>;
   const auto device_of = [](Gpu gpu) { return gpu ? std::optional(c10::Device(c10::kCUDA, *gpu)) : std::nullopt; };
   module.def("describe_link", [device_of](const std::string& text, int64_t world, Gpu gpu) {
@@ -313,7 +314,7 @@ void raise(const char* module, const char* type, const py::object& argument) {
   PyErr_SetObject(py::module_::import(module).attr(type).ptr(), argument.ptr());
 }
 
-// Sets Python's error indicator. Returns false if the error is neither ours nor Python's. Needs the GIL.
+// Sets Python's error indicator. Returns false if the error is neither Firkin's nor Python's. Needs the GIL.
 bool set_error(std::exception_ptr error) {
   try {
     std::rethrow_exception(std::move(error));
@@ -327,7 +328,7 @@ bool set_error(std::exception_ptr error) {
   } catch (const AuditError& audit) {
     raise("firkin._native", "AuditError", py::str(audit.what()));
   } catch (py::error_already_set& python) {  // raised by a communication hook, or by what the module contains
-    // Not restore(), since a failed step may throw the same exception again.
+    // Not by restore(), which may be called once: a failed step may throw the same exception again.
     PyErr_SetObject(python.type().ptr(), python.value().ptr());
   } catch (...) {
     return false;
@@ -335,7 +336,7 @@ bool set_error(std::exception_ptr error) {
   return true;
 }
 
-// Throws the current error as a Python error, which autograd passes on unchanged.
+// Throws the current error as PyTorch's python_error, which autograd passes on unchanged.
 void throw_as_pythons() {
   const py::gil_scoped_acquire gil;
   if (!set_error(std::current_exception())) return;
@@ -344,8 +345,8 @@ void throw_as_pythons() {
   throw error;
 }
 
-// Makes firkin.InputError, StepError, GroupError and AuditError of the C++ errors with these names, both in calls and
-// in backward().
+// Lets Python see InputError, StepError, GroupError and AuditError as firkin's exceptions of these names, both from
+// calls and from backward().
 void translate_errors() {
   set_autograd_error_translation(throw_as_pythons);
   py::register_exception_translator([](std::exception_ptr error) {

@@ -1,4 +1,4 @@
-// What carries the tensors of the process group that firkin.init_modelled_link() makes.
+// The backend of the process group that firkin.init_modelled_link() makes.
 #pragma once
 
 #include <pybind11/chrono.h>
@@ -8,8 +8,9 @@
 
 namespace firkin::python {
 
-// One rank that stands for one of link.world; PyTorch wants one backend for all devices. CPU tensors go through a Gloo
-// that has nobody to send to, those of a GPU nowhere. Collectives without a method here are refused. Thread-safe.
+// One rank that stands for one of link.world. PyTorch 2.13 wants one backend for all devices, so this passes CPU
+// tensors to a linked Gloo that has nobody to send to, and a GPU's to a linked device. Collectives without a method
+// here are refused. Thread-safe.
 class LinkedRank final : public c10d::Backend {
  public:
   // Throws InputError for a GPU where make_device_timer() does.

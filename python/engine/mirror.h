@@ -1,4 +1,5 @@
-// A LibTorch module in the shape of a Python one, for DataParallel to wrap; it follows changes of the Python module.
+// The LibTorch module that DataParallel wraps in place of a Python module. It has the same parameters, and follows
+// changes.
 #pragma once
 
 #include <memory>
@@ -11,7 +12,7 @@
 #include <torch/csrc/autograd/python_variable.h>
 #include <torch/extension.h>
 
-// Hidden like the types of pybind11 that these classes contain.
+// Hidden, like the types of pybind11 that these classes contain.
 #pragma GCC visibility push(hidden)
 namespace firkin::python {
 
@@ -34,7 +35,7 @@ inline torch::nn::Module& make_path(torch::nn::Module& root, const std::string& 
   return *parent.register_module(name, std::make_shared<torch::nn::Module>(name));
 }
 
-// Remembers the contents of a Python module's dictionaries at record(), to tell whether they changed. Needs the GIL.
+// The contents of a Python module's dictionaries at record(), by which to see whether they have changed. Needs the GIL.
 class Dictionaries {
  public:
   void record(const py::list& dictionaries) {
@@ -49,7 +50,8 @@ class Dictionaries {
     }
   }
 
-  // Whether the dictionaries have the same names and objects as at record(); asks is_same(now) for every other object.
+  // Whether the dictionaries have the same names and objects as at record(). For each object that is another one,
+  // is_same(now) decides.
   template <typename IsSame>
   bool are_unchanged(IsSame is_same) const {
     for (const Contents& each : dictionaries_) {
@@ -67,7 +69,7 @@ class Dictionaries {
  private:
   struct Contents {
     py::dict dictionary;
-    // Owns the old values, so that no new object gets the address of an old one.
+    // Names and objects. Keeps these alive, so that no new object gets the address of an old one.
     std::vector<std::pair<py::object, py::object>> recorded;
   };
 
@@ -89,22 +91,23 @@ inline PyObject* parameter_class() {
   return kClass;
 }
 
-// During a forward, computed tensors or others that are no parameters may replace parameters, which stay the module's.
+// Whether the object is a tensor and no parameter. During a forward such a tensor may take a parameter's place; the
+// parameter still belongs to the module.
 inline bool is_no_parameter(PyObject* object) {
   if (!THPVariable_Check(object)) return false;
   return !THPVariable_Unpack(object).is_leaf() || PyObject_IsInstance(object, parameter_class()) == 0;
 }
 
-// How a mirror notices that the Python module's parameters or buffers have changed.
+// By what a mirror notices that the Python module's parameters or buffers have changed.
 struct PythonModule {
   Dictionaries structure;  // modules and parameters
   Dictionaries buffers;
-  bool always_asks = false;  // some modules keep theirs where record() does not see them
-  py::object read_module;    // called with whether anything but the values of buffers has changed
+  bool always_asks = false;  // some modules keep buffers where record() does not see them
+  py::object read_module;    // called with whether more has changed than buffers
 };
 
-// A LibTorch module with a Python one's parameters, under the same names and in the same order, for DataParallel and
-// await_parameters(). Names are paths, "layers.0.weight"; a tied tensor comes under each of its names.
+// Has the Python module's parameters under the same names and in the same order, for DataParallel and
+// await_parameters(). Names are paths, "layers.0.weight". A tied tensor is there under each of its names.
 class MirroredModule final : public MirrorModule {
  public:
   MirroredModule(const NamedTensors& parameters, const NamedTensors& buffers) : MirrorModule("module") {
@@ -126,7 +129,8 @@ class MirroredModule final : public MirrorModule {
     for (const auto& [name, tensor] : buffers) buffers_.push_back({name, tensor});
   }
 
-  // The GIL is held.
+  // Records the dictionaries, for read() and is_changed(). read_module: called by read() after a change. Needs
+  // the GIL.
   void record_module(py::object read_module, const py::list& structure, const py::list& buffers, bool always_asks) {
     python_ = {new PythonModule{.structure = {}, .buffers = {}, .always_asks = always_asks, .read_module = std::move(read_module)},
                DeleteWithGil()};
@@ -146,7 +150,7 @@ class MirroredModule final : public MirrorModule {
     if (!is_unchanged || have_values_changed) python->read_module(!is_unchanged);
   }
   const std::vector<NamedTensor>& buffers_there() const override { return buffers_; }
-  // The GIL is held.
+  // Needs the GIL.
   bool is_changed() const { return python_ != nullptr && !python_->structure.are_unchanged(is_no_parameter); }
 
  private:

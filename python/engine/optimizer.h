@@ -10,7 +10,7 @@
 #include <torch/extension.h>
 #include <torch/optim/optimizer.h>
 
-// Hidden like the types of pybind11 that these classes contain.
+// Hidden, like the types of pybind11 that these classes contain.
 #pragma GCC visibility push(hidden)
 namespace firkin::python {
 
@@ -41,8 +41,8 @@ class PythonOptimizer final : public ForeignOptimizer {
   Held step_;
 };
 
-// Wraps a torch.optim.Optimizer of Python, with the groups that it has now. An exception of step is thrown as
-// pybind11::error_already_set. Acquires the GIL where it is needed.
+// Wraps a torch.optim.Optimizer of Python, with the groups that it has now. step: steps it; an exception from it is
+// thrown as pybind11::error_already_set. Needs the GIL, but the result does not.
 inline std::unique_ptr<torch::optim::Optimizer> wrap_optimizer(const py::object& optimizer, py::function step) {
   std::vector<torch::optim::OptimizerParamGroup> groups;
   for (const py::handle group : optimizer.attr("param_groups")) groups.emplace_back(py::cast<std::vector<at::Tensor>>(group["params"]));

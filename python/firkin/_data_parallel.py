@@ -159,7 +159,7 @@ class DistributedDataParallel(torch.nn.Module):
         engine.record_module(weakly(self._read_module), structure, buffers, any(isinstance(part, torch.jit.ScriptModule) for part in parts))
 
     def _read_module(self, is_more_than_values: bool) -> None:
-        """Handles a change of the module. is_more_than_values: modules, parameters or names have changed."""
+        """Follows a change of the module. is_more_than_values: modules, parameters or names have changed."""
         if is_more_than_values:
             if _ddp.owners(self.module) == self._owners_then:
                 self._record_module(self._engine)
