@@ -191,7 +191,7 @@ Prediction predict_workload(const MeasuredProfile& profile, const MeasuredAllRed
 Results results_of(const Prediction& prediction) {
   Results results;
   results.run = begin_head("predict");
-  results.notes = prediction.notes;
+  results.notes = notes_of(prediction);
   results.prediction = prediction;
   return results;
 }

@@ -151,8 +151,8 @@ int run(PredictFlags& flags) {
   Results results;
   results.run = start_run(std::string(kPredictCommand), flags.common);
   results.prediction = predict(inputs);
-  results.notes = results.prediction->notes;
-  results.notes.insert(results.notes.begin(), notes.begin(), notes.end());
+  results.notes = notes;
+  std::ranges::move(notes_of(*results.prediction), std::back_inserter(results.notes));
   if (flags.common.out.empty()) {
     fmt::print("{}", flags.common.json ? results_text(results) : results_in_text(results));
     return 0;

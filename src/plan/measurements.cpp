@@ -182,12 +182,6 @@ void check_profile(const TensorProfile& profile) {
   }
 }
 
-std::vector<std::string> problems_of_profile(const TensorProfile& profile) {
-  constexpr double kLongBackward = 60;  // seconds
-  if (profile.backward_s <= kLongBackward) return {};
-  return {fmt::format("backward takes {} seconds by {}: is that column in milliseconds?", profile.backward_s, kTensorReady)};
-}
-
 TensorProfile parse_tensors_csv(std::string_view text, const std::string& file) {
   return from_table(parse_csv(text, file, profile_columns()));
 }
@@ -281,33 +275,33 @@ std::vector<int64_t> allreduce_sizes(int64_t largest_bytes) {
   return sizes;
 }
 
-std::vector<std::string> problems_of_table(const AllReduceTable& table) {
-  constexpr int64_t kLargestOfLatency = 256 * kKiB;
+std::vector<MeasurementDoubt> doubts_about(const AllReduceTable& table) {
   constexpr double kMostBytesPerS = 5e12, kLeastBytesPerS = 1e5;
-  std::vector<std::string> problems;
+  std::vector<MeasurementDoubt> doubts;
   for (const int64_t world : world_sizes(table)) {
     AllReduceTable rows = table;
     std::erase_if(rows, [&](const AllReduceRow& row) { return row.world_size != world; });
     const auto [smallest, largest] = std::ranges::minmax(rows | std::views::transform(&AllReduceRow::bytes));
     if (smallest == largest) {
-      problems.push_back(fmt::format("the all-reduce table has one size for {} ranks, {}: times of other sizes are guesses", world,
-                                     format_bytes(smallest)));
+      doubts.emplace_back(SingleSize{.world_size = world, .bytes = smallest});
     } else if (smallest > kLargestOfLatency) {
-      problems.push_back(
-          fmt::format("the smallest all-reduce of {} ranks is {}: the table does not show the latency every bucket pays; "
-                      "measure {} or less too",
-                      world, format_bytes(smallest), format_bytes(kLargestOfLatency)));
+      doubts.emplace_back(NoSmallSize{.world_size = world, .smallest_bytes = smallest});
     }
-    const auto is_odd = [&](const AllReduceRow& row) {
+    const auto is_implausible = [&](const AllReduceRow& row) {
       const double bytes_per_s = static_cast<double>(row.bytes) / row.median_s;
       return bytes_per_s > kMostBytesPerS || (row.bytes >= kMiB && bytes_per_s < kLeastBytesPerS);
     };
-    if (const auto odd = std::ranges::find_if(rows, is_odd); odd != rows.end()) {
-      problems.push_back(fmt::format("an all-reduce of {} among {} ranks takes {} seconds: is the column in another unit?",
-                                     format_bytes(odd->bytes), world, odd->median_s));
+    if (const auto row = std::ranges::find_if(rows, is_implausible); row != rows.end()) {
+      doubts.emplace_back(ImplausibleTime{.world_size = world, .bytes = row->bytes, .seconds = row->median_s});
     }
   }
-  return problems;
+  return doubts;
+}
+
+std::vector<MeasurementDoubt> doubts_about(const TensorProfile& profile) {
+  constexpr double kLongestBackward = 60;  // seconds
+  if (profile.backward_s <= kLongestBackward) return {};
+  return {ImplausibleBackward{.seconds = profile.backward_s}};
 }
 
 void check_allreduce_size(int64_t bytes) {

@@ -184,8 +184,8 @@ Prediction predict(PredictionInputs inputs) {
   if (!(inputs.latency_factor > 0)) throw InputError(fmt::format("the latency factor is {}; expected more than 0", inputs.latency_factor));
   const CommCosts alone = measured ? comm_costs(inputs.table, world) : grown->likely;
   Prediction result;
-  result.notes = problems_of_table(inputs.table);
-  std::ranges::move(problems_of_profile(inputs.profile), std::back_inserter(result.notes));
+  result.doubts = doubts_about(inputs.table);
+  std::ranges::move(doubts_about(inputs.profile), std::back_inserter(result.doubts));
   PredictionModel model{std::move(inputs.profile), scaled(alone, inputs.latency_factor), inputs.rule, inputs.search, inputs.residual};
   const auto with_latency = [&](std::vector<CommCosts> drawn_costs) {
     for (CommCosts& drawn : drawn_costs) drawn = scaled(drawn, inputs.latency_factor);

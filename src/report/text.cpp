@@ -230,14 +230,39 @@ struct SentenceOfNote {
     }
     return "sharded is not measured: the step function would have to use a ShardedOptimizer";
   }
+  std::string operator()(const SingleSize& single) const {
+    return fmt::format("the all-reduce table has one size for {} ranks, {}: times of other sizes are guesses", single.world_size,
+                       format_bytes(single.bytes));
+  }
+  std::string operator()(const NoSmallSize& sizes) const {
+    return fmt::format(
+        "the smallest all-reduce of {} ranks is {}: the table does not show the latency every bucket pays; measure {} or less too",
+        sizes.world_size, format_bytes(sizes.smallest_bytes), format_bytes(kLargestOfLatency));
+  }
+  std::string operator()(const ImplausibleTime& time) const {
+    return fmt::format("an all-reduce of {} among {} ranks takes {} seconds: is the column in another unit?", format_bytes(time.bytes),
+                       time.world_size, time.seconds);
+  }
+  std::string operator()(const ImplausibleBackward& backward) const {
+    return fmt::format("backward takes {} seconds by {}: is that column in milliseconds?", backward.seconds, kTensorReady);
+  }
 };
+
+template <class Note>
+std::vector<std::string> sentences_of(const std::vector<Note>& notes) {
+  std::vector<std::string> sentences;
+  for (const Note& note : notes) sentences.push_back(std::visit(SentenceOfNote(), note));
+  return sentences;
+}
 
 }  // namespace
 
 std::vector<std::string> notes_of(const Tuning& tuning) {
-  std::vector<std::string> sentences;
-  for (const TuningNote& note : tuning.notes) sentences.push_back(std::visit(SentenceOfNote(), note));
-  return sentences;
+  return sentences_of(tuning.notes);
+}
+
+std::vector<std::string> notes_of(const Prediction& prediction) {
+  return sentences_of(prediction.doubts);
 }
 
 Wording summarize(const Results& results) {

@@ -36,8 +36,9 @@ struct Wording {
 // What a tuning is doing: "racing the best caps".
 std::string_view words_of(TuningPhase phase);
 
-// A tuning's notes, one sentence each.
+// The notes of a tuning, and the doubts about a prediction's inputs: one sentence each.
 std::vector<std::string> notes_of(const Tuning& tuning);
+std::vector<std::string> notes_of(const Prediction& prediction);
 
 Wording summarize(const Results& results);
 

@@ -76,6 +76,8 @@ class SuspiciousTables(InFolder):
         several = "1024,8,0.001\n1048576,8,0.002\n"
         for tensors, allreduce, said in [
             ("a,1048576,0.1\n", "1048576,8,0.002\n", "has one size for 8 ranks, 1 MiB"),
+            ("a,1048576,0.1\n", "1048576,8,0.002\n4194304,8,0.007\n", "the smallest all-reduce of 8 ranks is 1 MiB: the table does not show"),
+            ("a,1048576,0.1\n", "1024,8,0.001\n1048576,8,3000\n", "an all-reduce of 1 MiB among 8 ranks takes 3000 seconds"),
             ("a,1048576,100\n", several, "backward takes 100 seconds by ready_s: is that column in milliseconds?"),
             ("a,1048576,0.1\n", several, None),  # nothing is wrong
         ]:

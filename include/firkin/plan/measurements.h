@@ -13,8 +13,10 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <variant>
 #include <vector>
 
+#include "firkin/base/units.h"
 #include "firkin/plan/cost_curve.h"
 #include "firkin/stats/estimates.h"
 
@@ -58,9 +60,6 @@ TensorProfile slowed(TensorProfile profile, double factor);
 // Throws InputError unless the vectors agree in length, names are distinct, times are finite and not negative, ready_s
 // does not decrease, and no time lies behind the end of its pass.
 void check_profile(const TensorProfile& profile);
-
-// Times that are probably in a unit other than seconds: one sentence each. Empty for most profiles.
-std::vector<std::string> problems_of_profile(const TensorProfile& profile);
 
 // tensors.csv: `name,bytes,ready_s` in gradient-ready order, and if known `needed_s` (an empty field: 0) and
 // `update_s`. The file does not hold the ends of the passes: backward_s becomes the last ready time, and forward_s the
@@ -131,8 +130,36 @@ std::vector<int64_t> allreduce_sizes(int64_t largest_bytes);
 // Throws InputError unless `bytes` is a positive multiple of 4.
 void check_allreduce_size(int64_t bytes);
 
-// What the table lacks, or seems to state in a unit other than seconds: one sentence each. Empty for most tables.
-std::vector<std::string> problems_of_table(const AllReduceTable& table);
+// ---- Doubts about measurements that are legal, but cannot say what is asked of them. notes_of() of report/words.h words
+// them.
+
+// The table has a single size for this many ranks: times of all other sizes are guesses.
+struct SingleSize {
+  int64_t world_size = 0, bytes = 0;
+};
+
+// All sizes are too large to show the latency that every bucket pays.
+struct NoSmallSize {
+  int64_t world_size = 0, smallest_bytes = 0;
+};
+inline constexpr int64_t kLargestOfLatency = 256 * kKiB;  // a size up to this shows it
+
+// An all-reduce faster or slower than any link: its time is probably not in seconds.
+struct ImplausibleTime {
+  int64_t world_size = 0, bytes = 0;
+  double seconds = 0;
+};
+
+// A backward pass of more than a minute: its times are probably not in seconds.
+struct ImplausibleBackward {
+  double seconds = 0;
+};
+
+using MeasurementDoubt = std::variant<SingleSize, NoSmallSize, ImplausibleTime, ImplausibleBackward>;
+
+// Both are empty for most measurements. Doubts about a table are ordered by its world sizes.
+std::vector<MeasurementDoubt> doubts_about(const AllReduceTable& table);
+std::vector<MeasurementDoubt> doubts_about(const TensorProfile& profile);
 
 // The world sizes in the table, ascending.
 std::vector<int64_t> world_sizes(const AllReduceTable& table);

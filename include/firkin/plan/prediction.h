@@ -87,8 +87,7 @@ struct Prediction {
   std::vector<SensitivityPoint> sensitivity;  // if asked for
   std::optional<PredictedOrdered> ordered;    // only for a profile that knows its forward pass
   std::optional<PredictedSharded> sharded;    // if asked for
-  // What the table and the profile cannot say, or may have in another unit, one line each.
-  std::vector<std::string> notes;
+  std::vector<MeasurementDoubt> doubts;       // about the table, then about the profile
 };
 
 // Which advice follows. A prediction never shows a gain.
