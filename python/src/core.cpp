@@ -197,7 +197,7 @@ Results results_of(const Prediction& prediction) {
 }
 
 std::optional<std::vector<double>> caps_if_any(const PyTorchCaps& caps) {
-  return caps.reproduces_plan ? std::optional(caps.mib) : std::nullopt;
+  return caps.reproduces_plan ? std::optional(caps.bucket_cap_mb_list) : std::nullopt;
 }
 
 double cap_mib(const PredictedCap& cap) {

@@ -104,7 +104,7 @@ PythonSetting for_python(const TunedSetting& setting, const std::vector<int64_t>
   } else if (setting.cap_bytes) {
     kwargs["bucket_cap_mb"] = mib(*setting.cap_bytes);
   } else if (setting.kind == SettingKind::kPlan) {
-    kwargs["bucket_cap_mb_list"] = nb::cast(pytorch_caps(setting.plan, bytes).mib);
+    kwargs["bucket_cap_mb_list"] = nb::cast(pytorch_caps(setting.plan, bytes).bucket_cap_mb_list);
   }
   for (const std::string& option : setting.options) kwargs[option.c_str()] = true;
   return {counts, kwargs};

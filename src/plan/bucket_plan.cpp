@@ -208,7 +208,7 @@ PyTorchCaps pytorch_caps(const BucketPlan& plan, std::span<const int64_t> sizes)
     const bool none_closes = lowest > bytes || lowest < 1;  // an empty tensor is last
     caps_bytes.push_back(none_closes ? bytes : roundest_cap({lowest, bytes}));
     // Exact, because a MiB is a power of two.
-    caps.mib.push_back(static_cast<double>(caps_bytes.back()) / static_cast<double>(kMiB));
+    caps.bucket_cap_mb_list.push_back(mib(caps_bytes.back()));
   }
   caps.reproduces_plan = !caps_bytes.empty() && assign_buckets_by_cap_list(sizes, caps_bytes).buckets == plan.buckets;
   return caps;

@@ -437,7 +437,7 @@ std::vector<PasteSetting> prediction_settings(const Prediction& prediction) {
   const PredictedPlan& plan = prediction.best_plan;
   const int64_t cap_bytes = std::max<int64_t>(1, prediction.best_uniform.cap_bytes);
   std::vector<PasteSetting> settings =
-      paste_settings(cap_bytes, kFloatBytes, plan.pytorch.reproduces_plan ? plan.pytorch.mib : std::vector<double>());
+      paste_settings(cap_bytes, kFloatBytes, plan.pytorch.reproduces_plan ? plan.pytorch.bucket_cap_mb_list : std::vector<double>());
   if (answer_of(prediction) != PredictedAnswer::kLikely) put_default_first(settings, "bucket_cap_mb=");
   return settings;
 }

@@ -55,7 +55,7 @@ constexpr auto kFields<PredictedBucket> = std::tuple(Field("bytes", &PredictedBu
                                                      Field("end_s", &PredictedBucket::end_s, Unit::kDifference, "reduced"));
 
 template <>
-constexpr auto kFields<PyTorchCaps> = std::tuple(Field("bucket_cap_mb_list", &PyTorchCaps::mib),
+constexpr auto kFields<PyTorchCaps> = std::tuple(Field("bucket_cap_mb_list", &PyTorchCaps::bucket_cap_mb_list),
                                                  Field("pytorch_reproduces_plan", &PyTorchCaps::reproduces_plan));
 
 template <>

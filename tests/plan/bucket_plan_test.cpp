@@ -104,8 +104,8 @@ TEST(CapList, RejectsListsThatAreNoCaps) {
 
 TEST(PyTorchCaps, AreTheBucketsInMibAndRoundWhereTheLastTensorLeavesAChoice) {
   const std::vector<int64_t> sizes = {1 << 20, 1 << 19, 3 << 20}, large = {50'000'000, 50'000'003};
-  EXPECT_THAT(pytorch_caps({.buckets = {{0, 2}, {2, 1}}}, sizes).mib, ElementsAre(1.5, 3));
-  EXPECT_THAT(pytorch_caps({.buckets = {{0, 2}}}, large).mib, ElementsAre(92));  // of 95.4 MiB
+  EXPECT_THAT(pytorch_caps({.buckets = {{0, 2}, {2, 1}}}, sizes).bucket_cap_mb_list, ElementsAre(1.5, 3));
+  EXPECT_THAT(pytorch_caps({.buckets = {{0, 2}}}, large).bucket_cap_mb_list, ElementsAre(92));  // of 95.4 MiB
   // Not reached before the last tensor, however round that were: here the first tensor alone is 1 MiB. Zero bytes prevent it.
   const std::vector<int64_t> early = {1 << 20, 1, 8}, empty = {8, 0, 8};
   EXPECT_TRUE(pytorch_caps({.buckets = {{0, 2}, {2, 1}}}, early).reproduces_plan);

@@ -93,10 +93,12 @@ int64_t roundest_cap(const CapInterval& interval);
 // further buckets. Throws InputError when the list is empty, or a cap or a size is negative.
 BucketPlan assign_buckets_by_cap_list(std::span<const int64_t> sizes, std::span<const int64_t> caps_bytes);
 
+// DistributedDataParallel's argument of this name, which is in MiB, unlike every other cap here.
 struct PyTorchCaps {
-  // bucket_cap_mb_list: for each bucket a round cap, in whole bytes, that it reaches with its last tensor.
-  std::vector<double> mib;
-  // Whether PyTorch's rule makes exactly these buckets from `mib`, unless one ends with tensors of zero bytes.
+  // For each bucket a round cap, a whole number of bytes, that the bucket reaches with its last tensor.
+  std::vector<double> bucket_cap_mb_list;
+  // Whether PyTorch's rule makes exactly the plan's buckets from the list. It cannot where a bucket ends with tensors of
+  // zero bytes.
   bool reproduces_plan = false;
 };
 
