@@ -346,7 +346,11 @@ std::string results_in_text(const Results& results) {
     }
   }
   for (const StepConfiguration& configuration : results.configurations) add(configuration_in_text(configuration));
-  for (const Table& table : section_tables(results, kFirstTable)) add(terminal_table(table));
+  // Without a caption, times of one rank would look like those of all.
+  const bool of_a_rank = results.traced || !results.traces.empty();
+  for (const Table& table : section_tables(results, kFirstTable)) {
+    add((of_a_rank ? wrapped("", table.caption) : "") + terminal_table(table));
+  }
   if (!results.allreduce.empty() && text.empty()) add(terminal_table(allreduce_table(results.allreduce, kFirstTable)));
   const bool has_tables = !text.empty();
   add(answer_in_text(results));

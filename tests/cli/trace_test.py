@@ -21,6 +21,7 @@ class Trace(Traced):
         steps = 3
         table = self.trace("--strategies", "naive,overlap", "--steps", steps, model=BACKWARD_OF_MILLISECONDS).stdout
         self.assertLess(max(map(len, table.splitlines()[:-1])), 80)
+        self.assertIn("\nRank 0, medians over the recorded steps\n", table)
         for strategy in ["naive", "overlap"]:
             events = json.loads((self.out / f"trace-{strategy}.json").read_text())["traceEvents"]
             for rank in [0, 1]:
