@@ -20,8 +20,8 @@ namespace firkin {
 namespace {
 
 constexpr const char* kExpectedFiles =
-    "layer sizes or layer times of CMSC 828G, all-reduce times in CSV with a header such as bytes,time_us,ranks, or a log of nccl-tests, "
-    "osu_allreduce or IMB-MPI1";
+    "a trace of torch.profiler, all-reduce times in CSV with a header such as bytes,time_us,ranks, a log of nccl-tests, osu_allreduce, "
+    "IMB-MPI1 or NCCL's Inspector, or layer sizes or layer times of CMSC 828G";
 
 struct Format {
   ImportFormat format;
@@ -90,9 +90,9 @@ std::string name_of(ImportFormat format) {
 
 ImportFormat recognize_import(std::string_view text, const std::string& file) {
   const std::string clean = undecorated(text);
+  if (is_zipped(text)) fail(at_line(file, 1), "zipped; expected it unzipped, since only traces and NCCL's Inspector may be zipped");
   if (clean.find('\0') != std::string::npos) {
-    fail(at_line(file, 1),
-         fmt::format("holds bytes of 0; expected text in UTF-8, not compressed (iconv -f UTF-16 -t UTF-8 {} converts UTF-16)", file));
+    fail(at_line(file, 1), fmt::format("not a text: a byte is zero; expected UTF-8 (iconv -f UTF-16 -t UTF-8 {} converts UTF-16)", file));
   }
   for (const Format& format : kFormats) {
     if (format.is_it && format.is_it(clean)) return format.format;

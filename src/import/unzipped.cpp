@@ -2,6 +2,7 @@
 
 #include <dlfcn.h>
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <cerrno>
 #include <cstdio>
@@ -77,20 +78,20 @@ std::string_view UnzippedFile::next() {
   if (error == kZBufError) throw InputError(fmt::format("{}: the zipped file is cut off; expected all of it", path_.string()));
   if (count < 0) throw InputError(fmt::format("{}: cannot be read: {}", path_.string(), error == kZErrno ? std::strerror(errno) : message));
   const std::string_view piece(piece_.data(), static_cast<size_t>(count));
-  if (!functions().unzip && piece.starts_with("\x1f\x8b")) {
+  if (!functions().unzip && is_zipped(piece)) {
     throw std::runtime_error(fmt::format("{}: zipped, and this system has no zlib (libz.so.1): unzip it first", path_.string()));
   }
   return piece;
 }
 
+bool is_zipped(std::string_view beginning) {
+  return beginning.starts_with("\x1f\x8b");
+}
+
 std::string unzipped_beginning(const std::filesystem::path& path) {
   std::error_code ignored;
-  if (!std::filesystem::is_regular_file(path, ignored)) return "";
-  try {
-    return std::string(UnzippedFile(path).next());
-  } catch (const InputError&) {
-    return "";
-  }
+  if (!std::filesystem::is_regular_file(path, ignored) || access(path.c_str(), R_OK) != 0) return "";
+  return std::string(UnzippedFile(path).next());
 }
 
 }  // namespace firkin

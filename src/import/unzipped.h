@@ -31,7 +31,10 @@ class UnzippedFile {
 };
 
 // The first piece of a file, by which its format is recognised. Empty for a pipe, which can be read only once, and for
-// a file that cannot be read.
+// a file that is missing or may not be read. Throws as UnzippedFile::next(), so for a zip that is cut off in this piece.
 std::string unzipped_beginning(const std::filesystem::path& path);
+
+// Whether gzip made a file that begins so.
+bool is_zipped(std::string_view beginning);
 
 }  // namespace firkin

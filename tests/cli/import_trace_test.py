@@ -71,9 +71,14 @@ class Traces(InFolder):
         sizes.write_text("name,bytes,ready_s\n" + "".join(f"p{k},{4 * n},0\n" for k, n in enumerate(SIZES)))
         self.assert_refused("import", bare, "--out", self.out, mentions="record_shapes=True")
         self.assert_refused("import", bare, "--tensors", sizes, "--out", self.out, mentions="record_shapes=True")  # nothing confirms them
-        cut = self.folder / "cut.json.gz"
-        cut.write_bytes(self.files[0].read_bytes()[:-20])
-        self.assert_refused("import", cut, "--out", self.out, mentions="cut.json.gz")
+        for kept in (100, -20, -8):
+            cut = self.folder / "cut.json.gz"
+            cut.write_bytes(self.files[0].read_bytes()[:kept])
+            self.assert_refused("import", cut, "--out", self.out, mentions="cut.json.gz: the zipped file is cut off")
+        log = self.folder / "all_reduce.log.gz"
+        log.write_bytes(gzip.compress(b"bytes,time_us,ranks\n1024,20,8\n"))
+        self.assert_refused("import", log, "--out", self.out, mentions="all_reduce.log.gz:1: zipped; expected it unzipped")
+        self.assert_refused("import", self.folder / "none", "--out", self.out, mentions="none: cannot be read: No such file or directory; expected a trace of torch.profiler, ")
         self.assert_refused("import", self.files[0], self.files[0], "--out", self.out, mentions="rank 0, as in another trace")
         self.assertFalse(self.out.exists())
 

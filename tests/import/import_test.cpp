@@ -36,10 +36,10 @@ TEST(ImportFiles, RecognizesAFormatByWhatItHolds) {
   EXPECT_EQ(recognize_import("[0] #  size  count  type  redop  speed\n", "f"), ImportFormat::kBenchmarkLog);
   EXPECT_EQ(recognize_import("Name,min,mean\n", "f"), ImportFormat::kCmsc828gTimes);
   EXPECT_EQ(recognize_import("# measured with NCCL\nbytes,time_us\n", "f"), ImportFormat::kAllReduceCsv);
-  EXPECT_THAT(error_of([] { recognize_import("\na,b\n", "f"); }), HasSubstr("f:2: unknown format; expected layer sizes"));
+  EXPECT_THAT(error_of([] { recognize_import("\na,b\n", "f"); }), HasSubstr("f:2: unknown format; expected a trace of torch.profiler, "));
   EXPECT_THAT(error_of([] { recognize_import("", "f"); }), HasSubstr("f:1: unknown format"));
   EXPECT_THAT(error_of([] { recognize_import(std::string("b\0y\0t\0e\0s\0", 10), "f"); }),
-              EndsWith("expected text in UTF-8, not compressed (iconv -f UTF-16 -t UTF-8 f converts UTF-16)"));
+              EndsWith("f:1: not a text: a byte is zero; expected UTF-8 (iconv -f UTF-16 -t UTF-8 f converts UTF-16)"));
 }
 
 TEST(ImportFiles, RejectsWhatDoesNotGoTogether) {
