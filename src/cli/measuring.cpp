@@ -203,8 +203,9 @@ Run declare_bench_step(CLI::App& app) {
   auto flags = std::make_shared<StepFlags>();
   app.footer(std::string(kStrategiesInHelp) +
              "Takes about blocks x settings x (warm-up + timed) steps per configuration; says\n"
-             "how long before it begins. Without flags: one configuration, ten minutes on two\n"
-             "cores. The courses' whole matrix, six configurations, takes an hour or more.\n\n"
+             "how long that is before it begins, and after the first block how long is left.\n"
+             "Without flags: one configuration, ten minutes on two cores. The courses' whole\n"
+             "matrix, six configurations, takes an hour or more.\n\n"
              "step: median over blocks of the slowest rank's step. spread: slowest minus\n"
              "fastest rank. after bw, share: from the end of backward to the last gradient.\n"
              "ovlp: share of the communication hidden by backward. exposed: the step minus\n"

@@ -100,19 +100,21 @@ std::string rounded_time(double seconds) {
   return seconds < 90 * 60 ? fmt::format("{:.0f} min", seconds / 60) : fmt::format("{:.1f} h", seconds / 3600);
 }
 
-// The configurations that no earlier run has measured, and what is said of their time before the first is measured.
+// The configurations that no earlier run has measured.
 struct ToMeasure {
   size_t configurations = 0;
-  double work = 0;  // bytes of gradients times tokens of a step, which a step's time roughly grows with
-  bool is_said = false;
+  double work = 0;  // work_of() those that have not begun yet
+  bool is_announced = false;
 };
 
+// Bytes of gradients times tokens of a step, which a step's time roughly grows with.
 double work_of(const ModelDescription& model) {
   const auto tokens = static_cast<double>(model.batch_size.value_or(1) * model.sequence_length.value_or(1));
-  return tokens * static_cast<double>(model.gradient_bytes.value_or(1));
+  return std::max(1.0, tokens * static_cast<double>(model.gradient_bytes.value_or(1)));
 }
 
-// Seconds of all blocks of a setting whose first steps, those in which memory was measured, took so long.
+// An estimate before any block has run: the seconds of all blocks of a setting whose first steps, those in which memory
+// was measured, took `memory_s`.
 double seconds_of_blocks(const BlockFlags& flags, const StepSetting& setting, double memory_s) {
   const int learned = steps_to_learn(setting.options);
   const double of_block = flags.warmup_steps + learned + flags.timed_steps;
@@ -122,6 +124,8 @@ double seconds_of_blocks(const BlockFlags& flags, const StepSetting& setting, do
 StepConfiguration measure_configuration(const StepFlags& flags, const ProcessGroup& group, const std::vector<StepSetting>& settings,
                                         const Configuration& configuration, int64_t memory_limit, ToMeasure& to_measure,
                                         Progress& progress) {
+  const double work = work_of(configuration.description);
+  to_measure.work -= work;
   const auto make = [&] { return make_job(configuration.job, group, flags.common.seed); };
   const int64_t estimated_bytes = process_bytes(estimate_job_memory(configuration.job));
   std::string why_not;
@@ -133,21 +137,29 @@ StepConfiguration measure_configuration(const StepFlags& flags, const ProcessGro
   std::vector<StepMemory> memory;
   double expected_s = 0;
   for (const StepSetting& setting : settings) {
-    const auto started = std::chrono::steady_clock::now();
+    const auto memory_started = std::chrono::steady_clock::now();
     memory.push_back(measure_step_memory(group, *workload, setting.options));
-    expected_s +=
-        seconds_of_blocks(flags.steps, setting, std::chrono::duration<double>(std::chrono::steady_clock::now() - started).count());
+    expected_s += seconds_of_blocks(flags.steps, setting, seconds_since(memory_started));
   }
-  if (group.rank == 0 && !flags.common.quiet && !std::exchange(to_measure.is_said, true)) {
+  const double all_to_this = 1 + std::max(0.0, to_measure.work) / work;  // the work that is left over this configuration's
+  if (group.rank == 0 && !flags.common.quiet && !std::exchange(to_measure.is_announced, true)) {
     progress.finish();
-    fmt::print(stderr, "about {}: {} of {} settings in {} blocks\n",
-               rounded_time(expected_s * to_measure.work / work_of(configuration.description)),
+    fmt::print(stderr, "about {}: {} of {} settings in {} blocks\n", rounded_time(expected_s * all_to_this),
                to_measure.configurations == 1 ? "one configuration" : fmt::format("{} configurations", to_measure.configurations),
                settings.size(), flags.steps.blocks);
   }
   StepBenchOptions options{
       .blocks = {.most = flags.steps.blocks, .seed = flags.common.seed}, .steps = flags.steps, .communication_alone = true};
-  options.on_progress = [&progress](const std::string& done) { progress.advance(done); };
+  const auto started = std::chrono::steady_clock::now();
+  const size_t all_visits = settings.size() * static_cast<size_t>(flags.steps.blocks);
+  size_t visits = 0;
+  options.on_progress = [&](const std::string& done) {
+    const double visit_s = seconds_since(started) / static_cast<double>(++visits);
+    const double left_s = visit_s * (static_cast<double>(all_visits) * all_to_this - static_cast<double>(visits));
+    // The first block has every setting once; before it ends, a visit may be of an unusually fast or slow one.
+    const bool is_known = visits >= settings.size() && left_s >= 1;
+    progress.advance(is_known ? fmt::format("{}, about {} left", done, rounded_time(left_s)) : done);
+  };
   const std::vector<SettingSteps> steps = measure_steps(group, *workload, settings, options);
   return measured_configuration(configuration.description, settings, steps, memory, group.size);
 }
