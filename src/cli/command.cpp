@@ -26,15 +26,10 @@ class ShortHelp : public CLI::Formatter {
            make_subcommands(app, mode) + "\n" + make_footer(app);
   }
 
-  // Drops the range ("INT:INT in [1 - 8]=4") and excluded flags, which the explanation covers. A long list of words has
-  // its default on a line of its own.
+  // Drops excluded flags, which the explanation covers. A long list of words has its default on a line of its own.
   std::string make_option_opts(const CLI::Option* option) const override {
     std::string text = Formatter::make_option_opts(option);
     text.erase(std::min(text.find(" Excludes:"), text.size()));
-    if (const size_t range = text.find(" in ["); range != std::string::npos) {
-      const size_t colon = text.rfind(':', range);
-      text.erase(colon, text.find(']', range) + 1 - colon);
-    }
     const size_t end = text.find("}=[");
     constexpr size_t kMost = 60;
     return end != std::string::npos && text.size() > kMost ? text.insert(end + 1, "\n     ") : text;

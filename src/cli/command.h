@@ -16,6 +16,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 #include "firkin/base/error.h"
@@ -56,6 +57,17 @@ inline constexpr const char* kMainGroup = "Options";
 template <class T>
 CLI::Option* add_value(CLI::App& app, const std::string& name, T& value, const std::string& help, const std::string& group = kMainGroup) {
   return app.add_option(name, value, help)->capture_default_str()->group(group);
+}
+
+// A check of a flag that takes a number from `least` to `most`. Unlike CLI::Range it refuses nan, and does not call a
+// word a number out of range.
+template <class Number>
+std::function<std::string(const std::string&)> number_from(Number least, Number most) {
+  return [least, most](const std::string& text) -> std::string {
+    const auto number = parse_number<Number>(text);
+    if (number && *number >= least && *number <= most) return "";
+    return fmt::format("{}: expected a {} from {} to {}", text, std::is_integral_v<Number> ? "whole number" : "number", least, most);
+  };
 }
 
 // Flags that take sizes with their unit, "25MiB" (or several, "1MiB,25MiB"), and times, "90s" or "5m". Anything else

@@ -140,17 +140,13 @@ Run declare_import(CLI::App& app) {
       "  firkin predict --tensors imported/tensors.csv \\\n"
       "    --allreduce imported/allreduce.csv\n");
   app.add_option("FILE", flags->files, "files to convert");
-  app.add_option("--world", flags->options.world_size, "number of ranks, for files that do not say it;\nof others, the rows of as many");
+  app.add_option("--world", flags->options.world_size, "number of ranks, for files that do not say it;\nof others, the rows of as many")
+      ->check(number_from(int64_t{2}, kLargestWorld));
   add_import_flags(app, flags->options);
   CLI::Option* tensors = app.add_option("--tensors", flags->sizes.tensors, "sizes for a trace without shapes: a tensors.csv");
   app.add_option("--model", flags->sizes.model, "the same, of a named model or .json file")->type_name("MODEL")->excludes(tensors);
   add_output_flags(app, flags->common, "import");
-  return [flags, &app] {
-    if (app.count("--world") > 0 && flags->options.world_size < 2) {
-      throw InputError(fmt::format("--world {}: expected at least 2", flags->options.world_size));
-    }
-    return run(*flags);
-  };
+  return [flags] { return run(*flags); };
 }
 
 }  // namespace firkin::cli

@@ -112,6 +112,16 @@ std::string with_config_file(const CLI::App& app, std::string message) {
   return in_file ? fmt::format("--config {}: {}", file, message) : message;
 }
 
+// CLI11's message about a value that it cannot convert, "Could not convert: --world = two", as "--world: two: expected a
+// number"; other messages as they are. All flags that are converted take numbers.
+std::string about_conversion(std::string message) {
+  constexpr std::string_view kBegin = "Could not convert: ", kBetween = " = ";
+  const size_t between = message.find(kBetween);
+  if (!message.starts_with(kBegin) || between == std::string::npos) return message;
+  return fmt::format("{}: {}: expected a number", message.substr(kBegin.size(), between - kBegin.size()),
+                     message.substr(between + kBetween.size()));
+}
+
 // How many characters must be inserted, left out or replaced to make one word of the other.
 size_t edits_between(std::string_view a, std::string_view b) {
   std::vector<size_t> row(b.size() + 1);  // to b's beginnings, from a beginning of a
@@ -137,7 +147,32 @@ std::string full_name(const CLI::App& app) {
   return app.get_parent() ? fmt::format("{} {}", full_name(*app.get_parent()), app.get_name()) : app.get_name();
 }
 
-// What to say of words that no flag takes: of the first flag among them, and the flag that it resembles, if there is one.
+// What flags are called elsewhere: in other commands, in launchers, in PyTorch and Transformers.
+constexpr std::array<std::pair<std::string_view, const char*>, 8> kOtherNames = {{{"--ranks", "--world"},
+                                                                                  {"--world-size", "--world"},
+                                                                                  {"--nproc-per-node", "--ranks"},
+                                                                                  {"--np", "--ranks"},
+                                                                                  {"--batch-size", "--batch"},
+                                                                                  {"--sequence-length", "--sequence"},
+                                                                                  {"--bucket-cap-mb", "--cap"},
+                                                                                  {"--output", "--out"}}};
+
+// The flag of the command that is meant by an unknown one: by its other name, or the one that it resembles; else empty.
+std::string flag_meant(const CLI::App& command, const std::string& unknown) {
+  for (const auto& [other, name] : kOtherNames) {
+    if (other == unknown && command.get_option_no_throw(name)) return name;
+  }
+  constexpr size_t kMostEdits = 2;
+  std::pair<size_t, std::string> most_alike = {kMostEdits + 1, ""};
+  for (const CLI::Option* option : command.get_options()) {
+    for (const std::string& name : option->get_lnames()) {
+      most_alike = std::min(most_alike, {edits_between(unknown, "--" + name), "--" + name});
+    }
+  }
+  return most_alike.second;
+}
+
+// What to say of words that no flag takes: of the first flag among them.
 std::string about_extra_words(const CLI::App& app) {
   const std::vector<std::string> words = app.remaining(/*recurse=*/true);
   const CLI::App& command = innermost(app);
@@ -145,14 +180,9 @@ std::string about_extra_words(const CLI::App& app) {
   const auto found = std::ranges::find_if(words, is_flag);
   if (found == words.end()) return fmt::format("'{}': {} takes no such word", words.front(), full_name(command));
   const std::string flag = found->substr(0, found->find('='));
-  constexpr size_t kMostEdits = 2;
-  std::pair<size_t, std::string> most_alike = {kMostEdits + 1, ""};
-  for (const CLI::Option* option : command.get_options()) {
-    for (const std::string& name : option->get_lnames()) most_alike = std::min(most_alike, {edits_between(flag, "--" + name), "--" + name});
-  }
-  const auto& [edits, like] = most_alike;
-  if (edits == 0) return fmt::format("{}: expected behind '{}'", flag, full_name(command));
-  return fmt::format("{}: no flag of {}{}", flag, full_name(command), like.empty() ? "" : fmt::format("; did you mean {}?", like));
+  const std::string meant = flag_meant(command, flag);
+  if (meant == flag) return fmt::format("{}: expected behind '{}'", flag, full_name(command));
+  return fmt::format("{}: no flag of {}{}", flag, full_name(command), meant.empty() ? "" : fmt::format("; did you mean {}?", meant));
 }
 
 std::string about_missing_subcommand(const CLI::App& app) {
@@ -204,7 +234,8 @@ int run(int argc, char** argv) {
   } catch (const CLI::RequiredError&) {  // all flags are optional
     return report_error(about_missing_subcommand(app), kUsageError);
   } catch (const CLI::ParseError& error) {
-    return report_error(with_config_file(app, error.what()) + " (see firkin --help, firkin SUBCOMMAND --help)", kUsageError);
+    return report_error(with_config_file(app, about_conversion(error.what())) + " (see firkin --help, firkin SUBCOMMAND --help)",
+                        kUsageError);
   } catch (const InputError& error) {
     return report_error(with_config_file(app, error.what()), kUsageError);
   }

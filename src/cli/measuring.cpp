@@ -20,7 +20,7 @@ void add_run_flags(CLI::App& app, RunFlags& run, const std::string& command) {
   add_value(app, "--seed", run.common.seed, "random seed", "Measuring");
   RankFlags& flags = run.ranks;
   app.add_option("--ranks", flags.ranks, "ranks to start on this machine, without a launcher\n(default: 2, or 1 with --world)")
-      ->check(CLI::Range(1, kMostLocalRanks));
+      ->check(number_from(1, kMostLocalRanks));
   app.add_option("--link", flags.link,
                  "model this link: 1gbit, or 200mbit,1ms (latency), or\nan allreduce.csv; collectives take as long (a\nreduce-scatter or "
                  "all-gather half an all-reduce).\nOn a GPU, c.csv,sms=16 also holds 16 multiprocessors");
@@ -33,7 +33,7 @@ void add_run_flags(CLI::App& app, RunFlags& run, const std::string& command) {
   add_value(app, "--backend", flags.backend, "c10d backend for gradients; auto: nccl if each rank\nhas a GPU of its own, else gloo", group)
       ->check(CLI::IsMember({"auto", "gloo", "nccl"}));
   add_value(app, "--threads", flags.threads, "compute threads per rank; 0: OMP_NUM_THREADS, or an\nequal share", group)
-      ->check(CLI::Range(0, 1024));
+      ->check(number_from(0, 1024));
 }
 
 void add_training_flags(CLI::App& app, JobFlags& flags) {
@@ -47,8 +47,9 @@ void add_training_flags(CLI::App& app, JobFlags& flags) {
       ->group("Measuring");
 }
 
-CLI::Range shape_range() {
-  return {int64_t{1}, int64_t{1} << 20};
+// A size of what is trained: sequences, tokens.
+auto shape_range() {
+  return number_from(int64_t{1}, int64_t{1} << 20);
 }
 
 void add_job_flags(CLI::App& app, JobFlags& flags) {
@@ -84,8 +85,8 @@ constexpr const char* kStrategiesInHelp =
 template <class Blocks>
 void add_block_flags(CLI::App& app, Blocks& blocks, StepCounts& steps, const char* blocks_in_help) {
   const char* const group = "Measuring";
-  const CLI::Range some(1, 100000);
-  add_value(app, "--blocks", blocks, blocks_in_help, group)->check(CLI::Range(4, 100000));
+  const auto some = number_from(1, 100000);
+  add_value(app, "--blocks", blocks, blocks_in_help, group)->check(number_from(4, 100000));
   add_value(app, "--warmup", steps.warmup_steps, "untimed steps after each change of setting", group)->check(some);
   add_value(app, "--steps-per-block", steps.timed_steps, "timed steps per block and setting", group)->check(some);
 }
@@ -107,7 +108,7 @@ Run declare_over_sizes(CLI::App& app, const std::shared_ptr<Flags>& flags, const
   SizeFlags& sizes = flags->sizes;
   add_bytes(app, "-b,--begin", sizes.begin, "smallest size, bytes; 1K, 1M, 1G: powers of 1024");
   add_bytes(app, "-e,--end", sizes.end, "largest size");
-  add_value(app, "-f,--factor", sizes.factor, "ratio of successive sizes")->check(CLI::Range(2, 1 << 20));
+  add_value(app, "-f,--factor", sizes.factor, "ratio of successive sizes")->check(number_from(2, 1 << 20));
   add_budget(app, "--time", sizes.seconds, "budget for the whole measurement");
   return [flags, &sizes] {
     if (sizes.begin % kFloatBytes != 0)
@@ -191,7 +192,7 @@ Run declare_tune(CLI::App& app) {
       "of time 20)");
   add_budget(app, "--time", flags->seconds, "budget for the whole run; slow steps run fewer times\n(default: 2m; with --compare no limit)")
       ->group(measuring);
-  add_value(app, "--profile-steps", flags->profile_steps, "backward passes to profile", measuring)->check(CLI::Range(4, 100000));
+  add_value(app, "--profile-steps", flags->profile_steps, "backward passes to profile", measuring)->check(number_from(4, 100000));
   add_budget(app, "--allreduce-time", flags->allreduce_seconds, "budget for the all-reduce table: 10s")->group(measuring);
   return [flags] {
     check_model(flags->job);
@@ -261,7 +262,7 @@ Run declare_bench_chunks(CLI::App& app) {
       "  firkin bench chunks --ranks 2                        60 M elements, 16 KiB up\n"
       "  firkin bench chunks --ranks 2 -b 4K -e 64M -f 2 --time 10m\n");
   const Run run = declare_over_sizes(app, flags, "bench-chunks");
-  add_value(app, "--elements", flags->elements, "float32 elements of the data")->check(CLI::Range(int64_t{1}, int64_t{1} << 36));
+  add_value(app, "--elements", flags->elements, "float32 elements of the data")->check(number_from(int64_t{1}, int64_t{1} << 36));
   return run;
 }
 
@@ -324,7 +325,7 @@ Run declare_bench_layers(CLI::App& app) {
       "  firkin predict --tensors run/tensors.csv --allreduce run/allreduce.csv\n");
   add_run_flags(app, *flags, "bench-layers");
   add_job_flags(app, flags->job);
-  add_value(app, "--steps", flags->steps, "steps with clocks, and as many without")->check(CLI::Range(4, 100000));
+  add_value(app, "--steps", flags->steps, "steps with clocks, and as many without")->check(number_from(4, 100000));
   return [flags] {
     check_model(flags->job);
     return measure(flags.get());
@@ -350,8 +351,8 @@ Run declare_trace(CLI::App& app) {
   add_strategy_flags(app, flags->strategies, flags->caps);
   add_rule_flags(app, flags->rule);
   const char* const measuring = "Measuring";
-  add_value(app, "--warmup", flags->warmup_steps, "steps before the recorded ones", measuring)->check(CLI::Range(1, 100000));
-  add_value(app, "--steps", flags->steps, "recorded steps")->check(CLI::Range(1, 1000));
+  add_value(app, "--warmup", flags->warmup_steps, "steps before the recorded ones", measuring)->check(number_from(1, 100000));
+  add_value(app, "--steps", flags->steps, "recorded steps")->check(number_from(1, 1000));
   return [flags] {
     check_distinct("--strategies", flags->strategies);
     check_model(flags->job);

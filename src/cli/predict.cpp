@@ -1,6 +1,6 @@
 // firkin predict: T(b), the best uniform cap and the best plan, from tensors.csv and allreduce.csv, or for a named
 // model on a cluster with published all-reduce times.
-#include <cmath>
+#include <iterator>
 
 #include "command.h"
 #include "import/profiler_trace.h"
@@ -128,23 +128,20 @@ void add_assumption_flags(CLI::App& app, PredictFlags& flags) {
   app.add_option("--cluster", flags.cluster, "in place of --allreduce: one of data/README.md, with\nits ranks or without: aws-p4de-16")
       ->type_name("CLUSTER")
       ->excludes(allreduce);
-  const CLI::Range sizes(int64_t{1}, int64_t{1} << 20);
+  const auto sizes = number_from(int64_t{1}, int64_t{1} << 20);
   add_value(app, "--batch", flags.local.batch, "with --model: sequences per rank")->check(sizes)->needs(model);
   app.add_option("--sequence", flags.local.sequence, "with --model: tokens per sequence (default: longest)")->check(sizes)->needs(model);
   std::vector<std::string> gpus;
   for (const Accelerator& gpu : kAccelerators) gpus.emplace_back(gpu.name);
   app.add_option("--gpu", flags.gpu, "with --model: what computes (default: the cluster's)")->check(CLI::IsMember(gpus))->needs(model);
   app.add_option("--utilization", flags.utilization, "with --model: share of the GPU's bf16 peak (default:\n0.5, H100s 0.4)")
-      ->check(CLI::Range(0.001, 1.0))
+      ->check(number_from(0.001, 1.0))
       ->needs(model);
 }
 
 int run(PredictFlags& flags) {
   if (tensors_of(flags).empty() && flags.traces.empty()) throw InputError("predict: expected --tensors or --model, or --trace");
   if (allreduce_of(flags).empty() && flags.traces.empty()) throw InputError("predict: expected --allreduce or --cluster");
-  // CLI::Range lets these pass.
-  if (flags.utilization && std::isnan(*flags.utilization)) throw InputError("--utilization nan: expected 0.001 to 1");
-  if (flags.given.residual && std::isnan(*flags.given.residual)) throw InputError("--residual nan: expected 0 to 1");
   std::vector<std::string> notes;
   const PredictionInputs inputs = read_inputs(flags, notes);
   if (!flags.common.out.empty()) claim_output_folder(flags.common);
@@ -183,7 +180,7 @@ Run declare_predict(CLI::App& app) {
   add_assumption_flags(app, *flags);
   PredictionInputs& inputs = flags->given;
   app.add_option("--world", inputs.world_size, "number of ranks; extrapolates if not measured")
-      ->check(CLI::Range(int64_t{2}, kLargestWorld));
+      ->check(number_from(int64_t{2}, kLargestWorld));
   add_sizes(app, "--cap", inputs.caps, "the curve's caps: 1MiB,25MiB (default: powers of 2)");
   add_rule_flags(app, inputs.rule);
   add_import_flags(app, flags->reading, "Others' all-reduce times");
@@ -194,7 +191,7 @@ Run declare_predict(CLI::App& app) {
   add_value(app, "--compute-slowdown", simulation.compute_slowdown, "slowdown of backward during communication", group);
   add_value(app, "--latency-factor", inputs.latency_factor, "all-reduce latency during backward, over that of an\nidle link", group);
   app.add_option("--residual", inputs.residual, "the calibration's residual (default: not calibrated)")
-      ->check(CLI::Range(0.0, 1.0))
+      ->check(number_from(0.0, 1.0))
       ->group(group);
   add_size(app, "--max-bucket", flags->largest_bucket_bytes, "largest bucket of several tensors")->group(group);
   add_time(app, "--forward", flags->forward_s, "end of forward: 30ms (0s: the largest needed_s)")->group(group);

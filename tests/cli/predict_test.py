@@ -119,7 +119,7 @@ class Import(OfGpt2Large):
         self.assert_refused("import", log, "--world", 8, mentions="log.txt:1: which collective was timed is not stated; "
                                                                   "expected --collective all_reduce if it is that")
         self.assert_refused("import", log, "--collective", "all_gather", mentions="all_gather not in {all_reduce}")
-        self.assert_refused("import", log, "--world", 1, mentions="--world 1: expected at least 2")
+        self.assert_refused("import", log, "--world", 1, mentions="--world: 1: expected a whole number from 2 to 65536")
 
 
 class Predict(OfGpt2Large):
@@ -282,7 +282,7 @@ class Predict(OfGpt2Large):
             (["predict", "--tensors", bad, "--allreduce", ALLREDUCE], "bad.csv:3: tensor 'a' appears twice"),
             (["predict", *self.inputs(), "--rule", "random"], "{at-most,close-when-full}"),
             (["predict", *self.inputs(), "--cap", "0MiB"], "--cap 0MiB: expected a size"),
-            (["predict", *self.inputs(), "--world", "-3"], "--world: Value -3 not in range 2 to 65536"),
+            (["predict", *self.inputs(), "--world", "-3"], "--world: -3: expected a whole number from 2 to 65536"),
             (["predict", *self.inputs(), "--compute-slowdown", "0.5"], "slowdown"),
             (["predict", *self.inputs(), "--overhead", "nan"], "--overhead nan: expected a time"),
             (["import"], "no file to import; expected"),
