@@ -1,6 +1,5 @@
-# Header-only libraries: the system's (tools/bootstrap installs them), or where it has none that is new enough the
-# copies in third_party/. pip's build takes the copies in any case, so that a wheel does not depend on where it was
-# built.
+# Header-only libraries: the copies in third_party/, or the system's if it has packages of them that are new enough.
+# pip's build takes the copies in any case, so that a wheel does not depend on where it was built.
 
 # firkin_find(fmt 9 fmt::fmt-header-only): makes the target of that name.
 macro(firkin_find package version target)

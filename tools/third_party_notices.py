@@ -2,9 +2,10 @@
 
 Usage: third_party_notices.py [--npm NODE_MODULES] > THIRD_PARTY_NOTICES      with the Python of .venv
 
-Every text comes from the archive of the very version: what C++ includes, from Debian's packages and the wheels of torch and nanobind; the
-pages' JavaScript, which the wheel vl-convert-python carries without its notices, from the same modules on npm (a folder with them, or npm
-is asked). tests/tools/notices_test.py compares the outcome with what is built.
+Every text comes from the archive of the very version: what C++ includes, from Debian's packages (libcli11-dev, libgloo-dev and
+nlohmann-json3-dev, which nothing else needs) and the wheels of torch and nanobind; the pages' JavaScript, which the wheel vl-convert-python
+carries without its notices, from the same modules on npm (a folder with them, or npm is asked). tests/tools/notices_test.py compares the
+outcome with what is built.
 """
 
 import argparse
