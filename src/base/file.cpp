@@ -80,8 +80,9 @@ void write_file_atomically(const std::filesystem::path& path, std::string_view c
     std::filesystem::create_directories(path.parent_path(), error);
     if (error) throw RuntimeError(fmt::format("{}: cannot be created: {}", path.parent_path().string(), error.message()));
   }
-  // A temporary file beside its target, without a name until it is whole, so that a killed process leaves nothing behind.
-  // Some file systems, such as NFS, need the name at once, as everything does without /proc. Not mkstemp(): it makes private files.
+  // The temporary file lies beside its target and has no name until it is whole, so that a killed process leaves nothing
+  // behind. On file systems that cannot do that, such as NFS, and without /proc, it has a name at once. mkstemp() will not
+  // do, because it makes files that only their owner can read.
   const std::string name = fmt::format("{}.{:08x}", path.string(), std::random_device()());
   const std::filesystem::path folder = path.has_parent_path() ? path.parent_path() : ".";
   int file = open(folder.c_str(), O_TMPFILE | O_WRONLY | O_CLOEXEC, 0666);
@@ -144,7 +145,7 @@ constexpr int kGone = -1, kHeldByAnother = -2;
 int take_lock(const fs::path& lock) {
   const int file = open(lock.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666);
   if (file < 0) return errno == ENOENT ? kGone : kHeldByAnother;  // it may belong to another user
-  // Other errors: a file system without locks.
+  // Any other error means that the file system has no locks.
   const bool held = flock(file, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK;
   struct stat opened {};
   struct stat named {};

@@ -68,7 +68,8 @@ std::optional<int64_t> number_after(const fs::path& path, const std::string& key
   return std::nullopt;
 }
 
-// In CPUs. cpu.max holds "150000 100000", microseconds per period, or "max 100000".
+// The CPU time that the group grants, in CPUs; none without a limit. cpu.max holds "150000 100000", microseconds per
+// period, or "max 100000".
 std::optional<double> quota_of(const ControlGroupFolder& group) {
   double quota = 0, period = 0;
   if (group.version == 2) {
@@ -106,8 +107,8 @@ std::string version_in(const fs::path& file) {
   return "";
 }
 
-// Bytes that the group may still use: its limit less its usage, not counting reclaimable page cache.
-std::optional<int64_t> left_to(const ControlGroupFolder& group) {
+// Bytes that the group may still use: its limit less its usage, not counting reclaimable page cache; none if unknown.
+std::optional<int64_t> free_bytes_of(const ControlGroupFolder& group) {
   const bool v2 = group.version == 2;
   const auto limit = first_in_file<int64_t>(group.path / (v2 ? "memory.max" : "memory.limit_in_bytes"));
   const auto used = first_in_file<int64_t>(group.path / (v2 ? "memory.current" : "memory.usage_in_bytes"));
@@ -191,7 +192,8 @@ Host this_host(const fs::path& root) {
 int64_t available_memory_bytes(const fs::path& root) {
   int64_t least = std::numeric_limits<int64_t>::max();
   if (const auto kibibytes = number_after(root / "proc/meminfo", "MemAvailable:")) least = *kibibytes * kKiB;
-  for (const ControlGroupFolder& group : control_group_folders("memory", root)) least = std::min(least, left_to(group).value_or(least));
+  for (const ControlGroupFolder& group : control_group_folders("memory", root))
+    least = std::min(least, free_bytes_of(group).value_or(least));
   return least;
 }
 

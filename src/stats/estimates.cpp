@@ -20,8 +20,8 @@ void require_finite_sample(std::span<const double> values) {
 }
 
 constexpr double kConfidence = 0.95;
-constexpr size_t kMostStretches = 32;  // of a series
-constexpr size_t kMostBlocks = 100;    // that are paired
+constexpr size_t kMostStretches = 32;  // longer series are condensed to this many medians
+constexpr size_t kMostBlocks = 100;    // more pairs are condensed to this many medians
 constexpr double kLargestCorrelation = 0.9;
 
 // Divides the series into at most `most` stretches, equally long except the last, and returns the median of each. A

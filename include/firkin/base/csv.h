@@ -68,7 +68,8 @@ class CsvTable {
 // list, a line has too many or too few fields, a quote is not closed, a line is too long, or a byte is zero.
 CsvTable parse_csv(std::string_view text, const std::string& file, const CsvColumns& columns);
 
-// The same for a file; reading stops at the first line that is too long.
+// parse_csv() of a file, which is read no further than the first line that is too long. Throws InputError also if the
+// file cannot be read.
 CsvTable read_csv(const std::filesystem::path& path, const CsvColumns& columns);
 
 // The text as one field, quoted if necessary. Throws InputError if it contains a line break or a zero byte.

@@ -19,7 +19,7 @@ class InputError : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-// Anything else: a rank died, a disk is full, a collective timed out. Exit code 1.
+// Any other failure: a rank died, a disk is full, a collective timed out. Exit code 1.
 class RuntimeError : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;

@@ -36,8 +36,8 @@ void occupy_standard_descriptors();
 
 inline constexpr const char* kResultsFile = "results.json";
 
-// Throws InputError ("WHAT FOLDER: ...") unless a file can be written into the folder, or into the nearest one around
-// it that exists. Leaves nothing behind.
+// Throws InputError ("WHAT FOLDER: ...") unless a file can be written into the folder or, where that does not exist yet,
+// into the nearest folder around it that does. Leaves nothing behind.
 void check_output_folder(const std::filesystem::path& folder, const std::string& what);
 
 // Locks a folder against other processes for this object's lifetime, also across machines where the file system

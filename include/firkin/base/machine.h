@@ -19,10 +19,10 @@ struct Host {
   std::optional<double> cpu_quota = {};      // the control group's, in cores
   std::optional<std::string> governor = {};  // the first CPU's; none in most virtual machines
   std::optional<double> load = {};           // running and waiting processes over the last minute
-  std::vector<int64_t> ranks = {};           // those on it, if the caller has set them
+  std::vector<int64_t> ranks = {};           // the ranks on it, if the caller has set them
 };
 
-// This machine, now. root: where proc/ and sys/ lie, "/" except in tests.
+// Describes this machine, now. root: where proc/ and sys/ lie, "/" except in tests.
 Host this_host(const std::filesystem::path& root = "/");
 
 // Bytes that processes here can still allocate without swapping: the least of what the kernel reports and what this
@@ -30,7 +30,7 @@ Host this_host(const std::filesystem::path& root = "/");
 // unknown.
 int64_t available_memory_bytes(const std::filesystem::path& root = "/");
 
-// The CPUs this process may use: a container or a job scheduler may grant fewer than the machine has.
+// ---- The CPUs that this process may use: a container or a job scheduler may grant fewer than the machine has.
 //
 //   at::set_num_threads(threads_per_rank(info.local_world_size));
 
@@ -41,8 +41,8 @@ std::vector<int64_t> allowed_cpus();
 // cpu.max; version 1: cpu.cfs_quota_us); none without a limit. root: as above.
 std::optional<double> cpu_quota(const std::filesystem::path& root = "/");
 
-// The smaller of the two, rounded down to at least 1: a thread beyond the quota stalls all threads until the next
-// period.
+// How many threads can compute at once: the smaller of the affinity mask and the quota, rounded down, at least 1. A
+// thread beyond the quota would stall all threads until the quota's next period.
 int usable_cpus();
 
 // Compute threads for each of `local_world_size` ranks on this machine: OMP_NUM_THREADS if positive (the first of a
@@ -50,7 +50,7 @@ int usable_cpus();
 // OMP_NUM_THREADS: a rank cannot tell its own CPUs from shared ones.
 int threads_per_rank(int local_world_size);
 
-// The same for given values. omp_num_threads is null if the variable is not set.
+// The same for a given value of OMP_NUM_THREADS (null: not set) and a given number of CPUs.
 int threads_per_rank(int local_world_size, const char* omp_num_threads, int cpus);
 
 // The GPUs of this machine, including those of other processes and containers, as NVIDIA's driver reports them, read

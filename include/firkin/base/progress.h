@@ -8,8 +8,8 @@
 
 namespace firkin {
 
-// Columns of the terminal on standard output, but 40 to 120, since longer lines are hard to read; 80 if it is not a
-// terminal.
+// The columns of the terminal on standard output, at least 40 and, since longer lines are hard to read, at most 120; 80
+// if standard output is no terminal.
 size_t text_columns();
 
 // One line rewritten in place on a terminal; elsewhere (a log file) a line every ten seconds. The last unit or finish()

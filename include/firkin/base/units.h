@@ -29,10 +29,10 @@ inline double mib(int64_t bytes) {
   return mib(static_cast<double>(bytes));
 }
 
-// The same, as the shortest number that makes these bytes: 0.05 for 52429.
+// Bytes in MiB, as the shortest number that rounds to these bytes: 0.05 for 52429.
 double short_mib(int64_t bytes);
 
-// Parses the whole text as a number; none if it is anything else.
+// Parses the whole text as a decimal number; none if it is anything else, or does not fit.
 template <typename Number>
 std::optional<Number> parse_number(std::string_view text) {
   Number value{};

@@ -5,6 +5,8 @@
 //   const PairedRatio overlap = paired_ratio(overlap_s, flat_s);  // of settings measured in the same blocks
 //   overlap.ratio;     // 0.91: nine percent less time than flat
 //   overlap.interval;  // {0.90, 0.93}; 1 is outside, so the difference is real
+//
+// Every function is deterministic and thread-safe.
 #pragma once
 
 #include <cstddef>
@@ -27,8 +29,7 @@ struct Summary {
   int64_t count = 0;
 };
 
-// All functions here throw std::invalid_argument when `values` is empty or holds a value that is not finite. They are
-// O(n) and thread-safe.
+// These functions throw std::invalid_argument when `values` is empty or holds a value that is not finite. They are O(n).
 
 // The middle value, or the mean of the two middle values.
 double median(std::span<const double> values);
@@ -79,7 +80,7 @@ Interval median_interval(std::span<const double> samples);
 Interval series_interval(std::span<const double> samples);
 
 // The standard error of the median, from the width of series_interval(); none with fewer than kFewestSamples. Throws as
-// above.
+// series_interval().
 std::optional<double> series_error(std::span<const double> samples);
 
 // ---- Two settings compared by their ratio.
@@ -96,8 +97,8 @@ struct PairedRatio {
 // a, reference: seconds (or any positive quantity) of block 0, 1, ... in the order measured; the same blocks in both.
 // More than 100 are condensed to the medians of as many stretches, since the estimate is quadratic in their number.
 // confidence: that of the interval, between 0 and 1. It takes 6 blocks for 95 %, 8 for 99 %; with fewer the interval is
-// {0, infinity}. Throws std::invalid_argument if the blocks are none or of different number, or contain a value that is
-// not positive and finite.
+// {0, infinity}. Throws std::invalid_argument if there is no block, if one setting has more blocks than the other, or if
+// a value is not positive and finite.
 PairedRatio paired_ratio(std::span<const double> a, std::span<const double> reference, double confidence = 0.95);
 
 // ---- Settings measured in the same blocks: each setting's time with the machine's good and bad stretches removed.
@@ -140,8 +141,8 @@ struct IndifferenceSet {
 // the pair's own interval must exclude 1 as well, and to_best holds the farther end on either side.
 //
 // settings_by_block: [setting][block], seconds; block b was measured in the same stretch of time for every setting, in
-// random order. With fewer than kFewestSamples blocks every setting is a member. Deterministic. 8 settings take 0.07 s
-// with 30 blocks and 0.8 s with 1,000. Throws std::invalid_argument as fit_blocks().
+// random order. With fewer than kFewestSamples blocks every setting is a member. 8 settings take 0.07 s with 30 blocks
+// and 0.8 s with 1,000. Throws std::invalid_argument as fit_blocks().
 IndifferenceSet indifference_set(const std::vector<std::vector<double>>& settings_by_block);
 
 }  // namespace firkin
