@@ -19,8 +19,8 @@ namespace {
 
 using Vector = std::vector<double>;
 
-// What may be fitted, searched from `least` to `limit`; 0 means no effect. The slowdown
-// and the latency factor are logarithms; an overhead of 1 means that the launches alone take as long as the longest run.
+// What may be fitted, searched from `least` to `limit`; 0 means no effect. The slowdown and the latency factor are
+// logarithms. An overhead of 1 means that the launches alone take as long as the longest run.
 struct Parameter {
   const char* name;
   double least, limit;
@@ -32,7 +32,7 @@ struct Fit {
   const TensorProfile& profile;
   const CommCosts& costs;
   const std::vector<MeasuredRun>& runs;
-  size_t parameters;       // the first so many
+  size_t parameters;       // how many of kParameters are fitted, from the first on
   double overhead_unit_s;  // per call
   double error = 3e-3;     // relative, expected of each time
 
@@ -98,8 +98,8 @@ Point point_at(const Fit& fit, const Vector& x) {
   return point;
 }
 
-// Levenberg-Marquardt steps (Marquardt 1963) until none improves. Derivatives point to the middle of a parameter's
-// range; the loss has kinks where a bucket starts to wait for another.
+// Levenberg-Marquardt steps (Marquardt 1963) until none improves. Derivatives are one-sided differences: the loss has
+// kinks where a bucket starts to wait for another, and parameters have bounds.
 Point descend(const Fit& fit, Point point) {
   constexpr double kDifference = 1e-6, kFirstDamping = 1e-3, kMostDamping = 1e8, kLeastGain = 1e-9;
   constexpr int kMostSteps = 100;
@@ -107,7 +107,7 @@ Point descend(const Fit& fit, Point point) {
   double damping = kFirstDamping;
   for (int step = 0; step < kMostSteps; ++step) {
     std::vector<Vector> slopes;  // of every term, for each parameter
-    std::vector<bool> held;      // whether it is at its end, beyond which the loss would fall
+    std::vector<bool> held;      // whether the parameter is at a bound beyond which the loss would fall
     for (size_t i = 0; i < n; ++i) {
       Vector moved = point.x;
       const double difference = point.x[i] + kDifference > kParameters[i].limit ? -kDifference : kDifference;
@@ -202,17 +202,17 @@ BucketPlan plan_of(const Cuts& cuts) {
 std::optional<BucketPlan> nearest_plan(const BucketPlan& wanted, const std::function<bool(const BucketPlan&)>& is_free) {
   constexpr size_t kMostTried = 5000;
   if (wanted.buckets.empty()) return std::nullopt;
-  std::set<Cuts> seen{cuts_of(wanted)};
+  std::set<Cuts> queued{cuts_of(wanted)};
   std::deque<Cuts> to_try{cuts_of(wanted)};
   for (size_t tried = 0; !to_try.empty() && tried < kMostTried; ++tried) {
     Cuts cuts = std::move(to_try.front());
     to_try.pop_front();
     if (BucketPlan plan = plan_of(cuts); is_free(plan)) return plan;
     const size_t middle = cuts.size() / 2;
-    for (size_t step = 0; step < cuts.size() && seen.size() <= kMostTried; ++step) {  // the cuts in the middle first
+    for (size_t step = 0; step < cuts.size() && queued.size() <= kMostTried; ++step) {  // the cuts in the middle first
       const size_t i = step % 2 == 0 ? middle + step / 2 : middle - 1 - step / 2;
       cuts[i].flip();
-      if (seen.insert(cuts).second) to_try.push_back(cuts);
+      if (queued.insert(cuts).second) to_try.push_back(cuts);
       cuts[i].flip();
     }
   }
@@ -263,7 +263,8 @@ bool is_doubtful(const Calibration& calibration) {
   return !calibration.at_bound.empty() || calibration.residual.value_or(0) > kMostResidual;
 }
 
-// As many runs as parameters always fit: with three plans, predicted steps of 3 to 5 buckets were 6 to 15 % too short.
+// One plan more than parameters, because as many plans as parameters always fit: with three plans, predicted steps of 3
+// to 5 buckets were 6 to 15 % too short.
 std::vector<BucketPlan> calibration_plans(std::span<const int64_t> sizes, const CapOptions& rule, const std::vector<BucketPlan>& verified) {
   const int64_t total = std::accumulate(sizes.begin(), sizes.end(), int64_t{0});
   std::vector<BucketPlan> plans;

@@ -24,12 +24,12 @@ constexpr double kNoise = 0.03;         // expected of a block, as a share of a 
 constexpr double kNoiseBlocks = 4;      // how many blocks this expectation counts as
 
 // What blocks say about the caps relative to one another: the means over the caps are 0.
-struct Measured {
+struct CapMedians {
   std::vector<double> log_s;
   double variance = 0;  // for each entry
 };
 
-Measured measured_beside(const std::vector<std::vector<double>>& step_s) {
+CapMedians medians_of_blocks(const std::vector<std::vector<double>>& step_s) {
   const size_t caps = step_s.size(), blocks = step_s[0].size();
   std::vector<std::vector<double>> apart(caps);  // a cap's log time, less what the block's caps have in common
   for (size_t block = 0; block < blocks; ++block) {
@@ -37,7 +37,7 @@ Measured measured_beside(const std::vector<std::vector<double>>& step_s) {
     for (const auto& times : step_s) common += std::log(times.at(block)) / static_cast<double>(caps);
     for (size_t cap = 0; cap < caps; ++cap) apart[cap].push_back(std::log(step_s[cap][block]) - common);
   }
-  Measured measured;
+  CapMedians measured;
   double squares = kNoiseBlocks * kNoise * kNoise, freedom = kNoiseBlocks;
   for (const auto& values : apart) {
     const double middle = median(values);
@@ -207,7 +207,7 @@ Standing weigh(std::span<const PredictedCap> caps, const std::vector<std::vector
   for (const PredictedCap& cap : caps) log_s.push_back(cap.expected_regret.value());
   double precision = 1 / (prediction_error * prediction_error);
   if (!step_s.empty()) {
-    const Measured measured = measured_beside(step_s);
+    const CapMedians measured = medians_of_blocks(step_s);
     const double shift = mean(log_s), weight = 1 / measured.variance;
     for (size_t i = 0; i < log_s.size(); ++i) {
       log_s[i] = (precision * (log_s[i] - shift) + weight * measured.log_s[i]) / (precision + weight);
@@ -324,7 +324,7 @@ Outlook outlook(std::span<const double> step_s, std::span<const double> referenc
 
 namespace {
 
-// Of the cap over PyTorch's default, both measured.
+// What measured steps with the cap and with PyTorch's default say about the cap.
 Outcome outcome_of(const Confirmation& steps, const PairedRatio& over_default, double predicted_to_default) {
   // The default's communication is hidden if its step is within this of none's.
   constexpr double kHiddenPart = 1.02;
@@ -345,7 +345,7 @@ bool is_undecided(Outcome outcome) {
   return outcome == Outcome::kNotShown || outcome == Outcome::kNotToldApart;
 }
 
-// The one thing that limits the answer. step_s: of what is recommended.
+// The one thing that limits the answer. step_s: the steps of what is recommended.
 std::optional<NextStep> next_step_of(const Decision& decision, const DecisionInputs& inputs, const std::vector<double>& step_s) {
   constexpr double kMostly = 2;  // a step over one without communication, from which on communication is most of it
   if (decision.blocks_needed > kMostTimesMoreBlocks * static_cast<double>(decision.blocks)) return NextStep::kLessNoise;

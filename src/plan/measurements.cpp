@@ -46,7 +46,7 @@ TensorProfile from_table(const CsvTable& table) {
   if (table.rows() == 0) table.fail_in_header("no tensors; expected lines of name,bytes,ready_s");
   TensorProfile profile;
   const bool needed = table.has(kTensorNeeded), update = table.has(kTensorUpdate);
-  std::unordered_set<std::string> seen;
+  std::unordered_set<std::string> names;
   int64_t total = 0;
   for (size_t row = 0; row < table.rows(); ++row) {
     profile.names.push_back(table.text(row, kTensorName));
@@ -55,7 +55,7 @@ TensorProfile from_table(const CsvTable& table) {
     if (needed) profile.needed_s.push_back(table.empty(row, kTensorNeeded) ? 0 : table.number(row, kTensorNeeded));
     if (update) profile.update_s.push_back(table.number(row, kTensorUpdate));
     if (profile.names.back().empty()) table.fail(row, "the name is empty; expected the tensor's name");
-    if (!seen.insert(profile.names.back()).second) table.fail(row, fmt::format("tensor '{}' appears twice", profile.names.back()));
+    if (!names.insert(profile.names.back()).second) table.fail(row, fmt::format("tensor '{}' appears twice", profile.names.back()));
     check_tensor(profile, row, total, [&](const std::string& wrong) { table.fail(row, wrong); });
     total += profile.bytes.back();
   }
@@ -164,10 +164,10 @@ void check_profile(const TensorProfile& profile) {
   };
   check_count(kTensorNeeded, profile.needed_s.size());
   check_count(kTensorUpdate, profile.update_s.size());
-  std::unordered_set<std::string> seen;
+  std::unordered_set<std::string> names;
   int64_t total = 0;
   for (size_t i = 0; i < count; ++i) {
-    if (!seen.insert(profile.names[i]).second) throw InputError(fmt::format("tensor '{}' appears twice", profile.names[i]));
+    if (!names.insert(profile.names[i]).second) throw InputError(fmt::format("tensor '{}' appears twice", profile.names[i]));
     check_tensor(profile, i, total,
                  [&](const std::string& wrong) { throw InputError(fmt::format("tensor '{}': {}", profile.names[i], wrong)); });
     total += profile.bytes[i];

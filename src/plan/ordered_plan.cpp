@@ -220,13 +220,13 @@ BucketPlan with_robust_order(const TensorProfile& profile, BucketPlan plan, cons
   training.forward_s = profile.forward_s;
   for (const InputDraw& draw : draws) {
     const Pipeline step = simulated(profile, plan, draw);
-    ObservedStep& seen = training.steps.emplace_back();
-    seen.backward_s = step.backward_end_s - step.forward_end_s;
+    ObservedStep& observed = training.steps.emplace_back();
+    observed.backward_s = step.backward_end_s - step.forward_end_s;
     period_s += step.period_s / static_cast<double>(draws.size());
-    seen.ready_s.resize(count);
+    observed.ready_s.resize(count);
     for (const BucketSpan& span : step.buckets) {
       const auto bucket = static_cast<size_t>(span.bucket);
-      seen.ready_s[bucket] = span.ready_s - step.forward_end_s;
+      observed.ready_s[bucket] = span.ready_s - step.forward_end_s;
       training.transfer_s[bucket] += draw.costs.gap(static_cast<double>(span.bytes)) / static_cast<double>(draws.size());
     }
   }
@@ -265,15 +265,15 @@ void check_training(const ObservedTraining& training) {
 
 std::vector<int64_t> order_of_slack(const std::vector<double>& ready_s, const ObservedTraining& training) {
   std::vector<int64_t> order;
-  std::vector<size_t> left(ready_s.size());
-  std::iota(left.begin(), left.end(), size_t{0});
+  std::vector<size_t> unlaunched(ready_s.size());
+  std::iota(unlaunched.begin(), unlaunched.end(), size_t{0});
   double now = 0;
-  while (!left.empty()) {
+  while (!unlaunched.empty()) {
     const auto rank = [&](size_t i) { return std::tuple(std::max(now, ready_s[i]), training.needed_s[i], ready_s[i], i); };
-    const auto best = std::ranges::min_element(left, {}, rank);
+    const auto best = std::ranges::min_element(unlaunched, {}, rank);
     order.push_back(static_cast<int64_t>(*best));
     now = std::max(now, ready_s[*best]) + training.transfer_s[*best];
-    left.erase(best);
+    unlaunched.erase(best);
   }
   return order;
 }

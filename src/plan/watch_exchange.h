@@ -33,8 +33,9 @@ class WatchExchange {
   // get(key): its value, which is called only then. Returns true once every rank has: texts() are those of the window.
   bool collect(const std::function<bool(const std::string&)>& has, const std::function<std::string(const std::string&)>& get);
 
-  // Whether rank 0 waits for some rank, which is rank texts().size(); and for how many windows it has in a row.
+  // Whether rank 0 still lacks the text of some rank, the first of which is rank texts().size().
   bool is_collecting() const { return wanted_.has_value(); }
+  // How many windows in a row rank 0 has given up because a rank's text did not come.
   int64_t missed() const { return missed_; }
 
   // By rank.

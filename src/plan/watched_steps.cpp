@@ -59,12 +59,12 @@ double excess_of(std::vector<double> values, size_t one) {
 // A lower bound of the link's rate in bytes per second; 0 if unknown. A bucket travels once the last rank has launched
 // it, and all have travelled when the step ends.
 double least_rate(const StepOfRanks& rows, const std::vector<int64_t>& bucket_bytes) {
-  double left_bytes = 0, bytes_per_s = 0;
+  double remaining_bytes = 0, bytes_per_s = 0;  // remaining: from this bucket to the last
   for (size_t bucket = bucket_bytes.size(); bucket-- > 0;) {
     double sent_s = std::numeric_limits<double>::infinity();
     for (const RankStep* row : rows) sent_s = std::min(sent_s, row->sent_s[bucket]);
-    left_bytes += static_cast<double>(bucket_bytes[bucket]);
-    if (sent_s > 0) bytes_per_s = std::max(bytes_per_s, left_bytes / sent_s);
+    remaining_bytes += static_cast<double>(bucket_bytes[bucket]);
+    if (sent_s > 0) bytes_per_s = std::max(bytes_per_s, remaining_bytes / sent_s);
   }
   return bytes_per_s;
 }
@@ -259,7 +259,7 @@ std::string rank_steps_text(const RankSteps& steps) {
 
 RankSteps parse_rank_steps(const std::string& text) {
   try {
-    // Firkin wrote the text, so it needs no checks of parse_json()
+    // Firkin wrote the text, so it needs none of parse_json()'s checks.
     return nlohmann::json::parse(text).get<RankSteps>();
   } catch (const nlohmann::json::exception& error) {
     throw InputError(fmt::format("watched steps: {}; expected the text of rank_steps_text()", error.what()));

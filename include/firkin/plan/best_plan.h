@@ -76,7 +76,8 @@ struct BestUniformCap : UniformCap {
   bool exhaustive = true;  // as of DistinctPlans
 };
 
-// Among the distinct partitions within search.tolerance of the best, the one with the fewest buckets.
+// Among the distinct partitions within search.tolerance of the best, the one with the fewest buckets. Throws InputError
+// as distinct_plans() does.
 BestUniformCap find_best_uniform_cap(const TensorProfile& profile, const CommCosts& costs, const CapOptions& options,
                                      const SearchOptions& search = {}, int64_t effort = 4000000);
 
@@ -86,8 +87,9 @@ struct Baseline {
   BucketPlan plan;
 };
 
-// In this order: pytorch (25 MiB, close-when-full, first bucket 1 MiB), horovod (128 MiB, at-most: its fusion buffer,
-// without its cycle time), one_bucket, one_per_tensor, mg_wfbp.
+// Plans of other libraries and papers, in this order: pytorch (25 MiB, close-when-full, first bucket 1 MiB), horovod
+// (128 MiB, at-most: its fusion buffer, without its cycle time), one_bucket, one_per_tensor, mg_wfbp. The profile must
+// have passed check_profile().
 std::vector<Baseline> baselines(const TensorProfile& profile, const CommCosts& costs);
 
 // MG-WFBP (Shi, Chu, Li: INFOCOM 2019): a bucket also takes the next tensor if that becomes ready less than one

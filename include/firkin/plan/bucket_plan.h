@@ -36,7 +36,7 @@ struct BucketPlan {
 // launch_order is empty or a permutation.
 void check_plan(const BucketPlan& plan, int64_t tensor_count);
 
-// The plan whose k-th bucket holds counts[k] tensors. Not checked.
+// The plan whose k-th bucket holds counts[k] tensors, which are not checked; and the two ends of the scale.
 BucketPlan plan_of_counts(std::span<const int64_t> counts);
 BucketPlan one_tensor_per_bucket(size_t tensors);
 BucketPlan one_bucket(size_t tensors);
@@ -69,8 +69,8 @@ inline constexpr CapOptions kTorchDefaultCaps = {.cap_bytes = 25 * kMiB, .rule =
 CapOptions with_cap(CapOptions rule, int64_t cap_bytes);
 
 // Groups tensors into buckets. sizes: bytes per gradient in gradient-ready order; zero is allowed and never closes a
-// bucket. A tensor larger than the cap gets a bucket of its own under kAtMost. O(n). Throws InputError if a cap is not
-// positive or a size is negative.
+// bucket. A tensor larger than the cap gets a bucket of its own under kAtMost. O(tensors). Throws InputError if a cap is
+// not positive or a size is negative.
 BucketPlan assign_buckets(std::span<const int64_t> sizes, const CapOptions& options);
 
 struct CapInterval {
@@ -81,7 +81,7 @@ struct CapInterval {
 // All caps that make the same buckets as options.cap_bytes does (with the same rule and the same first cap).
 CapInterval caps_with_same_buckets(std::span<const int64_t> sizes, const CapOptions& options, const BucketPlan& plan);
 
-// Whether some cap, with the rule and the first cap of `rule`, makes exactly this plan. O(n).
+// Whether some cap, with the rule and the first cap of `rule`, makes exactly this plan. O(tensors).
 bool is_made_by_a_cap(const BucketPlan& plan, std::span<const int64_t> sizes, const CapOptions& rule);
 
 // The cap in the interval that is a multiple of the largest power of two (26 MiB rather than 25.39 MiB), at most twice

@@ -17,8 +17,8 @@ namespace firkin {
 // One measured plan.
 struct MeasuredRun {
   BucketPlan plan;
-  // Median time from the start of backward to the last gradient: a step, less the step without communication, plus
-  // backward_s.
+  // Median seconds from the start of backward to the last gradient: a step, less the step without communication, plus
+  // the profile's backward_s.
   double end_s = 0;
 };
 
@@ -29,7 +29,7 @@ struct Calibration {
   std::vector<std::string> fitted = {};  // names of the fitted parameters
   // Standard deviation of log(predicted / measured); divisor: times less parameters.
   std::optional<double> residual = {};
-  std::vector<std::string> at_bound = {};  // of `fitted`, those that ended where the search does
+  std::vector<std::string> at_bound = {};  // the fitted parameters whose value is a bound of the search
 };
 
 // Whether predictions with this calibration cannot be relied on: a parameter ended at a bound, or the residual is above

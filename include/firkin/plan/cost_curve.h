@@ -18,11 +18,12 @@ struct CostPoint {
 
 // A measured curve, linear between the points. Never assumed monotone or convex.
 //
-// It continues beyond both ends, within bounds that keep one noisy point from making calls free or endless. Above the
-// largest size: the line through it and a size of at most two thirds of it; a byte costs at least half of its cost from
-// a sixteenth of that size on, and between a tenth and twice the largest size's time per byte. Below the smallest:
-// between a tenth of that size's time and all of it. A single point extends as a constant below and proportionally
-// above.
+// It continues beyond both ends, within bounds that keep one noisy point from making calls free or endless:
+// - Above the largest size it follows the line through that size and the next smaller one of at most two thirds of it. A
+//   byte there costs at least half of what it costs on the line from a sixteenth of the largest size, and between a tenth
+//   and twice the largest size's time per byte.
+// - Below the smallest size it follows the first segment, but keeps at least a tenth of that size's time.
+// - A single point extends as a constant below and proportionally above.
 class CostCurve {
  public:
   // Points in any order; sizes within 1 % of one another are one, with the median of their times. Throws InputError
@@ -37,7 +38,7 @@ class CostCurve {
  private:
   std::vector<CostPoint> points_;
   double low_slope_ = 0;   // seconds per byte below the first point
-  double high_slope_ = 0;  // above the last row
+  double high_slope_ = 0;  // above the last point
 };
 
 // a(x), one all-reduce on an idle link, and g(x), the time per call when many are queued (latency and gap of LogGP,

@@ -90,10 +90,11 @@ inline constexpr double kPredictionError = 0.02;
 // A smaller gain, of a cap or of options, is not worth a line in a program; as a share of a step.
 inline constexpr double kLeastGain = 0.01;
 
-// Whether steps show a gain that is: the 95 % interval excludes no gain, and the ratio is a gain of kLeastGain or more.
+// Whether measured steps show a gain that is worth setting: the 95 % interval excludes no gain, and the ratio itself is a
+// gain of kLeastGain or more.
 bool is_worth_setting(const PairedRatio& to_other);
 
-// The predicted gain over PyTorch's default, as a share of a step, for which it is worth to measure more.
+// The predicted gain over PyTorch's default, as a share of a step, from which on it is worth measuring more.
 inline constexpr double kWorthMeasuring = 0.03;
 
 // What predictions and measurements together say about some caps.
@@ -129,7 +130,8 @@ std::vector<PredictedCap> caps_to_race(const StepModel& model, const CapOptions&
 // What the cap's 95 % interval of the ratio to PyTorch's default says.
 enum class Outcome {
   kGain,  // is_worth_setting()
-  // Holds both 1 and a gain of 3 %; and the prediction, which is of as much or more, more than the model's error.
+  // It holds both 1 and a gain of kWorthMeasuring, and the prediction is such a gain, which the interval does not refute by
+  // more than kPredictionError.
   kNotShown,
   kNotMeasured,    // the default was not measured
   kSameBuckets,    // the default makes the same buckets
@@ -161,10 +163,13 @@ struct Confirmation {
 };
 
 // Whether further blocks of two settings could change what is said of them.
+//
+// Note [Stopping when settled]
+// Whoever measures until an interval excludes something makes it exclude the truth too often. So an outlook is settled by
+// an interval of 99 %, while that of 95 % is reported, and measure_gain() asks for an outlook only when the number of
+// blocks has doubled.
 struct Outlook {
-  // The interval of 99 % excludes either no gain or one of kLeastGain. It is stricter than the interval that is reported,
-  // because blocks that end as soon as an interval excludes something make it exclude the truth too often.
-  bool settled = false;
+  bool settled = false;      // the interval of 99 % excludes no gain, or a gain of kLeastGain
   double blocks_needed = 0;  // in all, until the interval of 95 % is expected to exclude one of the two
 };
 Outlook outlook(std::span<const double> step_s, std::span<const double> reference_s);
@@ -215,12 +220,12 @@ struct Decision {
   std::optional<PairedRatio> all_over_default = {};  // what is recommended, with options, over PyTorch's default
   std::optional<std::string> recommended = {};       // the name of the measured setting that this recommends
   std::optional<NextStep> next_step = {};
-  int64_t blocks = 0;  // that measured the gain
-  // In all, that would decide if the difference is what it seems; where no more are needed, none.
+  int64_t blocks = 0;  // how many blocks measured the gain
+  // The blocks in all that would decide, if the difference is what it seems; none where no more are needed.
   std::optional<double> blocks_needed = {};
 };
 
-// Of what is recommended: options are only recommended where they were shown to gain.
+// How sure the recommendation is. Options are only recommended where they were shown to gain.
 Certainty certainty_of(const Decision& decision);
 
 // The time of what is recommended over that of PyTorch's default; none if that is recommended, or was not measured.

@@ -50,8 +50,8 @@ inline constexpr const char* kTensorReady = "ready_s";
 inline constexpr const char* kTensorNeeded = "needed_s";
 inline constexpr const char* kTensorUpdate = "update_s";
 
-// Adds a forward pass of `forward_s` to a profile without one: parameters are needed in reverse gradient-ready order,
-// at times that mirror backward's.
+// Adds a forward pass of `forward_s` seconds to a profile without one: parameters are needed in reverse gradient-ready
+// order, at times that mirror backward's.
 TensorProfile with_forward(TensorProfile profile, double forward_s);
 
 // The profile with all of its computation taking `factor` times as long.
@@ -67,6 +67,7 @@ void check_profile(const TensorProfile& profile);
 TensorProfile parse_tensors_csv(std::string_view text, const std::string& file);  // `file`: the name used in errors
 TensorProfile read_tensors_csv(const std::filesystem::path& path);
 std::string tensors_csv(const TensorProfile& profile);  // the content of such a file; throws as check_profile
+// Throws RuntimeError as well, if the file cannot be written.
 void write_tensors_csv(const std::filesystem::path& path, const TensorProfile& profile);
 
 // ---- All-reduces and other collectives.
@@ -100,6 +101,7 @@ AllReduceRow row_of_samples(int64_t bytes, int64_t world_size, std::span<const d
 AllReduceTable parse_allreduce_csv(std::string_view text, const std::string& file);  // `file`: the name used in errors
 AllReduceTable read_allreduce_csv(const std::filesystem::path& path);
 std::string allreduce_csv(const AllReduceTable& table);  // the content of such a file
+// Throws RuntimeError if the file cannot be written.
 void write_allreduce_csv(const std::filesystem::path& path, const AllReduceTable& table);
 
 // g(x), the time of one more queued call, from `calls` (more than 1) queued together and one alone: (total_s -

@@ -35,7 +35,8 @@ struct OrderedPlan {
 OrderedPlan find_ordered_plan(const TensorProfile& profile, const CommCosts& costs, const SearchOptions& options = {},
                               std::optional<BucketPlan> of_backward = {});
 
-// Seconds from the start of backward; what ends after the end of backward runs under the next forward pass.
+// A bucket of the plan. Times are seconds from the start of backward; what ends after backward runs under the next
+// forward pass.
 struct PredictedOrderedBucket : PredictedBucket {
   int64_t first_tensor = 0;  // the place of its first tensor in gradient-ready order, from 0
   double needed_s = 0;       // first use, seconds from the start of the next forward pass if that never waits
@@ -50,7 +51,7 @@ struct PredictedOrdered : PredictedPeriod {
 // The options with the agreement after backward, which takes as long as an all-reduce of 64 bytes.
 SimulationOptions with_agreement(SimulationOptions options, const CommCosts& costs);
 
-// Periods of the plan, one per draw.
+// The plan's period in each draw, in seconds.
 std::vector<double> drawn_periods(const TensorProfile& profile, const BucketPlan& plan, const std::vector<InputDraw>& draws);
 
 // Launches the plan in the order that ranks would choose in training (robust_launch_order()) had they seen the draws as

@@ -51,7 +51,7 @@ struct Timeline {
 // Profile and plan must have passed check_profile and check_plan. Throws InputError if options fail check_options.
 Timeline simulate(const TensorProfile& profile, const BucketPlan& plan, const CommCosts& costs, const SimulationOptions& options = {});
 
-// How long a steady step takes, and what of it. Seconds.
+// How long a steady step takes, and what takes that time. Seconds.
 struct SteadyStep {
   double period_s = 0;         // from its start to the next one's
   double computation_s = 0;    // forward, backward, updates and launches, without waits and slowdowns
@@ -74,7 +74,7 @@ struct Pipeline : SteadyStep {
 // awaited when backward begins, so every step takes equally long.
 //
 // Without a forward pass in the profile every needed_s must be 0; without update_s, updates are free. Profile and plan
-// must have passed check_profile and check_plan. Throws InputError if options fail check_options. O(n log n).
+// must have passed check_profile and check_plan. Throws InputError if options fail check_options. O(n log n) in buckets.
 Pipeline simulate_pipeline(const TensorProfile& profile, const BucketPlan& plan, const CommCosts& costs,
                            const SimulationOptions& options = {});
 
@@ -97,7 +97,7 @@ struct PredictedPeriod : SteadyStep {
   double gain() const { return bucketed_period_s > 0 ? 1 - period_s / bucketed_period_s : 0; }  // below 0: slower
 };
 
-// One bucket of it, or of a plan for backward alone.
+// One bucket of a predicted plan, for steady steps or for backward alone.
 struct PredictedBucket : BucketSpan {
   std::vector<std::string> tensors;  // their names
 };

@@ -50,8 +50,9 @@ struct GrownCosts {
   std::vector<CommCosts> laws;  // what is uncertain: draws for CapOdds
 };
 
-// For CapOdds::least_regret() where all-reduces grow by these laws: how large the regret is depends on which of them holds,
-// so larger buckets win where that is not clear. Chosen with measurements of two clusters (GrowthFull in plan_test).
+// The argument of CapOdds::least_regret() for draws that are these laws. How large a cap's regret is depends on which law
+// holds; where that is not clear, larger buckets are to win. Chosen with measurements of two clusters (GrowthFull in
+// tests/plan/growth_test.cpp).
 inline constexpr double kSameShareOfGrown = 0.25;
 
 // Throws InputError unless 2 <= world_size <= kLargestWorld, and for a table of single ranks.

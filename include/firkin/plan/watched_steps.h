@@ -8,6 +8,9 @@
 // every rank, so a rank's work is the time from the end of one step to its last gradient of the next. The rank with the
 // most work was last; others waited for it by the difference of work, and what it still waits for is exposed
 // communication.
+//
+// The sentences are made here and not in report/: a DataParallel prints them, for which it needs neither results nor their
+// tables. Thread-safe.
 #pragma once
 
 #include <array>
@@ -28,8 +31,8 @@ struct RankStep {
 
 struct RankSteps {
   std::string host;
-  int64_t threads = 1;              // how many it computes with
-  std::vector<int64_t> cpus = {};   // those it may use
+  int64_t threads = 1;              // how many threads the rank computes with
+  std::vector<int64_t> cpus = {};   // the CPUs that it may use
   std::vector<std::string> phases;  // the names of phases
   // Whether buffers are broadcast at the beginning of phase 1, where ranks wait for one that is late in phase 0.
   bool broadcasts_in_forward = false;
@@ -55,8 +58,8 @@ inline constexpr std::array kOverlapSettings = {
     OverlapSetting{"TORCH_NCCL_ENABLE_TIMING=1", "records more events, with which collectives can fail to overlap computation"},
 };
 
-// Convert to and from JSON, for a store: the fields under their names. parse_rank_steps() throws InputError if the text
-// is no JSON.
+// Convert to and from JSON, the fields under their names, so that ranks can exchange it through a store.
+// parse_rank_steps() throws InputError if the text is no such JSON.
 std::string rank_steps_text(const RankSteps& steps);
 RankSteps parse_rank_steps(const std::string& text);
 
