@@ -40,7 +40,8 @@ AllReduceSchedule::AllReduceSchedule(const std::vector<TimedSize>& sizes, const 
   visit_ = plan_visit();
 }
 
-// A small size's first call says nothing: it may have set up connections.
+// Whether a call takes so long that none is spent on a warm-up. A small size's first call says nothing about that: it may
+// have set up connections.
 bool AllReduceSchedule::is_long(const Size& size) const {
   return size.once_s >= kLongCall && size.series.bytes > kMiB;
 }

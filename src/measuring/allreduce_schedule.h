@@ -78,15 +78,15 @@ class AllReduceSchedule {
   // The visit to run now; nothing if the measurement is complete.
   const std::optional<AllReduceVisit>& next() const { return visit_; }
 
-  // Reports the visit's times in seconds, the same on every rank: each isolated sample (per call), each queue, all
-  // isolated samples together, all queues together, and the time since the measurement began. `wrong`: wrong elements
-  // over all ranks. Throws std::invalid_argument if their number does not match the visit.
+  // Reports the visit's times in seconds, the same on every rank, in this order: each isolated sample (per call), each
+  // queue, all isolated samples in sum, all queues in sum, and the time since the measurement began. `wrong`: wrong
+  // elements over all ranks. Throws std::invalid_argument if the number of times does not match the visit.
   void tell(std::span<const double> seconds, int64_t wrong = 0);
 
   // The expected time of the next visit; extrapolated from the two previous sizes if its size is new.
   double expected_s() const;
 
-  int rounds() const { return round_; }                // complete ones
+  int rounds() const { return round_; }                // how many are complete
   double elapsed_s() const { return elapsed_s_; }      // from the last tell()
   bool is_cut_short() const { return is_cut_short_; }  // with delay_s: time was up before every size had its turn
   std::vector<AllReduceSeries> series() const;         // for the sizes that were not left out, in the order given

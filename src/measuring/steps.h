@@ -78,7 +78,7 @@ struct SettingSteps {
   std::vector<std::vector<double>> raw_step_s = {};  // [step][rank]; empty if not kept
 };
 
-// Per setting: step_s.
+// The step_s of each setting: [setting][block].
 std::vector<std::vector<double>> series_of(std::span<const SettingSteps> settings);
 
 // ---- A profile from the times of watched steps: the time at which each gradient became ready.

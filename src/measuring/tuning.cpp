@@ -137,7 +137,8 @@ class Phases {
   }
 
  private:
-  // Prefers plans that neither a cap nor PyTorch's default makes, nor the two ends of the scale.
+  // Runs a few plans and fits the model to their times. Prefers plans that neither a cap nor PyTorch's default makes, and
+  // that are not the ends of the scale, so that what is verified later was not calibrated on.
   void calibrate_on_steps() {
     constexpr size_t kMost = 4;  // one more than the numbers to be determined
     const size_t count = tensors().bytes.size();
@@ -157,7 +158,7 @@ class Phases {
     }
     tuning_.calibration = measure(TuningPhase::kCalibration, settings, options_.calibration_blocks, kCalibrated);
     fit_model();
-    meter_.show();
+    meter_.on_partial();
   }
 
   void fit_model() {
@@ -175,7 +176,7 @@ class Phases {
     tuning_.dense_curve = predict_steps(model_of(tuning_), tuning_.rule, dense_caps(smallest, tensors().total_bytes()));
   }
 
-  // No cap makes more buckets than were calibrated on.
+  // Races the caps that are predicted best, of those that make no more buckets than were calibrated on.
   void race_caps() {
     RaceOptions race = {.count = options_.raced, .most_buckets = most_buckets(), .smallest_cap_bytes = options_.smallest_cap_bytes};
     if (!options_.compare) race.wanted = options_.caps;
@@ -196,7 +197,7 @@ class Phases {
     is_decided(measure(TuningPhase::kRace, settings, options_.race_blocks, kRaced, is_decided));
     visit_s_ = (meter_.elapsed_s() - started_s) / static_cast<double>(settings.size() * tuning_.race[0].step_s.size());
     tuning_.standing.choice = static_cast<size_t>(of_rank_0(static_cast<int64_t>(tuning_.standing.choice)));
-    meter_.show();
+    meter_.on_partial();
   }
 
   void compare_caps() {
@@ -226,7 +227,7 @@ class Phases {
     tuning_.ordered = candidates[fastest];
   }
 
-  // Its collectives are calibrated like the all-reduce.
+  // Chooses the cap of the strategy sharded by prediction. Its collectives are calibrated like the all-reduce.
   void choose_sharded() {
     tuning_.collectives = meter_.measure_collectives();
     const bool is_measured = !tuning_.collectives.empty();
@@ -246,7 +247,8 @@ class Phases {
     tuning_.sharded = sharded;
   }
 
-  // Where the calibration cannot be relied on, so little is known of the model's errors that the blocks alone decide.
+  // The standard error of the prior that predictions are. Where the calibration cannot be relied on, so little is known of
+  // the model's errors that the blocks alone decide.
   double prediction_error() const {
     constexpr double kUnknown = 0.5;
     return is_doubtful(tuning_.fit) ? kUnknown : kPredictionError;
@@ -303,24 +305,24 @@ class Phases {
   }
 
   // Measures the gain, and what it is to be compared with, in steps that had no part in the choice. Without a number of
-  // blocks, until it is settled, or until that would take longer than there is time. It is looked at when the number of
-  // blocks has doubled, not more often: see Outlook.
+  // blocks, until the gain is settled, or until that would take longer than there is time. See Note [Stopping when
+  // settled] in plan/decision.h.
   void measure_gain() {
-    constexpr int kFirstLook = 12, kMost = 1 << 20;
+    constexpr int kFirstCheck = 12, kMost = 1 << 20;
     const PhaseOptions::GainBlocks& blocks = options_.gain_blocks;
     const int most = blocks.most.value_or(kMost);
     ended_ = blocks.most ? EndOfBlocks::kLimit : EndOfBlocks::kTime;
-    int next_look = kFirstLook, next_tell = 1;
+    int next_check = kFirstCheck, next_partial = 1;
     const double started_s = meter_.elapsed_s();
     const auto is_enough = [&](const std::vector<SettingSteps>& so_far) {
       const auto done = static_cast<int>(so_far[0].step_s.size());
-      if (done >= next_tell && done != most) {  // often enough to lose little, seldom enough to cost nothing
-        next_tell = done + std::max(done / 4, 1);
+      if (done >= next_partial && done != most) {  // often enough to lose little, seldom enough to cost nothing
+        next_partial = done + std::max(done / 4, 1);
         tuning_.gain = so_far;
-        meter_.show();
+        meter_.on_partial();
       }
-      if (blocks.most || done < next_look) return false;
-      next_look = 2 * done;
+      if (blocks.most || done < next_check) return false;
+      next_check = 2 * done;
       tuning_.gain = so_far;
       const double needed = blocks_needed();
       if (of_rank_0(needed == 0 ? 1 : 0) == 1) {
@@ -339,8 +341,8 @@ class Phases {
     double most = 0;
     const auto count = [&](const SettingSteps* steps, const SettingSteps* others) {
       if (steps == nullptr || others == nullptr) return;
-      const Outlook seen = outlook(steps->step_s, others->step_s);
-      if (!seen.settled) most = std::max(most, seen.blocks_needed);
+      const Outlook of_pair = outlook(steps->step_s, others->step_s);
+      if (!of_pair.settled) most = std::max(most, of_pair.blocks_needed);
     };
     const SettingSteps* chosen = find_setting(tuning_, SettingKind::kChosenCap);
     if (chosen_cap().plan != default_plan(tuning_)) count(chosen, find_setting(tuning_, SettingKind::kTorchDefault));

@@ -6,7 +6,8 @@
 //   run_phases({.seconds = 150}, {.measure = run_in_blocks, .elapsed_s = clock, .of_rank_0 = broadcast}, tuning);
 //   choice_of(tuning).cap_bytes;
 //
-// No clock of its own. Collective if its callbacks are. Deterministic. Not thread-safe for one struct.
+// It has no clock of its own, and is collective if its callbacks are. Deterministic. One Tuning must not be used by two
+// threads at once.
 #pragma once
 
 #include <cstdint>
@@ -28,7 +29,7 @@
 
 namespace firkin {
 
-// What a tuning does, in this order; a front end runs the first two.
+// What a tuning does, in this order. A front end runs the first two, run_phases() the others.
 enum class TuningPhase { kProfile, kAllReduce, kCalibration, kRace, kOrderedRace, kShardedTable, kOptionsRace, kGain };
 
 // Ways to synchronise gradients.
@@ -66,7 +67,7 @@ struct OptionsUntried {};  // there was no time
 struct OptionRaced {
   std::string option;
   PairedRatio to_without;
-  bool wins = false;  // and is measured again
+  bool wins = false;  // if so, the gain measures it again
 };
 
 // The model was also calibrated on buckets whose step was then measured, which does not test the prediction.
@@ -124,10 +125,11 @@ struct Tuning {
 // The leading cap, after the race.
 const PredictedCap& choice_of(const Tuning& tuning);
 
-// In the blocks of the gain: this setting, without or with the options that won, or null; the settings of the caps of
-// `compared`; the one with the chosen cap, which throws std::invalid_argument if it was not measured.
+// What the blocks of the gain measured of a setting, without or with the options that won; null if they did not run it.
 const SettingSteps* find_setting(const Tuning& tuning, SettingKind kind, bool with_options = false);
+// What they measured of the caps of `compared`, in their order.
 std::span<const SettingSteps> compared_settings(const Tuning& tuning);
+// What they measured of the chosen cap. Throws std::invalid_argument if it was not measured.
 const SettingSteps& chosen_setting(const Tuning& tuning);
 
 // The setting that the decision recommends, as an index of `gain`.
@@ -181,8 +183,9 @@ struct StepMeter {
       [](const TunedSetting& /*setting*/, const auto& options) { return options; };
   // The collectives of the strategy sharded, if that is considered; none: each takes half the time of an all-reduce.
   std::function<std::vector<CollectiveRow>()> measure_collectives = [] { return std::vector<CollectiveRow>(); };
-  // Called with intermediate results: after the calibration, after the race, and during the gain after ever more blocks.
-  std::function<void()> show = [] {};
+  // Called when `tuning` holds more than before: after the calibration, after the race, and during the gain ever less
+  // often.
+  std::function<void()> on_partial = [] {};
 };
 
 // Fills `tuning`, which must have profile, allreduce and world_size, up to its decision. Throws what calibrate() and

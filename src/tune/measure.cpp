@@ -60,7 +60,7 @@ class TuneRun {
                           .elapsed_s = [this] { return elapsed_s(); },
                           .of_rank_0 = [this](const std::vector<int64_t>& list) { return list_of_rank(group_, list, 0); },
                           .measure_collectives = [this] { return measure_collectives(); },
-                          .show = [this] { show(); }};
+                          .on_partial = [this] { report_partial(); }};
     run_phases(phases, meter, tuning_);
     return std::move(tuning_);
   }
@@ -72,7 +72,7 @@ class TuneRun {
     };
   }
 
-  void show() const {
+  void report_partial() const {
     if (options_.on_partial) options_.on_partial(tuning_);
   }
 
@@ -94,11 +94,11 @@ class TuneRun {
                                             {.steps = options_.profile_steps,
                                              .on_progress = phase_progress(TuningPhase::kProfile, options_.profile_steps),
                                              .is_enough = is_enough});
-    show();
+    report_partial();
     std::vector<int64_t> sizes = allreduce_sizes(tensors().total_bytes());
     std::erase_if(sizes, [&](int64_t bytes) { return bytes % static_cast<int64_t>(at::elementSize(dtype())) != 0; });
     tuning_.allreduce = allreduce_table(measure_allreduce(group_, allreduce_options(sizes, TuningPhase::kAllReduce)), group_.world());
-    show();
+    report_partial();
   }
 
   // Measures them alternating with all-reduces, from the smallest size of `bench collectives` to all gradients in one.

@@ -1,5 +1,5 @@
-// Takes the measurements of a tuning: a profile, all-reduces, and the steps that measuring/tuning.h
-// asks for and draws conclusions from.
+// Takes the measurements of a tuning: a profile, all-reduces, and the steps that measuring/tuning.h asks for and draws
+// conclusions from.
 #pragma once
 
 #include <cstdint>
@@ -23,7 +23,7 @@ struct TuneOptions {
   CapOptions rule = {};      // how buckets are filled; its cap is not used
   int profile_steps = 20;
   double allreduce_seconds = 10;  // for the whole table
-  StepCounts steps = {};          // of a block
+  StepCounts steps = {};          // of each setting in a block
   uint64_t seed = 0;
   // Called as work goes on: the current phase, how many units it has (0: not known), and which unit ended.
   std::function<void(TuningPhase phase, int units, const std::string& done)> on_progress = {};
@@ -33,9 +33,9 @@ struct TuneOptions {
   std::function<void(const Tuning& so_far)> on_partial = {};
 };
 
-// A budget for everything, roughly: slow steps run fewer times, but at least as often as a calibration, a race and an
-// interval of 95 % need. blocks: those that measure the gain, none for as many as settle it; caps: in bytes, to be raced
-// with the best predicted.
+// The phases of a tuning that takes about `seconds` in all: slow steps run fewer times, but at least as often as a
+// calibration, a race and an interval of 95 % need. blocks: how many measure the gain; none: as many as settle it. caps: in
+// bytes, raced beside those predicted best.
 PhaseOptions phases_of(double seconds, std::optional<int> blocks, const std::vector<int64_t>& caps);
 
 // Progress lines on standard error, if `enabled`; the last line ends when options.on_progress is destroyed.

@@ -24,12 +24,12 @@ namespace {
 // Returns what the body returns, or throws what it throws, after restoring the module's parameters and buffers and the
 // tensors of `also`, and removing their gradients.
 template <class Body>
-auto with_state_put_back(const torch::nn::Module& module, const std::vector<at::Tensor>& also, Body body) {
+auto with_state_restored(const torch::nn::Module& module, const std::vector<at::Tensor>& also, Body body) {
   std::vector<std::pair<at::Tensor, at::Tensor>> kept;
   for (const std::vector<at::Tensor>& tensors : {module.parameters(), module.buffers(), also}) {
     for (const at::Tensor& tensor : tensors) kept.emplace_back(tensor, tensor.detach().clone());
   }
-  const auto put_back = [&kept] {  // no destructor: this may throw
+  const auto restore = [&kept] {  // no destructor: this may throw
     const at::NoGradGuard no_grad;
     for (auto& [tensor, before] : kept) {
       tensor.mutable_grad().reset();
@@ -44,10 +44,10 @@ auto with_state_put_back(const torch::nn::Module& module, const std::vector<at::
   try {
     result.emplace(body());
   } catch (...) {
-    put_back();
+    restore();
     throw;
   }
-  put_back();
+  restore();
   return std::move(*result);
 }
 
@@ -141,12 +141,12 @@ ModuleTuning tune_module(torch::nn::Module& module, const TrainingStep& step, co
 
 ModuleTuning tune(torch::nn::Module& module, const TrainingStep& step, const ProcessGroup& group, const ModuleTuningOptions& options) {
   check_options(options);
-  return with_state_put_back(module, options.also, [&] { return tune_module(module, step, group, options); });
+  return with_state_restored(module, options.also, [&] { return tune_module(module, step, group, options); });
 }
 
 ModuleProfile profile(torch::nn::Module& module, const TrainingStep& step, const ProcessGroup& group, int steps) {
   if (steps < 1) throw InputError(fmt::format("profile: steps is {}; expected at least 1", steps));
-  return with_state_put_back(module, {}, [&] {
+  return with_state_restored(module, {}, [&] {
     Workload workload = workload_of(module, step, group);
     return public_profile(measure_ready_profile(group, workload, {.steps = steps}));
   });

@@ -161,17 +161,17 @@ TEST(Tuning, WhatIsNotMeasuredYetHasNoSection) {
   Tuning tuning = twelve_tensors();
   const Results first = sections_of(tuning);
   EXPECT_TRUE(first.profile && first.alpha_beta && !first.calibration && first.curve.empty() && !first.complete);
-  std::vector<Results> told;
+  std::vector<Results> partials;
   StepMeter meter;
-  meter.show = [&] { told.push_back(sections_of(tuning)); };
+  meter.on_partial = [&] { partials.push_back(sections_of(tuning)); };
   run({}, tuning, meter);
-  ASSERT_EQ(told.size(), 3u);
-  EXPECT_TRUE(told[0].calibration && !told[0].dense_curve.empty() && told[0].curve.empty());
-  EXPECT_EQ(told[1].curve.size(), tuning.raced.size());
-  EXPECT_TRUE(told[1].strategies.empty() && !told[1].decision);
-  EXPECT_EQ(told[2].strategies.size(), 3u);
-  EXPECT_EQ(told[2].strategies[2].predicted_s, choice_of(tuning).time_s);
-  EXPECT_FALSE(told[2].decision);
+  ASSERT_EQ(partials.size(), 3u);
+  EXPECT_TRUE(partials[0].calibration && !partials[0].dense_curve.empty() && partials[0].curve.empty());
+  EXPECT_EQ(partials[1].curve.size(), tuning.raced.size());
+  EXPECT_TRUE(partials[1].strategies.empty() && !partials[1].decision);
+  EXPECT_EQ(partials[2].strategies.size(), 3u);
+  EXPECT_EQ(partials[2].strategies[2].predicted_s, choice_of(tuning).time_s);
+  EXPECT_FALSE(partials[2].decision);
 }
 
 // ---- The phases.

@@ -155,25 +155,25 @@ TEST(Tune, TellsWhatIsKnownSoFar) {
   run_ranks(2, [](const ProcessGroup& group) {
     Workload workload = small_workload();
     TuneOptions options = quick_tune();
-    std::vector<Tuning> told;
-    options.on_partial = [&](const Tuning& so_far) { told.push_back(so_far); };
+    std::vector<Tuning> partials;
+    options.on_partial = [&](const Tuning& so_far) { partials.push_back(so_far); };
     const Tuning result = tune(group, workload, options);
-    ASSERT_EQ(told.size(), 4 + 3);  // profile, all-reduce, calibration, race; three of the four blocks
-    EXPECT_FALSE(told[0].profile.tensors.bytes.empty());
-    EXPECT_TRUE(told[0].allreduce.empty());
-    EXPECT_FALSE(told[1].allreduce.empty());
-    EXPECT_TRUE(told[1].calibration.empty());
-    EXPECT_FALSE(told[2].dense_curve.empty());
-    EXPECT_TRUE(told[2].race.empty());
-    EXPECT_FALSE(told[3].race.empty());
-    EXPECT_TRUE(told[3].gain.empty());
+    ASSERT_EQ(partials.size(), 4 + 3);  // profile, all-reduce, calibration, race; three of the four blocks
+    EXPECT_FALSE(partials[0].profile.tensors.bytes.empty());
+    EXPECT_TRUE(partials[0].allreduce.empty());
+    EXPECT_FALSE(partials[1].allreduce.empty());
+    EXPECT_TRUE(partials[1].calibration.empty());
+    EXPECT_FALSE(partials[2].dense_curve.empty());
+    EXPECT_TRUE(partials[2].race.empty());
+    EXPECT_FALSE(partials[3].race.empty());
+    EXPECT_TRUE(partials[3].gain.empty());
     for (size_t block = 1; block <= 3; ++block) {
-      const Tuning& so_far = told[3 + block];
+      const Tuning& so_far = partials[3 + block];
       EXPECT_EQ(so_far.gain.size(), result.gain.size());
       for (const SettingSteps& setting : so_far.gain) EXPECT_EQ(setting.step_s.size(), block);
       EXPECT_EQ(sections_of(so_far).strategies.size(), result.gain.size());
     }
-    for (const Tuning& so_far : told) EXPECT_FALSE(so_far.complete);
+    for (const Tuning& so_far : partials) EXPECT_FALSE(so_far.complete);
     EXPECT_EQ(result.gain[0].step_s.size(), 4u);
   });
 }

@@ -39,9 +39,9 @@ struct ModuleProfile {
 };
 
 struct ModuleTuningOptions {
-  double seconds = 120;       // budget for everything, roughly: slow steps run fewer times, but at least some 200
+  double seconds = 120;       // about how long all of it takes: slow steps run fewer times, but at least some 200
   std::vector<int64_t> caps;  // bytes; raced along with the best predicted caps
-  // That measure the gain; 95 % intervals need 6. None: until the gain is settled, within `seconds`.
+  // How many blocks measure the gain; 95 % intervals need 6. None: until the gain is settled, within `seconds`.
   std::optional<int> blocks = {};
   int warmup_steps = 1;           // after each change of setting
   int steps_per_block = 2;        // timed
@@ -76,10 +76,10 @@ struct ModuleTuning {
 };
 
 // Collective: every rank calls it with a module of the same parameters, and gets the same result. Steps the module some
-// hundred times under each setting. Afterwards, even after an error, this is as it was, and nothing else: the module's
-// parameters and buffers, and what options.also names; their gradients are none. So construct the optimiser anew, and
-// set the seed again; firkin.tune in Python finds these by itself. Memory: one copy of what is restored, and what the
-// strategies need (docs/data_parallel.md).
+// hundred times under each setting. Afterwards, even after an error, the module's parameters and buffers and the tensors
+// of options.also have the values from before, and no gradients. Nothing else is restored: construct the optimiser anew,
+// and set the seed again (firkin.tune in Python finds and restores both by itself). Memory: one copy of what is restored, and what
+// the strategies need (docs/data_parallel.md). One call at a time in a process.
 //
 // Throws on every rank: InputError for options out of range, a module without trainable parameters or with several
 // dtypes among them, a step that runs no backward or several, a parameter without gradient, and (rank 0) an unwritable
