@@ -28,7 +28,7 @@ constexpr std::array kTypes = {Column{"type"}, Column{"dtype"}};
 constexpr std::array kCollectives = {Column{"collective"}, Column{"op"}};
 constexpr const char* kDeviation = "stdev_time";
 constexpr const char* kExpectedColumns = "bytes or size_mib; time_us, time_ms or time_s; ranks";
-// Of all-reduces.
+// The columns of CMSC 828G's file, which has no column for the collective: all its rows are all-reduces.
 constexpr std::array<std::string_view, 6> kCourse = {"backend", "world_size", "total_elements", "total_bytes", "average_time", kDeviation};
 
 // The column of one of these names; without a name if there is none. Throws InputError for two.

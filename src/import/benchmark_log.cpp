@@ -2,7 +2,7 @@
 //
 // Every log goes the same way. A title names the collective of the next table; other lines say its number of ranks and
 // the type of its elements. A header, one of `kHeaders`, begins the table, and a line that begins with a whole number
-// is a row of it. Before a row may stand as many words as before its header: a launcher's tag, a time stamp. A row must
+// is a row of it. As many words may stand before a row as before its header: a launcher's tag, a time stamp. A row must
 // have the header's columns and nothing else, since other output may have cut it anywhere.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -24,7 +24,7 @@ constexpr std::string_view kAllReduces = "all_reduce_perf, osu_allreduce or IMB-
 
 using Words = std::vector<std::string_view>;
 
-// A table's header, and what its columns hold. Of two columns of one name the second is that of in-place all-reduces.
+// A table's header, and what its columns hold. Of two columns of one name the second belongs to in-place all-reduces.
 struct Header {
   std::string_view words, columns;
   double unit_s = kMicrosecond;
@@ -84,15 +84,15 @@ const ElementType* find_type(std::string_view name) {
   return found == kElementTypes.end() ? nullptr : &*found;
 }
 
-// What the log says of its next table.
+// What the log says about its next table.
 struct TableFacts {
   std::string collective = {};   // empty: not said
-  std::set<int64_t> ranks = {};  // of the devices listed
-  bool split = false;            // whether they are of several communicators
+  std::set<int64_t> ranks = {};  // those of the listed devices
+  bool split = false;            // whether the devices belong to several communicators
   int64_t processes = 0;
   std::string type = {}, operation = {};  // of its elements, where rows do not say it
 
-  // 0 if it is not said.
+  // The number of ranks; 0 if it is not said.
   int64_t world_size() const {
     const auto count = static_cast<int64_t>(ranks.size());
     return count > 0 && !split && *ranks.begin() == 0 && *ranks.rbegin() == count - 1 ? count : processes;
@@ -102,7 +102,7 @@ struct TableFacts {
 struct Table {
   const Header* header = nullptr;  // null: of another collective, and left out
   Words columns = {};
-  size_t words_before = 0;  // of a tag or a time stamp
+  size_t words_before = 0;  // how many words of a tag or a time stamp stand before each row
   TableFacts facts = {};
 };
 

@@ -32,7 +32,7 @@ struct BenchmarkRow {
 struct Skipped {
   std::string what;  // "rows of the operation 'max'"
   int64_t count = 0;
-  std::string first;  // where the first is
+  std::string first;  // "FILE:LINE" of the first
 };
 
 struct BenchmarkRows {
@@ -42,9 +42,10 @@ struct BenchmarkRows {
   void skip(const std::string& what, const std::string& where);
 };
 
-// The sums of one element type (options.dtype, float32, or the only one) as a table, with a note for each reason why
-// something was left out. Throws InputError when nothing is left (naming the reason), types would mix, a size comes
-// twice for as many ranks, nothing states their number, or a time or size is impossible. `expected`: in the file.
+// The rows of sums of one element type (options.dtype, float32, or the only one) as a table, with a note for each reason
+// why rows were left out. Throws InputError when no row remains (naming the reason), types would mix, a size comes twice
+// for as many ranks, nothing states the number of ranks, or a time or size is impossible. `expected`: what the file should
+// have held, for messages.
 Imported import_rows(BenchmarkRows found, const ImportOptions& options, const std::string& expected, const std::string& file);
 
 // Whether this is the name of the all-reduce: all_reduce, AllReduce, Allreduce, all-reduce.
@@ -59,12 +60,13 @@ std::string undecorated(std::string_view text);
 // Calls `take` with each line and its number, from 1.
 void for_each_line(std::string_view text, const std::function<void(int64_t number, std::string_view line)>& take);
 
+// The words between blanks. They are views of `line`.
 std::vector<std::string_view> words_of(std::string_view line, std::string_view blanks = " \t");
 
 // The first line that is neither empty nor a comment, and its number; line 1 if there is none.
 std::pair<int64_t, std::string_view> first_line(std::string_view text);
 
-// Whether a text without decoration is of the format.
+// Whether a text without decoration (undecorated()) is of the format.
 bool is_allreduce_csv(std::string_view text);
 bool is_benchmark_log(std::string_view text);
 

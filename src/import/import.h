@@ -51,8 +51,8 @@ struct Imported {
   std::optional<TracedRun> traced = {};       // what traces say about their run
 };
 
-// The files in any order. Throws InputError as the functions below, when layer sizes come without layer times or vice
-// versa, and when one of them comes twice.
+// Reads files, given in any order. Throws InputError as the functions below, when layer sizes come without layer times or
+// vice versa, and when one of them comes twice.
 Imported import_files(const std::vector<std::filesystem::path>& files, const ImportOptions& options = {});
 
 // Sizes: a CSV file with the columns Name and "No. Params"; times: one with Name and mean (seconds). GPT-2 of as many

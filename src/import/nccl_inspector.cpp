@@ -18,7 +18,7 @@
 namespace firkin {
 namespace {
 
-// One call of one communicator, as the ranks so far have it.
+// One call of one communicator, from the files read so far.
 struct InspectedCall {
   int64_t bytes = 0;
   std::set<int64_t> ranks = {};
@@ -34,10 +34,10 @@ class InspectorReader {
     const nlohmann::json record = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
     if (!record.is_object()) fail(where_, "no whole line of JSON; expected what NCCL's Inspector writes");
     const auto performance = record.find("coll_perf");
-    if (performance == record.end()) return void(++others_);  // of single ranks: sends and receives
+    if (performance == record.end()) return void(++others_);  // a send or a receive
     const nlohmann::json& header = part(record, "header");
     if (text(*performance, "coll") != "AllReduce") return void(++others_);
-    // Since the times of the host hold what it did beside the call.
+    // The host's times hold what the host did beside the call.
     if (performance->value("coll_timing_source", nlohmann::json()).is_string() &&
         !text(*performance, "coll_timing_source").starts_with("kernel")) {
       return void(++host_times_);

@@ -23,15 +23,16 @@ double median_of_steps(const std::vector<TraceStep>& steps, const auto& value) {
   return median(values);
 }
 
-// Ranks of one run: the same number of ranks, each given once, with the same gradients and buckets, at the same time.
+// Throws InputError unless the traces are of different ranks of one run: they state the same number of ranks, have the
+// same gradients and buckets, and were recorded at the same time.
 void check_one_run(const std::vector<TraceSteps>& ranks) {
   const TraceSteps& first = ranks.front();
-  std::set<int64_t> seen;
+  std::set<int64_t> given;
   for (const TraceSteps& other : ranks) {
     const auto fail = [&](const std::string& what) {
       throw InputError(fmt::format("{}: {}; expected traces of different ranks of one run", other.file, what));
     };
-    if (other.rank >= 0 && !seen.insert(other.rank).second) fail(fmt::format("rank {}, as in another trace", other.rank));
+    if (other.rank >= 0 && !given.insert(other.rank).second) fail(fmt::format("rank {}, as in another trace", other.rank));
     if (&other == &first) continue;
     if (other.world_size != first.world_size) fail(fmt::format("{} ranks, in {} {}", other.world_size, first.file, first.world_size));
     if (other.elements != first.elements) fail(fmt::format("other gradients than in {}", first.file));
@@ -47,7 +48,7 @@ void check_one_run(const std::vector<TraceSteps>& ranks) {
   }
 }
 
-// Of one step: the time in which at least one all-reduce was under way.
+// The seconds of a step in which at least one all-reduce was under way.
 double communication_s(const TraceStep& step) {
   double busy_s = 0, until_s = -1e18;
   std::vector<StepReduce> reduces = step.reduces;
@@ -64,7 +65,8 @@ double exposed_s(const TraceStep& step) {
   return std::max(0.0, last_s - step.backward_s());
 }
 
-// Seconds that a rank waited for the last one in an all-reduce, if all ranks' steps are those of the others.
+// Seconds that a rank waited in an all-reduce for the last rank to join it (Note [The last rank to join]). The traces must
+// show the same steps.
 double waiting_s(const std::vector<TraceSteps>& ranks, const TraceSteps& rank, size_t step, size_t bucket) {
   double least_s = rank.steps[step].reduces[bucket].seconds();
   const double own_s = least_s;

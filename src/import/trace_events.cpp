@@ -145,7 +145,7 @@ class Sorter {
     begun_.erase(begun);
   }
 
-  // Puts everything in order and joins what the host and the GPU say of one collective.
+  // Sorts the events by their start, and joins what the host and the GPU say about one collective.
   TraceEvents finish() {
     join();
     return std::move(events_);
@@ -252,8 +252,8 @@ class Sorter {
   std::unordered_map<int64_t, TraceCollective> records_;  // what the host says of a collective of the GPU
 };
 
-// Takes what nlohmann::json's parser finds, value by value.
-class Handler {
+// Makes events from what nlohmann::json's parser finds, value by value.
+class EventReader {
  public:
   bool null() { return true; }
   bool boolean(bool value) {
@@ -398,7 +398,7 @@ class Handler {
 
   static constexpr int64_t kOnlyRank = -1;
 
-  TraceEvents about_;         // what is said of the whole file
+  TraceEvents about_;         // what the file says about itself: its rank, its clock
   bool pid_is_rank_ = false;  // as in what firkin trace writes
   std::map<int64_t, Sorter> ranks_;
   RawEvent event_;
@@ -451,18 +451,18 @@ std::vector<TraceEvents> parse_pieces(std::function<std::string_view()> next, co
   Text text{std::move(next)};
   text.refill();
   const bool is_empty = text.at == text.end;
-  Handler handler;
+  EventReader reader;
   const auto fail = [&](const std::string& what) {
     throw InputError(fmt::format("{}:{}: {}; expected {}", file, text.line(), what, kExpectedTrace));
   };
   if (is_empty) fail("the file is empty");
-  const bool is_whole = nlohmann::json::sax_parse(TextIterator{&text}, TextIterator{&text}, &handler);
-  if (handler.is_too_deep()) fail(fmt::format("more than {} values within each other", kDeepestJson));
+  const bool is_whole = nlohmann::json::sax_parse(TextIterator{&text}, TextIterator{&text}, &reader);
+  if (reader.is_too_deep()) fail(fmt::format("more than {} values within each other", kDeepestJson));
   if (!is_whole && text.at == text.end) fail("the trace is cut off");
   if (is_whole && text.at != text.end) fail("not JSON");  // a byte of 0, which nlohmann::json takes for the end
-  if (!is_whole) fail(holds(handler.error(), "out_of_range") ? "a number is too large" : "not JSON");
-  if (!handler.had_events() || handler.is_empty()) fail("no events");
-  return handler.finish(file);
+  if (!is_whole) fail(holds(reader.error(), "out_of_range") ? "a number is too large" : "not JSON");
+  if (!reader.had_events() || reader.is_empty()) fail("no events");
+  return reader.finish(file);
 }
 
 }  // namespace

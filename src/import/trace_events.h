@@ -44,7 +44,7 @@ struct TraceCollective : TraceSpan {
   bool on_gpu() const { return stream >= 0; }
 };
 
-// A call of the host that gave the GPU something to do, or that work.
+// A call of the host that gave the GPU work to do, and that work; both have the same `correlation`.
 struct TraceLaunch {
   double start_us = 0;
   int64_t thread = 0, correlation = 0;
@@ -78,7 +78,7 @@ bool is_trace_text(std::string_view beginning);
 // and line, for a file that cannot be read, ends early or is no trace.
 std::vector<TraceEvents> read_trace_events(const std::filesystem::path& path);
 
-// The same for text. `file`: the name used in errors.
+// The same for the text of a file. `file`: the name used in errors.
 std::vector<TraceEvents> parse_trace_events(std::string_view text, const std::string& file);
 
 }  // namespace firkin

@@ -37,15 +37,15 @@ std::vector<int64_t> elements_of(const TraceSteps& rank) {
   return elements;
 }
 
-struct MadeBy {
+struct PlanCaps {
   CapInterval caps;
   bool is_default = false;
 };
 
 // The caps that make the plan: PyTorch's default, one cap for all buckets, or one with a first bucket of 1 MiB.
-std::optional<MadeBy> caps_of(const BucketPlan& plan, const std::vector<int64_t>& bytes) {
+std::optional<PlanCaps> caps_of(const BucketPlan& plan, const std::vector<int64_t>& bytes) {
   if (assign_buckets(bytes, kTorchDefaultCaps) == plan) {
-    return MadeBy{caps_with_same_buckets(bytes, kTorchDefaultCaps, plan), /*is_default=*/true};
+    return PlanCaps{caps_with_same_buckets(bytes, kTorchDefaultCaps, plan), /*is_default=*/true};
   }
   const std::vector<int64_t> sizes = bucket_bytes(plan, bytes);
   for (CapOptions rule : {kOneCap, kTorchDefaultCaps}) {
@@ -53,7 +53,7 @@ std::optional<MadeBy> caps_of(const BucketPlan& plan, const std::vector<int64_t>
     const auto closed =
         std::span(sizes).first(sizes.size() > 1 ? sizes.size() - 1 : 1).subspan(rule.first_cap_bytes && sizes.size() > 2 ? 1 : 0);
     rule.cap_bytes = std::max<int64_t>(1, std::ranges::min(closed));
-    if (assign_buckets(bytes, rule) == plan) return MadeBy{caps_with_same_buckets(bytes, rule, plan)};
+    if (assign_buckets(bytes, rule) == plan) return PlanCaps{caps_with_same_buckets(bytes, rule, plan)};
   }
   return std::nullopt;
 }
@@ -68,7 +68,7 @@ void set_cap(const TraceSteps& rank, const std::optional<BucketPlan>& plan, Trac
   if (run.buckets.size() == 1 || run.buckets.size() == static_cast<size_t>(run.tensors)) return;  // said in a sentence
   std::vector<int64_t> bytes;
   for (const int64_t elements : rank.elements) bytes.push_back(elements * rank.element_bytes);
-  std::optional<MadeBy> made = plan ? caps_of(*plan, bytes) : std::nullopt;
+  std::optional<PlanCaps> made = plan ? caps_of(*plan, bytes) : std::nullopt;
   if (!made || !made->is_default) {
     // Until PyTorch has seen the order of a backward pass, it fills buckets in order of registration, and sends them from
     // the last to the first.
@@ -76,7 +76,7 @@ void set_cap(const TraceSteps& rank, const std::optional<BucketPlan>& plan, Trac
     std::ranges::reverse(backwards);
     std::ranges::reverse(bytes);
     const std::optional<BucketPlan> first_plan = plan_of(registered, backwards);
-    const std::optional<MadeBy> at_first = first_plan ? caps_of(*first_plan, bytes) : std::nullopt;
+    const std::optional<PlanCaps> at_first = first_plan ? caps_of(*first_plan, bytes) : std::nullopt;
     if (at_first && (at_first->is_default || !made)) {
       made = at_first;
       run.findings.push_back(
@@ -118,7 +118,7 @@ bool stops_computing(const TraceSteps& rank, const TraceStep& step) {
 }  // namespace
 
 void add_findings(const TraceSteps& rank, TracedRun& run) {
-  const auto say = [&run](std::string sentence) { run.findings.push_back(std::move(sentence)); };
+  const auto add = [&run](std::string sentence) { run.findings.push_back(std::move(sentence)); };
   const TraceStep& step = rank.steps.back();
   const bool is_one = run.buckets.size() == 1, is_each = run.buckets.size() == static_cast<size_t>(run.tensors) && run.tensors > 1;
   // The last gradient's own all-reduce is launched after it even where all overlap.
@@ -126,26 +126,26 @@ void add_findings(const TraceSteps& rank, TracedRun& run) {
     return std::ranges::all_of(each.reduces, [&](const StepReduce& reduce) { return reduce.launched_s > each.gradients.back().host_s; });
   });
   const bool after_backward = 2 * late_steps > std::ssize(rank.steps);
-  if (is_one) say("All gradients travel in one all-reduce, which cannot begin before the last of them is ready.");
-  if (is_each) say("Every gradient travels in an all-reduce of its own, each of which pays the latency.");
+  if (is_one) add("All gradients travel in one all-reduce, which cannot begin before the last of them is ready.");
+  if (is_each) add("Every gradient travels in an all-reduce of its own, each of which pays the latency.");
   if (!is_one && after_backward) {
-    say(fmt::format(
+    add(fmt::format(
         "All of them {} after backward in {} of {} steps, so nothing overlaps there: DistributedDataParallel launches them during it.",
         rank.on_gpu ? "are launched" : "begin", late_steps, rank.steps.size()));
   } else if (!is_one && rank.on_gpu) {
     if (rank.reduces_on_computing_stream) {
-      say("The all-reduces run on the stream that computes, so nothing overlaps.");
+      add("The all-reduces run on the stream that computes, so nothing overlaps.");
     } else if (stops_computing(rank, step)) {
-      say("Backward stands still while all-reduces run, although they have a stream of their own. CUDA_DEVICE_MAX_CONNECTIONS=1 and "
+      add("Backward stands still while all-reduces run, although they have a stream of their own. CUDA_DEVICE_MAX_CONNECTIONS=1 and "
           "CUDA_LAUNCH_BLOCKING=1 have that effect: see whether the run set one of them.");
     }
   }
   if (!rank.on_gpu) {
-    say("On CPUs transport is computation too: these ready times hold what this run's all-reduces slowed down, which a trace under one cap "
+    add("On CPUs transport is computation too: these ready times hold what this run's all-reduces slowed down, which a trace under one cap "
         "cannot tell apart. Where the link is fast for the cores, predictions are too uncertain to go by.");
   }
   if (rank.odd_steps > 0) {
-    say(fmt::format("{} with other gradients or buckets {} left out.",
+    add(fmt::format("{} with other gradients or buckets {} left out.",
                     rank.odd_steps == 1 ? "1 step" : fmt::format("{} steps", rank.odd_steps), rank.odd_steps == 1 ? "is" : "are"));
   }
 }

@@ -63,7 +63,7 @@ class Finder {
       if (events_.is_firkins) take_padding_off(pass);
       match(pass);
     }
-    keep_alike();
+    keep_common_layout();
     index_gpu();
     for (const Pass* pass : kept_) found_.steps.push_back(step_of(*pass));
     for (size_t i = 0; i + 1 < kept_.size(); ++i) set_length(*kept_[i], found_.steps[i]);
@@ -110,7 +110,7 @@ class Finder {
     }
   }
 
-  // Small ones may carry something else: a loss, a count.
+  // The type of the largest all-reduce; smaller ones may carry something else: a loss, a count.
   static const std::string& type_of_largest(const Pass& pass) {
     return (*std::ranges::max_element(pass.candidates, {}, &TraceCollective::elements))->type;
   }
@@ -241,22 +241,23 @@ class Finder {
     return sizes;
   }
 
-  void keep_alike() {
-    std::map<std::vector<int64_t>, std::vector<const Pass*>> alike;
+  // Keeps the passes of the most common layout, whose steps can stand for each other.
+  void keep_common_layout() {
+    std::map<std::vector<int64_t>, std::vector<const Pass*>> passes_of;
     int64_t all = 0;
     for (const Pass& pass : passes_) {
       if (pass.reduces.empty()) continue;
-      alike[layout(pass)].push_back(&pass);
+      passes_of[layout(pass)].push_back(&pass);
       ++all;
     }
-    if (alike.empty()) {
+    if (passes_of.empty()) {
       fail(mismatch_,
            "all-reduces that carry every gradient once, as DistributedDataParallel's do: no unused parameters, sparse gradients, or "
            "gradients of inputs or of modules outside");
     }
-    kept_ = std::ranges::max_element(alike, {}, [](const auto& one) { return one.second.size(); })->second;
+    kept_ = std::ranges::max_element(passes_of, {}, [](const auto& one) { return one.second.size(); })->second;
     const int64_t own = gradient_elements(*kept_.front());
-    for (const auto& [sizes, passes] : alike) {
+    for (const auto& [sizes, passes] : passes_of) {
       const int64_t others = gradient_elements(*passes.front());
       if (passes.size() > 1 && others != own) {
         fail(fmt::format("steps with gradients of {} elements, and others with {}", own, others),

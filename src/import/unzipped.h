@@ -3,7 +3,7 @@
 //   UnzippedFile file("trace.json.gz");
 //   for (std::string_view piece = file.next(); !piece.empty(); piece = file.next()) ...
 //
-// zlib is loaded when the first file is opened, so that a build needs no header of it and only zipped files need its
+// zlib is loaded when the first file is opened, so that a build needs none of its headers, and only zipped files need its
 // library.
 #pragma once
 

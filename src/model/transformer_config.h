@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "firkin/plan/measurements.h"
+
 namespace firkin {
 
 enum class ModelFamily {
@@ -69,7 +70,7 @@ struct TensorSpec {
 // weight is listed once. Throws InputError as check_config does.
 std::vector<TensorSpec> tensor_specs(const TransformerConfig& config);
 
-// The models that Firkin knows by name: `demo`, Stanford CS336 assignment 2's five sizes, and GPT-2's four.
+// ---- The models that Firkin knows by name: `demo`, Stanford CS336 assignment 2's five sizes, and GPT-2's four.
 
 struct NamedModel {
   std::string_view name;
@@ -83,27 +84,27 @@ std::span<const NamedModel> named_models();
 // Throws InputError, which lists the names.
 const NamedModel& find_model(std::string_view name);
 
-// Model configurations from JSON files.
+// ---- Model configurations from JSON files.
 //
 //   {"base": "xl", "num_layers": 4}                       xl, but with four blocks
 //   {"family": "gpt2", "vocab_size": 256, "context_length": 128, "d_model": 64, "d_ff": 256, "num_layers": 2,
 //    "num_heads": 4, "tied": true}
 
-// One JSON object. Keys: `base` (a named model to start from), `family` (cs336 or gpt2), the sizes in kConfigSizes,
+// Reads one JSON object. Keys: `base` (a named model to start from), `family` (cs336 or gpt2), the sizes in kConfigSizes,
 // `tied`, `rope_theta`. Without `base`, every size is required and the rest defaults as in TransformerConfig. `file` is
 // the name used in errors. Throws InputError for unreadable files, malformed JSON, unknown or repeated keys, wrong types,
 // and sizes that check_config rejects.
 TransformerConfig parse_model_json(std::string_view text, const std::string& file);
 TransformerConfig model_from_json_file(const std::filesystem::path& path);
 
-// The model that a --model flag names: a file if it ends in .json, a named model otherwise. Throws InputError as those
-// two do.
+// The model that a --model flag names: a file if the name ends in .json, a named model otherwise. Throws InputError as
+// model_from_json_file() and find_model() do.
 TransformerConfig resolve_model(const std::string& name_or_file);
 
 // Bytes that tensors hold on one rank, under plain SGD, which has no state.
 struct MemoryEstimate {
   int64_t parameters = 0;
-  int64_t gradients = 0;    // once
+  int64_t gradients = 0;    // one copy
   int64_t activations = 0;  // the most that is kept for backward, including the loss
 
   // The peak under any strategy. In the first step, before the gradients' order is known, and when they are sent after
@@ -112,7 +113,7 @@ struct MemoryEstimate {
   int64_t total() const { return parameters + gradients + std::max(activations, gradients); }
 };
 
-// batch: sequences per rank; element_bytes: 4 for float32, 2 for bf16. Counts what each layer of ours keeps for
+// batch: sequences per rank; element_bytes: 4 for float32, 2 for bf16. Counts what each layer of workload/ keeps for
 // backward, with attention fused (nothing of size sequence^2); within 15 % of what is measured
 // (tests/bench/memory_test.cpp). Allocates nothing. Throws InputError as check_config does.
 MemoryEstimate estimate_training_memory(const TransformerConfig& config, int64_t batch, int64_t sequence, int64_t element_bytes);
@@ -151,10 +152,10 @@ struct LocalBatch {
   int64_t sequence = 0;  // tokens per sequence
 };
 
-// Counts two operations per weight and token in forward, and for attention four times width x sequence per token and
-// block; backward takes twice as many. Embeddings, norms, biases and element-wise operations take no time. Gradients
-// are float32, and ready in the reverse of registration order; a tied embedding's is ready when backward ends. The
-// profile has the times of forward (needed_s), but not of the optimiser. Throws InputError as check_config does.
+// The profile that a model would have at `flops_per_s`. Counts two operations per weight and token in forward, and for
+// attention four times width x sequence per token and block; backward takes twice as many. Embeddings, norms, biases and element-wise
+// operations take no time. Gradients are float32, and ready in the reverse of registration order; a tied embedding's is ready when backward
+// ends. The profile has the times of forward (needed_s), but not of the optimiser. Throws InputError as check_config does.
 TensorProfile assumed_profile(const TransformerConfig& config, const LocalBatch& local, double flops_per_s);
 
 }  // namespace firkin
