@@ -192,7 +192,7 @@ std::vector<ChunksPoint> measure_chunks(const ProcessGroup& group, const ChunksB
     std::ranges::shuffle(order, random);
     for (const size_t index : order) {
       ChunksPoint& point = points[index];
-      // The same on every rank.
+      // By rank 0's clock, so that all ranks decide alike.
       const auto seconds_left = [&] { return of_rank_0(group, options.seconds - seconds_since(started)); };
       if (!point.total_s.empty() && median(point.total_s) > seconds_left()) continue;
       any_fits = true;

@@ -83,7 +83,7 @@ std::vector<ChunksPoint> measure_chunks(const ProcessGroup& group, const ChunksB
 
 std::vector<ChunksRow> chunk_rows(const std::vector<ChunksPoint>& points, int ranks);
 
-// Buffers whose sum over the ranks is known exactly, element by element: what an all-reduce must give.
+// ---- Buffers whose sum over the ranks is known exactly, element by element: what an all-reduce must give.
 //
 //   fill_with_known_values(buffer, group.rank, group.size);
 //   all_reduce(group, buffer);
@@ -93,7 +93,7 @@ std::vector<ChunksRow> chunk_rows(const std::vector<ChunksPoint>& points, int ra
 // gradients hold exactly, as their sums; a rank that is left out or counted twice shows, and so does shifted data.
 void fill_with_known_values(const at::Tensor& buffer, int rank, int world_size);  // buffer: of one dimension
 
-// How many elements differ from the sum over all ranks, (i mod 127) + 1; `first`: the i of the first one.
+// How many elements differ from the sum over all ranks, (i mod 127) + 1; first: the i of the buffer's first element.
 int64_t count_wrong(const at::Tensor& buffer, int64_t first = 0);
 
 }  // namespace firkin

@@ -27,12 +27,13 @@
 namespace firkin {
 namespace {
 
+// When a gradient counts as ready.
 enum class ReadyWhen {
-  kAccumulated,  // autograd has finished the gradient
-  kInBucket,     // and it was written into its bucket, as DataParallel does, so that it could be sent
+  kAccumulated,  // autograd has finished it
+  kInBucket,     // it was also written into its bucket, as DataParallel does, so that it could be sent
 };
 
-// Hooks on all parameters, for as long as it lives.
+// Records when gradients become ready, by hooks on all parameters, for as long as it lives.
 class ReadyRecorder {
  public:
   ReadyRecorder(const std::vector<NamedTensor>& parameters, ReadyWhen when)
@@ -77,7 +78,7 @@ class BackwardClock {
   const DeviceTime& ended() const { return passes_->ended; }
 
  private:
-  // The only kind that LibTorch leaves to others.
+  // The only kind of debugging information that LibTorch leaves to others.
   static c10::DebugInfoKind kind() { return c10::DebugInfoKind::TEST_INFO; }
 
   struct Passes : c10::DebugInfoBase {
@@ -210,8 +211,9 @@ std::optional<std::string> problem_of(const std::vector<NamedTensor>& parameters
   return std::nullopt;
 }
 
-// One list that ranks can exchange: the whole step and its phases, the ready times, and what else was observed.
-enum Whole : size_t { kStep, kForward, kBackward, kUpdate, kWholes };
+// A profiled step as one list that ranks can exchange: the step and its phases, the ready times, and what else was
+// observed.
+enum StepColumn : size_t { kStep, kForward, kBackward, kUpdate, kStepColumns };
 std::vector<double> flattened(const ProfiledStep& step, const std::vector<double>& more) {
   std::vector<double> values = {step.whole_s(), step.forward_s, step.backward_s, step.update_s};
   values.insert(values.end(), step.ready_s.begin(), step.ready_s.end());
@@ -261,7 +263,7 @@ MeasuredProfile measure_ready_profile(const ProcessGroup& group, Workload& workl
   forget_gradients(workload);
 
   const std::vector<double> medians = column_medians(rows);
-  const auto ready = medians.begin() + kWholes;
+  const auto ready = medians.begin() + kStepColumns;
   const auto needed = ready + static_cast<std::ptrdiff_t>(parameters.size());
   MeasuredProfile result;
   result.ready_order = order_of_times({ready, needed});
@@ -328,7 +330,7 @@ LayerProfile profile_of(const std::vector<std::vector<double>>& rows, const std:
   LayersSection& times = profile.times;
   std::vector<size_t> marked;
   for (const std::string& mark : marks) marked.push_back(map.index_of(mark));
-  const size_t layers = kWholes + parameters.size();
+  const size_t layers = kStepColumns + parameters.size();
   for (const std::vector<double>& row : rows) {
     times.watched_step_s.push_back(row[kStep]);
     times.forward_s.push_back(row[kForward]);
@@ -338,7 +340,7 @@ LayerProfile profile_of(const std::vector<std::vector<double>>& rows, const std:
     for (size_t i = 0; i < marked.size(); ++i) map.layers[marked[i]].forward_s.push_back(row[layers + map.with_parameters + i]);
   }
   const std::vector<double> medians = column_medians(rows);
-  const std::vector<double> ready_s(medians.begin() + kWholes, medians.begin() + static_cast<std::ptrdiff_t>(layers));
+  const std::vector<double> ready_s(medians.begin() + kStepColumns, medians.begin() + static_cast<std::ptrdiff_t>(layers));
   profile.tensors = profile_in_order(parameters, order_of_times(ready_s), ready_s, medians[kBackward]);
   times.layers = std::move(map.layers);
   return profile;

@@ -26,7 +26,7 @@ struct ReadyProfileOptions {
   std::function<bool(int done)> is_enough = {};
 };
 
-// The fewest that give medians and a ratio.
+// The fewest pairs of steps that give medians and a ratio.
 inline constexpr int kFewestProfileSteps = 4;
 
 // A gradient is ready when it is in its bucket and could be sent. Names are the module's, in gradient-ready order; times
@@ -65,8 +65,8 @@ struct LayerProfile {
 // "blocks.3.attn.q.weight"), else its first part ("lm_head" for "lm_head.weight").
 std::string layer_of(const std::string& parameter);
 
-// Steps the workload without communicating gradients. Collective: every rank gets the same result. Steps are those of
-// measure_ready_profile(), observed differently.
+// Steps the workload without communicating gradients, like measure_ready_profile(), but with clocks for each layer.
+// Collective: every rank gets the same result.
 LayerProfile measure_layers(const ProcessGroup& group, Workload& workload, const LayerBenchOptions& options);
 
 }  // namespace firkin

@@ -19,7 +19,7 @@
 namespace firkin {
 namespace {
 
-// [value][rank]. Collective.
+// Every rank's values: [value][rank]. Collective.
 std::vector<std::vector<double>> of_all_ranks(const ProcessGroup& group, const std::vector<double>& values) {
   std::vector<std::vector<double>> result(values.size());
   for (const std::vector<double>& of_rank : all_gather(group, values)) {
@@ -59,8 +59,11 @@ double time_communication(const ProcessGroup& group, const std::vector<BucketSta
   return seconds_between(started, device_now(group.device));
 }
 
-// Steps that overlap, like those of `ordered`, only have a period: the slower rank in one step may be the faster in the
-// next, so the slowest rank's times add up to more than the steps take. Their time is the mean over several steps.
+// Note [Steps that overlap]
+// Under strategies that wait at the first use of a parameter, such as `ordered`, communication of one step runs under the
+// forward pass of the next. Such steps only have a period: the rank that is slower in one step may be faster in the next,
+// so the slowest rank's times would add up to more than the steps take. Hence a block times at least kStepsOfAPeriod steps,
+// every one of which counts with their mean, and has no barrier between them, which would hide their communication.
 constexpr int kStepsOfAPeriod = 4;
 
 bool steps_overlap(const StepSetting& setting) {
@@ -84,7 +87,7 @@ void measure_block(const ProcessGroup& group, Workload& workload, const StepSett
   StepRunner runner(group, workload, setting.options);
   std::vector<double> ours, comm;
   for (int i = 0; i < steps.warmup_steps + steps.timed_steps; ++i) {
-    // Not between steps that overlap: a barrier would hide their communication.
+    // See Note [Steps that overlap].
     if (i == 0 || !steps_overlap(setting)) barrier(group);
     const StepTimes taken = runner.step(next_step++);
     if (i < steps.warmup_steps) continue;

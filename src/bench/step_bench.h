@@ -27,7 +27,7 @@ struct StepSetting {
 
 struct StepBenchOptions {
   StepBlocks blocks = {};            // the same on every rank
-  StepCounts steps = {};             // of a block; at least one warm-up step, because a first step does not overlap
+  StepCounts steps = {};             // in a block; at least one warm-up step, because a first step does not overlap
   bool communication_alone = false;  // after each block, time once what the setting sends, with nothing to hide behind
   // Called after each setting of each block; may be empty.
   std::function<void(const std::string& done)> on_progress = {};
@@ -36,14 +36,14 @@ struct StepBenchOptions {
   std::function<bool(const std::vector<SettingSteps>& so_far)> is_enough = {};
 };
 
-// Runs all settings inside one process group, in randomised blocks, a barrier before every step. Collective: every rank
-// gets the same result. For the strategy ordered, whose steps overlap, every raw step of a block is the mean over the
-// block's, of which there are at least four. Throws what StepRunner throws.
+// Runs all settings inside one process group, in randomised blocks, with a barrier before every step. Collective: every
+// rank gets the same result. Where steps overlap, as those of `ordered` do, a block has one barrier, and every raw step is
+// the mean over the block (Note [Steps that overlap] in step_bench.cpp). Throws what StepRunner throws.
 std::vector<SettingSteps> measure_steps(const ProcessGroup& group, Workload& workload, const std::vector<StepSetting>& settings,
                                         const StepBenchOptions& options);
 
-// The measurements of a model, a row for every setting. The first setting must be `none`: the time that a step takes
-// beyond its steps is exposed communication. Requires options.communication_alone. memory: of every setting.
+// The measurements of a model, with a row for every setting. The first setting must be `none`: what a step takes beyond a
+// step of `none` is exposed communication. `steps` must come from options.communication_alone. memory: one per setting.
 StepConfiguration measured_configuration(const ModelDescription& model, const std::vector<StepSetting>& settings,
                                          const std::vector<SettingSteps>& steps, const std::vector<StepMemory>& memory, int world_size);
 

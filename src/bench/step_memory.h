@@ -31,7 +31,7 @@ class TensorMemory {
 
  private:
   c10::Device device_;
-  int64_t before_bytes_ = 0;  // on a GPU
+  int64_t before_bytes_ = 0;  // on a GPU: allocated before this object was made
 };
 
 struct StepMemory {

@@ -57,10 +57,11 @@ class StepRunner {
 
  private:
   Workload& workload_;
-  std::optional<TorchPeer> peer_;  // or
+  // One of the two, and with a DataParallel at most one of the optimisers.
+  std::optional<TorchPeer> peer_;
   std::optional<DataParallel> ddp_;
-  std::optional<OverlappedOptimizer> overlapped_;  // over ddp_ and the workload's
-  std::optional<ShardedOptimizer> sharded_;        // instead, as the workload's: SGD
+  std::optional<OverlappedOptimizer> overlapped_;  // runs the workload's optimiser
+  std::optional<ShardedOptimizer> sharded_;        // runs SGD with the learning rate of the workload's optimiser
 };
 
 }  // namespace firkin

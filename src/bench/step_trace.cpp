@@ -28,8 +28,8 @@ std::vector<std::vector<Span>> trace_steps(const ProcessGroup& group, Workload& 
     runner.step(step++);
   }
   runner.drain();  // no collective may be in flight when recording stops
-  // c10d::Reducer waits for futures, which a collective completes before it ends its record. One more comes behind that:
-  // over a modelled link surely, over Gloo's two threads most likely.
+  // c10d::Reducer waits for futures, which a collective completes before it ends its record. One more all-reduce ends after
+  // all earlier records: over a modelled link surely, over Gloo's two threads most likely.
   all_reduce(group, at::zeros({1}));
   const std::vector<Span> recorded = recorder.stop();
   const auto is_in_a_step = [steps = steps_in(recorded)](const Span& span) {  // and no barrier between steps
