@@ -27,7 +27,7 @@ inline constexpr auto kFields<ListedBucket> = std::tuple(Field("bytes", &ListedB
 struct BucketsOfCap {
   int64_t cap_bytes = 0;
   int64_t buckets = 0, smallest_bytes = 0, largest_bytes = 0;
-  std::vector<ListedBucket> assignment = {};  // if asked for
+  std::vector<ListedBucket> assignment = {};  // empty unless asked for
 };
 
 template <>

@@ -17,7 +17,7 @@ CurveRow predicted_row(const PredictedCap& cap) {
       .cap_bytes = cap.cap_bytes, .buckets = cap.buckets, .predicted_s = cap.time_s, .predicted_range_s = Interval{cap.low_s, cap.high_s}};
 }
 
-// Row's ratio to another setting of the same blocks.
+// Sets a row's ratio to another setting of the same blocks; not to itself.
 void add_ratio(const SettingSteps& steps, const SettingSteps& other, std::optional<double>& ratio, std::optional<Interval>& interval) {
   if (&steps == &other) return;
   const PairedRatio paired = paired_ratio(steps.step_s, other.step_s);
@@ -25,7 +25,7 @@ void add_ratio(const SettingSteps& steps, const SettingSteps& other, std::option
   interval = paired.interval;
 }
 
-// chosen, by_default: of the same blocks as `steps`; may be null.
+// chosen, by_default: settings that ran in the same blocks as `steps`, or null.
 std::vector<CurveRow> curve_rows(std::span<const PredictedCap> caps, std::span<const SettingFit> fit, std::span<const SettingSteps> steps,
                                  const SettingSteps* chosen, const SettingSteps* by_default) {
   std::vector<CurveRow> rows;

@@ -14,12 +14,12 @@ std::string display_seconds(double seconds);
 // "0.4 %"; with `sign`, "+0.4 %" and "−0.4 %".
 std::string display_percent(double ratio, bool sign = false);
 
-// MiB without the unit, three significant digits: "25", "0.5", "1024", but below a KiB bytes: "32 B"; and so a cap in
-// bytes.
+// A size in MiB, and a cap in bytes, as MiB without the unit, in three significant digits: "25", "0.5", "1024". Below a KiB
+// it is in bytes with the unit: "32 B".
 std::string display_mib(double mib);
 std::string display_cap(int64_t cap_bytes);
 
-// The same with its unit: "25 MiB", "32 B".
+// display_cap() with the unit: "25 MiB", "32 B".
 std::string cap_with_unit(int64_t cap_bytes);
 
 // Digits of a number, at least 0, in groups of three: "4,951,296".

@@ -55,7 +55,7 @@ constexpr bool is_in_mib(Unit unit) {
 }
 
 // Where a field is shown, and when it is in JSON.
-enum Shown : unsigned {
+enum FieldPlaces : unsigned {
   kHidden = 0,
   kFirstTable = 1,   // in the terminal
   kSecondTable = 2,  // in the terminal, for rows with more columns than 80 characters hold
@@ -106,15 +106,15 @@ struct Field {
   // how: any of `unit`, `title` and `shown`.
   template <class... How>
   constexpr Field(const char* name, T Row::*place, How... how) : key(name), member(place) {
-    (say(how), ...);
+    (set(how), ...);
   }
   template <class... How>
   constexpr Field(const char* name, T (*value)(const Row&), How... how) : key(name), get(value) {
-    (say(how), ...);
+    (set(how), ...);
   }
-  constexpr void say(Unit meaning) { unit = meaning; }
-  constexpr void say(const char* heading) { title = heading; }
-  constexpr void say(unsigned places) { shown = places; }
+  constexpr void set(Unit meaning) { unit = meaning; }
+  constexpr void set(const char* heading) { title = heading; }
+  constexpr void set(unsigned places) { shown = places; }
 
   T value_in(const Row& row) const { return member ? row.*member : get(row); }
   std::string heading() const { return title ? title : is_interval<T> ? "95 % interval" : words_of_key(key); }
@@ -128,8 +128,8 @@ constexpr auto kFields = nullptr;
 template <class T>
 constexpr auto kNames = nullptr;
 
-// A view of one JSON object, which must outlive it. Null (any number that is not finite) counts as absent. Throws
-// InputError: "results: PATH: PROBLEM; expected EXPECTED".
+// A view of one JSON object, which must outlive the view. A null, which stands for any number that is not finite, counts
+// as absent. Throws InputError: "results: PATH: PROBLEM; expected EXPECTED".
 class JsonFields {
  public:
   // `path` as messages name it, "" for the document itself. Throws unless `object` is a JSON object.
@@ -209,7 +209,7 @@ std::string expected_of(Unit unit) {
   return "an object";
 }
 
-// As text for a person; none for null.
+// The value as text for a person; none for null.
 std::optional<std::string> text_of_json(const nlohmann::json& value, Unit unit);
 
 }  // namespace field_details

@@ -18,7 +18,7 @@ constexpr auto kFields<PredictedWorkload> = std::tuple(
 
 namespace {
 
-// None if it was not asked for.
+// The interval of a predicted time; none if it was not asked for.
 std::optional<Interval> spread(const PredictedCap& cap) {
   return cap.low_s > 0 && cap.high_s > 0 ? std::optional(Interval{cap.low_s, cap.high_s}) : std::nullopt;
 }
@@ -135,8 +135,8 @@ void read_object(const JsonFields& document, Prediction& prediction) {
   for (const JsonFields& cap : document.objects("curve")) require_cap(cap);
   const JsonFields best = document.object("best_uniform");
   require_cap(best);
-  for (const char* said : {"low_s", "high_s"}) best.get<double>(said, Unit::kSeconds);
-  for (const char* said : {"near_best", "expected_regret"}) best.get<double>(said);
+  for (const char* key : {"low_s", "high_s"}) best.get<double>(key, Unit::kSeconds);
+  for (const char* key : {"near_best", "expected_regret"}) best.get<double>(key);
 }
 
 namespace {

@@ -59,7 +59,7 @@ struct StrategyRow {
   std::optional<double> per_tensor_us = {};    // exposed_s per tensor, microseconds
   std::optional<double> tokens_per_s = {};     // over all ranks
   std::optional<int64_t> peak_memory_bytes = {}, memory_between_steps_bytes = {};
-  std::optional<double> ratio_to_default = {};  // over PyTorch's default, paired; of a tuning
+  std::optional<double> ratio_to_default = {};  // over PyTorch's default, paired; only from a tuning
   std::optional<Interval> ratio_to_default_ci = {};
   std::optional<double> ratio_to_torch = {};  // paired
   std::optional<Interval> ratio_to_torch_ci = {};
@@ -71,7 +71,7 @@ struct StepConfiguration {
   std::string status = "measured";  // or "out of memory"
   std::optional<std::string> reason = {};
   std::vector<StrategyRow> strategies = {};
-  nlohmann::json samples = {};  // of its steps, as of Results
+  nlohmann::json samples = {};  // samples_of() its settings
 };
 
 // Raw times of settings that ran in the same blocks, as the samples of a result: [setting][block], and of raw steps
@@ -130,7 +130,7 @@ struct LinkRow {
 };
 inline constexpr double kSlowLink = 0.8;
 
-// By rank. Empty for no pairs.
+// The links of all ranks in `pairs`, by rank. Empty for no pairs.
 std::vector<LinkRow> links_of(const std::vector<PairRow>& pairs);
 
 // ---- Where a step's time goes, layer by layer.
@@ -146,7 +146,7 @@ struct LayerRow {
 struct LayersSection {
   std::vector<LayerRow> layers = {};
   std::vector<double> forward_s = {}, backward_s = {}, optimizer_s = {};  // for the whole model; samples
-  std::vector<double> watched_step_s = {}, bare_step_s = {};              // per pair
+  std::vector<double> watched_step_s = {}, bare_step_s = {};              // with clocks and without; one per pair of steps
 };
 
 // ---- What ran when in a few steps.
@@ -259,14 +259,15 @@ struct PasteSetting {
 // bucket_cap_mb_list of a plan to offer as well; may be empty. docs/frameworks.md names sources and versions.
 std::vector<PasteSetting> paste_settings(int64_t cap_bytes, int64_t element_bytes, const std::vector<double>& plan_caps_mib);
 
-// Tables; `shown`: kFirstTable or kSecondTable for the terminal, kPage for a page.
+// ---- Tables. shown: kFirstTable or kSecondTable for the terminal, kPage for a page.
+
 Table curve_table(const std::vector<CurveRow>& curve, unsigned shown);
 Table strategy_table(const std::vector<StrategyRow>& rows, unsigned shown);
 Table profile_table(const TensorProfile& profile);  // one row per tensor, with the bytes that are ready so far
 Table allreduce_table(const AllReduceTable& table, unsigned shown);
 
-// The sections that look the same in every output, if present: a traced run, traces (rank 0's medians), layers (then the whole
-// model), chunks, collectives, links (on a page also their pairs).
+// The sections that look the same in every output, if present: a traced run, traces (rank 0's medians), layers (then the
+// whole model), chunks, collectives, links (on a page also their pairs).
 std::vector<Table> section_tables(const Results& results, unsigned shown);
 
 // Tables of a prediction, if present: T(b) with the one highlighted row for the cap to use, the best plan's buckets (in

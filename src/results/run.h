@@ -15,7 +15,7 @@
 
 namespace firkin {
 
-// Names that other modules write, too.
+// Names of fields in several tables.
 inline constexpr const char* kGradientBytesKey = "gradient_bytes";
 inline constexpr const char* kBackwardKey = "backward_s";
 inline constexpr const char* kCapKey = "cap_mib";
@@ -36,7 +36,7 @@ struct Environment {
   std::vector<Host> hosts = {};
 };
 
-// What was trained. The last have their names in a model file.
+// What was trained. The sizes in the last line are called so in a model file, too.
 struct ModelDescription {
   std::string name;
   std::optional<std::string> family = {}, dtype = {}, text = {};
@@ -65,7 +65,7 @@ struct RunHead {
   std::vector<std::string> command_line = {};
   std::string started;  // UTC, when measuring began
   std::optional<int64_t> seed = {};
-  std::vector<std::string> files = {};          // those that the run wrote, including this one
+  std::vector<std::string> files = {};          // the files that the run wrote, results.json included
   std::map<std::string, std::string> settings;  // every flag's name and its value in force
   Environment environment;
   std::optional<ModelDescription> model = {};
@@ -87,7 +87,7 @@ inline constexpr std::string_view kPredictCommand = "predict";
 // "demo, batch 4, sequence 128, float32"
 std::string name_of(const ModelDescription& model);
 
-// For a page.
+// The environment as names and values, for a page.
 Facts facts_of(const Environment& environment);
 
 }  // namespace firkin
