@@ -11,8 +11,8 @@
 #include "firkin/base/units.h"
 
 // Files embedded as they are, from CMake: FIRKIN_REPORT_PAGE, page.html as completed by assemble_report_page.py;
-// FIRKIN_NOTICES, THIRD_PARTY_NOTICES; FIRKIN_CHARTS, charts.json, ended by a zero here. Not in unity builds, so that a
-// change of them compiles this source only.
+// FIRKIN_NOTICES, THIRD_PARTY_NOTICES; FIRKIN_CHARTS, charts.json, ended by a zero here. This source is in no unity build,
+// so that a change of these files compiles it alone.
 #define FIRKIN_EMBEDDED(name, file) \
   ".global " name "_begin\n.global " name "_end\n" name "_begin:\n.incbin \"" file "\"\n" name "_end:\n.byte 0\n"
 

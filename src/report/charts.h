@@ -21,10 +21,10 @@ struct Chart {
   nlohmann::json spec;  // Vega-Lite 6; width "container"; the data inside
 };
 
-// Charts for all that `results` holds. Sections that are absent give no chart.
+// One chart or more for every section that `results` holds.
 std::vector<Chart> charts_for(const Results& results);
 
-// Times by bucket size, in curve_charts.cpp: measured, and as `firkin predict` has them.
+// Times by bucket size (curve_charts.cpp): of a tuning, measured and predicted; and of `firkin predict`.
 std::optional<Chart> curve_chart(const Results& results);
 std::optional<Chart> predicted_chart(const Results& results);
 

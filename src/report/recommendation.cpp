@@ -17,7 +17,7 @@ std::string exact_cap(int64_t cap_bytes) {
   return fmt::format("{:.6g}", mib(cap_bytes));
 }
 
-// The same with its unit, for a sentence: "0.75 MiB", "32 B".
+// exact_cap() with its unit, for a sentence: "0.75 MiB", "32 B".
 std::string exact_cap_with_unit(int64_t cap_bytes) {
   return cap_bytes < kKiB ? format_bytes(cap_bytes) : exact_cap(cap_bytes) + " MiB";
 }
@@ -168,7 +168,7 @@ std::string others_text(const Results& results) {
   return fmt::format("Not told apart from {} MiB: {} MiB.", chosen, fmt::join(others, ", "));
 }
 
-// How sure it is: one of four words, and the interval that it follows from.
+// How sure the answer is: one of four words, and the interval that it follows from.
 std::string tune_certainty(const Results& results) {
   constexpr const char* kFrom = "in steps that did not choose";
   const Decision& decision = *results.decision;
@@ -321,7 +321,7 @@ std::string_view what_held(const Prediction& prediction) {
   return kGainHeld;
 }
 
-// One of the words that tune uses, but "shown": a prediction shows nothing.
+// How sure the gain is, in the words of tune except "shown": a prediction shows nothing.
 std::string kind_of_certainty(const Prediction& prediction) {
   if (!prediction.over_default) return "Not compared with PyTorch's default.";
   const std::string gain = display_percent(prediction.over_default->expected);
@@ -337,7 +337,7 @@ std::string kind_of_certainty(const Prediction& prediction) {
   return fmt::format("Nothing to gain: {} is expected of the best cap, {}.", gain, range_text(*prediction.over_default));
 }
 
-// How far from the best cap, which is not known.
+// How far the cap is from the best one, which is not known.
 std::string near_best_text(double near_best, double expected_regret) {
   constexpr double kMostRegretSaid = 0.1;  // a larger one is not told by number: such caps cost less than was said
   const std::string regret =
@@ -354,7 +354,7 @@ std::string near_best_text(double near_best, double expected_regret) {
   return fmt::format("It is {}; that it is within 5 % is unlikely: one in six such caps was.", expected);
 }
 
-// Empty unless a line says little of the table.
+// A sentence if the fitted line says little about the table; empty otherwise.
 std::string table_misfit(const AlphaBeta& fit) {
   constexpr double kLarge = 0.15;
   if (fit.median_relative_error < kLarge) return "";
@@ -362,15 +362,15 @@ std::string table_misfit(const AlphaBeta& fit) {
                      display_percent(fit.median_relative_error));
 }
 
-// How sure the gain is; what the cap achieves, its interval, its possible cost if model and inputs are off, and the
-// equivalent caps.
+// How sure the gain is, and whether the table is fit for predicting.
 std::string prediction_certainty(const Prediction& prediction) {
   std::vector<std::string> sentences = {kind_of_certainty(prediction), table_misfit(prediction.alpha_beta)};
   std::erase(sentences, "");
   return fmt::format("{}", fmt::join(sentences, " "));
 }
 
-// What the best cap found would take, and how sure that is.
+// The time with the best cap found, its interval, its expected cost over the best cap, and the caps that make the same
+// buckets.
 std::string best_cap_text(const Prediction& prediction) {
   const PredictedCap& best = prediction.best_uniform;
   const double gain = prediction.best_plan.gain;

@@ -1,4 +1,4 @@
-// Results in words, for a page and for a terminal: firkin_words, for programs that make no page.
+// Results in words, for a page and for a terminal. A library of its own, firkin_words, for programs that make no page.
 #pragma once
 
 #include <string>
@@ -40,6 +40,7 @@ std::string_view words_of(TuningPhase phase);
 std::vector<std::string> notes_of(const Tuning& tuning);
 std::vector<std::string> notes_of(const Prediction& prediction);
 
+// All of `results` in words. Thread-safe.
 Wording summarize(const Results& results);
 
 // Fills in the answer of a tuning or a prediction, except for the kicker and the notes (recommendation.cpp).
