@@ -89,8 +89,9 @@ struct ModelFlags {
   std::string dtype = "fp32";            // for parameters, gradients and activations
 };
 
-// Add --model, --dtype and a flag for every size; the second without --model.
+// Adds --model, --dtype and a flag for every size.
 void add_model_flags(CLI::App& app, ModelFlags& flags);
+// The same without --model.
 void add_model_detail_flags(CLI::App& app, ModelFlags& flags);
 
 // The names of all flags of a model, with their dashes.
@@ -124,10 +125,11 @@ struct CommonFlags {
   std::shared_ptr<OutputFolder> folder;  // once it is claimed; null in processes that write nothing
   bool continues = false;                // whether the run continues the result in it, which is then not set aside
 };
-// --json, --quiet and --out, whose default is firkin-out/COMMAND.
+
+// Adds --json, --quiet and --out, whose default is firkin-out/COMMAND.
 void add_output_flags(CLI::App& app, CommonFlags& flags, const std::string& command);
 
-// --json alone.
+// Adds --json alone.
 void add_json_flag(CLI::App& app, bool& json);
 
 // Prints the result on standard output, where nothing else may be printed.

@@ -17,7 +17,7 @@ namespace firkin::cli {
 
 // ---- ranks
 
-// How many ranks there will be: in all, and on this machine.
+// How many ranks there will be in all, and on this machine.
 int world_size(const RankFlags& flags);
 int local_ranks(const RankFlags& flags);
 

@@ -87,7 +87,7 @@ std::vector<StepConfiguration> resumable_configurations(const StepFlags& flags) 
   return std::move(found.configurations);
 }
 
-// Bytes for this rank. Without --memory-limit, on a device all that it has: it says itself when it is full.
+// The bytes that this rank may use. Without --memory-limit a device may be filled: it reports by itself when it is full.
 int64_t memory_limit_of(const StepFlags& flags, c10::Device device) {
   if (device.is_cpu() || flags.job.memory_limit_bytes)
     return available_memory(flags.job.memory_limit_bytes, flags.ranks) / local_ranks(flags.ranks);
