@@ -49,10 +49,10 @@ void describe_first_tensor(const profiler::KinetoEvent& event, Span& span) {
   span.type = event.dtypes()[0];
 }
 
-// A phase of the program, drawn on the GPU as well. Kineto's ActivityType::GPU_USER_ANNOTATION.
+// Kineto's ActivityType::GPU_USER_ANNOTATION: a phase of the program, which Kineto draws on the GPU as well.
 constexpr uint8_t kGpuUserAnnotation = 2;
 
-// Threads of a trace: numbers of streams come after those of the system's threads.
+// The number of stream 0 among the threads of a trace. It lies above those of the system's threads.
 constexpr uint64_t kFirstStream = uint64_t{1} << 40;
 
 Span span_on_gpu(const profiler::KinetoEvent& event) {
@@ -86,7 +86,7 @@ Span span_of(const profiler::KinetoEvent& event) {
 
 using nlohmann::json;
 
-// Kineto's category.
+// The span's category in Kineto's traces.
 const char* category_of(const Span& span) {
   if (span.activity == Activity::kPhase || span.activity == Activity::kCollective) return "user_annotation";
   return span.thread >= kFirstStream ? "kernel" : "cpu_op";

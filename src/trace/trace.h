@@ -35,8 +35,8 @@ struct Span {
   std::vector<int64_t> dimensions = {};
 };
 
-// Seconds. Overlapped communication is not free communication: where the transport runs on the cores that compute, both
-// get slower.
+// Seconds in which a rank computed and communicated. Overlapped communication is not free: where the transport runs on the
+// cores that compute, both get slower.
 struct Overlap {
   double compute_s = 0;        // at least one operator ran
   double communication_s = 0;  // at least one collective was under way

@@ -22,14 +22,14 @@ struct Workload {
   std::vector<at::Tensor> parameters;            // the module's
   std::function<at::Tensor(int64_t step)> loss;  // forward on this rank's part of the step's batch; a scalar
   std::shared_ptr<torch::optim::Optimizer> optimizer;
-  // In place of loss and optimiser: one training step as its user wrote it, with one backward pass in it and nothing
-  // that synchronises gradients.
+  // Takes the place of loss and optimiser if it is set: one training step as its user wrote it, with one backward pass in
+  // it and nothing that synchronises gradients.
   std::function<void()> whole_step = {};
 };
 
-// The phases (trace/) of a step.
+// The names of a step's phases in a trace (Activity::kPhase).
 inline constexpr const char* kStepPhase = "ProfilerStep#";  // the whole step, as torch.profiler calls it
-inline constexpr const char* kBackwardPhase = "backward";   // parts of it, like those below
+inline constexpr const char* kBackwardPhase = "backward";   // this and the following are parts of the step
 inline constexpr const char* kOptimizerPhase = "optimiser";
 inline constexpr const char* kForwardWaitPhase = "forward waits";  // strategy ordered
 
