@@ -193,8 +193,8 @@ std::vector<ChunksPoint> measure_chunks(const ProcessGroup& group, const ChunksB
     for (const size_t index : order) {
       ChunksPoint& point = points[index];
       // By rank 0's clock, so that all ranks decide alike.
-      const auto seconds_left = [&] { return of_rank_0(group, options.seconds - seconds_since(started)); };
-      if (!point.total_s.empty() && median(point.total_s) > seconds_left()) continue;
+      const auto remaining_s = [&] { return of_rank_0(group, options.seconds - seconds_since(started)); };
+      if (!point.total_s.empty() && median(point.total_s) > remaining_s()) continue;
       any_fits = true;
       point.total_s.push_back(max_over_ranks(group, {time_chunks(group, chunks_of(point))})[0]);
       if (options.on_progress) options.on_progress(format_bytes(point.chunk_bytes), seconds_since(started));

@@ -155,10 +155,10 @@ StepConfiguration measure_configuration(const StepFlags& flags, const ProcessGro
   size_t visits = 0;
   options.on_progress = [&](const std::string& done) {
     const double visit_s = seconds_since(started) / static_cast<double>(++visits);
-    const double left_s = visit_s * (static_cast<double>(all_visits) * all_to_this - static_cast<double>(visits));
+    const double remaining_s = visit_s * (static_cast<double>(all_visits) * all_to_this - static_cast<double>(visits));
     // The first block has every setting once; before it ends, a visit may be of an unusually fast or slow one.
-    const bool is_known = visits >= settings.size() && left_s >= 1;
-    progress.advance(is_known ? fmt::format("{}, about {} left", done, rounded_time(left_s)) : done);
+    const bool is_known = visits >= settings.size() && remaining_s >= 1;
+    progress.advance(is_known ? fmt::format("{}, about {} left", done, rounded_time(remaining_s)) : done);
   };
   const std::vector<SettingSteps> steps = measure_steps(group, *workload, settings, options);
   return measured_configuration(configuration.description, settings, steps, memory, group.size);

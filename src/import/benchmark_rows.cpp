@@ -38,7 +38,7 @@ void fail(const std::string& where, const std::string& message) {
 }
 
 void BenchmarkRows::skip(const std::string& what, const std::string& where) {
-  auto known = std::ranges::find(skipped, what, &Skipped::what);
+  auto known = std::ranges::find(skipped, what, &SkippedRows::what);
   if (known == skipped.end()) known = skipped.insert(known, {what, 0, where});
   ++known->count;
 }

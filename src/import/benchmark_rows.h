@@ -29,7 +29,7 @@ struct BenchmarkRow {
 };
 
 // What is left out for one reason, which a note says.
-struct Skipped {
+struct SkippedRows {
   std::string what;  // "rows of the operation 'max'"
   int64_t count = 0;
   std::string first;  // "FILE:LINE" of the first
@@ -37,7 +37,7 @@ struct Skipped {
 
 struct BenchmarkRows {
   std::vector<BenchmarkRow> rows = {};
-  std::vector<Skipped> skipped = {};
+  std::vector<SkippedRows> skipped = {};
 
   void skip(const std::string& what, const std::string& where);
 };

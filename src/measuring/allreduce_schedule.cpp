@@ -65,7 +65,7 @@ std::optional<AllReduceVisit> AllReduceSchedule::plan_visit() const {
       visit.queued = queues ? 1 : 0;
       break;
     case Stage::kRounds: {
-      const double share_s = time_left() / static_cast<double>((kMostRounds - round_) * order_.size() - position_) / (queues ? 2 : 1);
+      const double share_s = remaining_s() / static_cast<double>((kMostRounds - round_) * order_.size() - position_) / (queues ? 2 : 1);
       const auto samples = [&](double cost_s) { return at_most(share_s / std::max(cost_s, 1e-6), options_.delay_s ? 1 : kMostSamples); };
       visit.warms_up = !is_long(size);
       visit.isolated = samples(size.isolated_cost_s);
@@ -171,7 +171,7 @@ void AllReduceSchedule::begin_size() {
 
 void AllReduceSchedule::begin_round() {
   position_ = 0;
-  const bool is_enough = round_ == kMostRounds || (round_ >= kFewestRounds && time_left() <= 0);
+  const bool is_enough = round_ == kMostRounds || (round_ >= kFewestRounds && remaining_s() <= 0);
   stage_ = is_enough ? Stage::kLastChecks : Stage::kRounds;
   if (is_enough) {
     begin_last_check();

@@ -104,7 +104,7 @@ class AllReduceSchedule {
   size_t current() const { return stage_ == Stage::kRounds ? order_[position_] : position_; }
   bool is_long(const Size& size) const;
   bool wants_last_check(const Size& size) const { return options_.checks && !is_long(size); }
-  double time_left() const { return options_.seconds - elapsed_s_ - last_checks_s_; }
+  double remaining_s() const { return options_.seconds - elapsed_s_ - last_checks_s_; }
   void plan_samples(Size& size) const;
   void keep(const AllReduceVisit& visit, std::span<const double> seconds, Size& size) const;
   std::optional<AllReduceVisit> plan_visit() const;

@@ -259,10 +259,10 @@ class Phases {
   void race_options() {
     constexpr double kShare = 0.25;  // of the time that is left
     constexpr PhaseOptions::Blocks kBlocks = {.fewest = static_cast<int>(kFewestSamples), .most = 8};
-    const double left_s = options_.seconds - meter_.elapsed_s();
+    const double remaining_s = options_.seconds - meter_.elapsed_s();
     const auto visits = static_cast<double>((kBlocks.fewest + 2) * (std::ssize(options_.options) + 1));  // and those that try each
-    if (visits * visit_s_ > kShare * left_s) {
-      tuning_.notes.emplace_back(OptionsUntried());
+    if (visits * visit_s_ > kShare * remaining_s) {
+      tuning_.notes.emplace_back(UntriedOptions());
       return;
     }
     std::vector<TunedSetting> settings = {chosen_cap()};
@@ -271,7 +271,7 @@ class Phases {
       settings.back().options = {option};
     }
     if (settings.size() == 1) return;
-    const double seconds = options_.seconds - (1 - kShare) * left_s - meter_.elapsed_s();
+    const double seconds = options_.seconds - (1 - kShare) * remaining_s - meter_.elapsed_s();
     const std::vector<SettingSteps> steps =
         meter_.measure(TuningPhase::kOptionsRace, settings, {.fewest = kBlocks.fewest, .most = kBlocks.most, .seconds = seconds},
                        [](const auto& /*so_far*/) { return false; });
@@ -280,7 +280,7 @@ class Phases {
       const PairedRatio gain = paired_ratio(steps[i].step_s, steps[0].step_s);
       const bool wins = of_rank_0(is_worth_setting(gain) ? 1 : 0) == 1;
       if (wins) tuning_.options.push_back(option);
-      tuning_.notes.emplace_back(OptionRaced{option, gain, wins});
+      tuning_.notes.emplace_back(OptionRace{option, gain, wins});
     }
   }
 
@@ -371,7 +371,7 @@ class Phases {
 
   void append_what_was_calibrated_on() {
     const auto check = [&](const BucketPlan& plan, std::optional<int64_t> cap_bytes) {
-      if (calibrated_on(tuning_.calibration_plans, plan)) tuning_.notes.emplace_back(CalibratedOn{cap_bytes});
+      if (calibrated_on(tuning_.calibration_plans, plan)) tuning_.notes.emplace_back(CalibrationBuckets{cap_bytes});
     };
     for (const PredictedCap& cap : tuning_.compared.empty() ? tuning_.raced : tuning_.compared) {
       check(by_cap(cap.cap_bytes).plan, cap.cap_bytes);
@@ -383,7 +383,7 @@ class Phases {
   void append_level() {
     constexpr double kFar = 0.05;
     const double level = tuning_.decision.level.value_or(1);
-    if (std::abs(level - 1) >= kFar) tuning_.notes.emplace_back(LevelChanged{level});
+    if (std::abs(level - 1) >= kFar) tuning_.notes.emplace_back(LevelChange{level});
   }
 
   TunedSetting by_cap(int64_t cap_bytes) const {

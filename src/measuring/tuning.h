@@ -62,31 +62,31 @@ std::string name_of(const TunedSetting& setting);
 
 // ---- What else a reader of a tuning has to know; notes_of() of report/words.h says it.
 
-struct OptionsUntried {};  // there was no time
+struct UntriedOptions {};  // there was no time
 
-struct OptionRaced {
+struct OptionRace {
   std::string option;
   PairedRatio to_without;
   bool wins = false;  // if so, the gain measures it again
 };
 
 // The model was also calibrated on buckets whose step was then measured, which does not test the prediction.
-struct CalibratedOn {
+struct CalibrationBuckets {
   std::optional<int64_t> cap_bytes = {};  // none: PyTorch's default
 };
 
-struct LevelChanged {
+struct LevelChange {
   double level = 1;  // Decision::level
 };
 
 // A strategy that is not measured, and why.
-enum class Unmeasured {
+enum class UnmeasuredStrategy {
   kOrderedWithoutAwaiting,   // no module awaits its parameters
   kOrderedWithoutOptimizer,  // the step has no OverlappedOptimizer
   kShardedWithoutOptimizer,  // the step has no ShardedOptimizer
 };
 
-using TuningNote = std::variant<SameBuckets, OptionsUntried, OptionRaced, CalibratedOn, LevelChanged, Unmeasured>;
+using TuningNote = std::variant<SameBuckets, UntriedOptions, OptionRace, CalibrationBuckets, LevelChange, UnmeasuredStrategy>;
 
 // Members that are not measured yet are empty.
 struct Tuning {

@@ -201,31 +201,31 @@ struct SentenceOfNote {
     const std::string measured = format_bytes(same.measured_bytes);
     return fmt::format("{} makes the same buckets as {}: measured once, as {}", format_bytes(same.cap_bytes), measured, measured);
   }
-  std::string operator()(const OptionsUntried& /*none*/) const {
+  std::string operator()(const UntriedOptions& /*none*/) const {
     return "options of DistributedDataParallel were not tried: there was no time";
   }
-  std::string operator()(const OptionRaced& raced) const {
+  std::string operator()(const OptionRace& raced) const {
     const auto& [ratio, interval] = raced.to_without;
     return fmt::format("{}=True: {:.3f} ({:.3f} to {:.3f}) of a step without it{}", raced.option, ratio, interval.low, interval.high,
                        raced.wins ? ", and is measured again" : "");
   }
-  std::string operator()(const CalibratedOn& buckets) const {
+  std::string operator()(const CalibrationBuckets& buckets) const {
     return fmt::format("the model was also calibrated on the buckets of {}, so their step does not test the prediction",
                        buckets.cap_bytes ? format_bytes(*buckets.cap_bytes) : "PyTorch's default");
   }
-  std::string operator()(const LevelChanged& changed) const {
+  std::string operator()(const LevelChange& changed) const {
     return fmt::format(
         "a step without communication took {:.0f} % {} than when the model was calibrated: predicted times may be off by up to about that "
         "much; what was compared in the same blocks is not affected",
         100 * std::abs(changed.level - 1), changed.level > 1 ? "longer" : "less");
   }
-  std::string operator()(Unmeasured strategy) const {
+  std::string operator()(UnmeasuredStrategy strategy) const {
     switch (strategy) {
-      case Unmeasured::kOrderedWithoutAwaiting:
+      case UnmeasuredStrategy::kOrderedWithoutAwaiting:
         return "ordered is not measured: no module awaits its parameters, see await_parameters()";
-      case Unmeasured::kOrderedWithoutOptimizer:
+      case UnmeasuredStrategy::kOrderedWithoutOptimizer:
         return "ordered is not measured: the step function would have to use an OverlappedOptimizer";
-      case Unmeasured::kShardedWithoutOptimizer:
+      case UnmeasuredStrategy::kShardedWithoutOptimizer:
         break;
     }
     return "sharded is not measured: the step function would have to use a ShardedOptimizer";

@@ -45,12 +45,12 @@ class TuneRun {
   Tuning run() {
     measure_inputs();
     if (!tensors().knows_forward()) {
-      tuning_.notes.emplace_back(Unmeasured::kOrderedWithoutAwaiting);
+      tuning_.notes.emplace_back(UnmeasuredStrategy::kOrderedWithoutAwaiting);
     } else if (workload_.whole_step) {
-      tuning_.notes.emplace_back(Unmeasured::kOrderedWithoutOptimizer);
+      tuning_.notes.emplace_back(UnmeasuredStrategy::kOrderedWithoutOptimizer);
     }
     if (options_.sharded && workload_.whole_step) {
-      tuning_.notes.emplace_back(Unmeasured::kShardedWithoutOptimizer);
+      tuning_.notes.emplace_back(UnmeasuredStrategy::kShardedWithoutOptimizer);
     }
     PhaseOptions phases = options_.phases;
     phases.ordered = tensors().knows_forward() && !workload_.whole_step;
@@ -172,10 +172,10 @@ void show_progress(TuneOptions& options, bool enabled) {
                                                                                                         const std::string& done) {
     if (phase != shown->phase) shown->progress.emplace(std::string(words_of(phase)), units, enabled);
     shown->phase = phase;
-    const double left_s = budget_s - seconds_since(shown->started);
-    shown->progress->advance(!std::isfinite(left_s) ? done
-                             : left_s < 1           ? done + ", about to end"
-                                                    : fmt::format("{}, at most {:.0f} s left", done, left_s));
+    const double remaining_s = budget_s - seconds_since(shown->started);
+    shown->progress->advance(!std::isfinite(remaining_s) ? done
+                             : remaining_s < 1           ? done + ", about to end"
+                                                         : fmt::format("{}, at most {:.0f} s left", done, remaining_s));
   };
 }
 
