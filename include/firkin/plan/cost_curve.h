@@ -22,7 +22,8 @@ struct CostPoint {
 // - Above the largest size it follows the line through that size and the next smaller one of at most two thirds of it. A
 //   byte there costs at least half of what it costs on the line from a sixteenth of the largest size, and between a tenth
 //   and twice the largest size's time per byte.
-// - Below the smallest size it follows the first segment, but keeps at least a tenth of that size's time.
+// - Below the smallest size it follows the first segment, but takes at least a tenth of that size's time, and at most all
+//   of it.
 // - A single point extends as a constant below and proportionally above.
 class CostCurve {
  public:

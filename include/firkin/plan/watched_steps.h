@@ -9,8 +9,8 @@
 // most work was last; others waited for it by the difference of work, and what it still waits for is exposed
 // communication.
 //
-// The sentences are made here and not in report/: a DataParallel prints them, for which it needs neither results nor their
-// tables. Thread-safe.
+// The sentences are made here and not in report/, because a training prints them (firkin/ddp/watch.h), which needs neither
+// results nor their tables. Thread-safe.
 #pragma once
 
 #include <array>
