@@ -167,7 +167,8 @@ DeviceTime step_in_phases(const ProcessGroup& group, Workload& workload, int64_t
   return started;
 }
 
-// The same for a step that is one function; forward is all that comes before its backward.
+// Times a step that is one function, of which all that comes before backward counts as forward. Returns when its backward
+// began.
 DeviceTime step_as_a_whole(const ProcessGroup& group, Workload& workload, ProfiledStep& times) {
   const c10::Device device = device_of(workload);
   barrier(group);

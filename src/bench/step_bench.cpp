@@ -35,7 +35,8 @@ double time_communication(const ProcessGroup& group, const std::vector<BucketSta
   std::vector<at::Tensor> received;  // for strategy sharded
   const at::TensorOptions options = at::TensorOptions(at::kFloat).device(group.device);
   for (const BucketStats& bucket : buckets) {
-    // Only an all-reduce computes. A rank's part of a sharded bucket need not be a whole number of floats.
+    // Only an all-reduce adds numbers up. A rank's part of a sharded bucket need not be a whole number of floats, and
+    // travels as bytes.
     tensors.push_back(strategy.shards ? at::zeros({bucket.bytes_on_wire}, options.dtype(at::kByte))
                                       : at::zeros({bucket.bytes_on_wire / 4}, options));
     if (strategy.shards) received.push_back(at::zeros_like(tensors.back()));

@@ -36,7 +36,7 @@ struct ReadTrace {
 // Throws InputError as find_trace_steps(), and for traces of different runs.
 ReadTrace read_traces(const std::vector<std::filesystem::path>& files, const std::optional<GradientSizes>& sizes = {});
 
-// The same from steps: one entry per rank.
+// The same from the steps of each rank, of which there must be at least one.
 ReadTrace combine_traces(std::vector<TraceSteps> ranks);
 
 // A sentence if the all-reduces of `costs` are at least twice as fast as the run's ever were; empty otherwise.

@@ -443,7 +443,7 @@ struct TextIterator {
     if (++text->at == text->end) text->refill();
     return *this;
   }
-  // Only ever compared with the end.
+  // Holds at the end; nlohmann::json compares iterators with nothing else.
   bool operator==(const TextIterator&) const { return text->at == text->end; }
 };
 

@@ -348,7 +348,8 @@ class Finder {
     return begin_us;
   }
 
-  // From the forward of this step to that of the next: with gradient accumulation passes without all-reduces between.
+  // Sets the time from the forward of this step to that of the next. With gradient accumulation, passes without all-reduces
+  // lie between.
   void set_length(const Pass& pass, TraceStep& step) const {
     for (const Pass& later : passes_) {
       if (later.begin_us <= pass.begin_us || later.reduces.empty()) continue;

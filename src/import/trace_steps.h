@@ -33,7 +33,7 @@ struct StepGradient {
   double host_s = 0;  // when the host got there
 };
 struct StepReduce {
-  double launched_s = 0;  // by the host
+  double launched_s = 0;  // when the host asked for it
   double start_s = 0, end_s = 0;
   int64_t elements = 0;
   int64_t stream = -1;

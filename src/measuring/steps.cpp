@@ -48,7 +48,7 @@ std::vector<std::vector<double>> series_of(std::span<const SettingSteps> setting
 void add_bare_backward(const std::vector<double>& hooked_s, const std::vector<double>& bare_s, MeasuredProfile& profile) {
   const double hooked_to_bare = paired_ratio(hooked_s, bare_s).ratio;
   profile.hook_perturbation = hooked_to_bare - 1;
-  // By the ratio of pairs, since the medians of hooked_s and bare_s may come from different moments.
+  // From the ratio of pairs, because the medians of hooked_s and bare_s may come from different moments.
   profile.bare_backward_s = median(hooked_s) / hooked_to_bare;
 }
 

@@ -25,7 +25,7 @@ void check_points(const std::vector<CostPoint>& points) {
 
 // Limits on the time per byte beyond an end, relative to that at the end.
 constexpr double kLeastPart = 0.1, kMostPart = 2;
-// From the largest size down to those that its slope is taken from, and checked with.
+// How many times smaller than the largest size the sizes are that its slope is taken from, and checked with.
 constexpr double kNearRatio = 1.5, kFarRatio = 16;
 constexpr double kSameSize = 1.01;  // sizes closer than this count as one: any slope between them would be noise
 

@@ -29,7 +29,7 @@ struct PredictionModel {
   // What intervals are made from.
   const std::vector<InputDraw>& interval_draws() const { return residual ? input_draws : all_draws; }
 
-  // Those that plans for `ordered` are weighed over.
+  // The draws over which plans for `ordered` are weighed.
   std::vector<InputDraw> ordered_draws() const {
     const InputDraw nominal{.costs = costs, .simulation = search.simulation};
     return draws_growth ? input_draws : with_model_errors(input_draws, nominal, residual);

@@ -26,7 +26,8 @@ struct CallCost {
   double gap_s = 0;
 };
 
-// Both curves, cached if many plans are to be simulated: tensors have few distinct sizes, so bucket sizes often repeat.
+// The values of both curves by size, cached if many plans are to be simulated: tensors have few distinct sizes, so bucket
+// sizes often repeat.
 class CachedCosts {
  public:
   CachedCosts(const CommCosts& costs, bool many_plans) : costs_(costs), entries_(many_plans ? size_t{1} << kSlotBits : 0) {}
@@ -148,8 +149,8 @@ class Simulator {
     CallCost cost;
     double ready_s = 0;
     double needed_s = 0;
-    double update_s = 0;  // in forward
-    double step_s = 0;    // `sharded`: before forward
+    double update_s = 0;  // the optimiser's time on it in forward
+    double step_s = 0;    // under `sharded` instead: the optimiser's time on this rank's part, before forward
     CallCost gather = {};
     size_t urgency = 0;  // its place in by_urgency_
     double arrival = 0;
@@ -168,8 +169,8 @@ class Simulator {
   const TensorProfile& profile_;
   const SimulationOptions options_;
   CachedCosts costs_;
-  std::optional<CachedCosts> gather_costs_;  // `sharded`
-  double ranks_ = 1;                         // `sharded` divides a step among them
+  std::optional<CachedCosts> gather_costs_;  // set only under `sharded`
+  double ranks_ = 1;                         // under `sharded`: those among which the optimiser's step is divided
   std::vector<int64_t> bytes_before_;        // the sum over the tensors before tensor i
   std::vector<double> update_before_;        // update_s of the tensors before tensor i
   std::vector<int64_t> needed_before_;       // the last tensor before tensor i that forward needs earlier; -1: none

@@ -95,7 +95,7 @@ Simulator::Simulator(const TensorProfile& profile, const ShardedCosts& costs, in
   ranks_ = static_cast<double>(checked_ranks(ranks));
 }
 
-// Same as first_need_s(), but takes a step or two where forward needs tensors in roughly reverse order.
+// Returns what first_need_s() does, but in a step or two where forward needs tensors in roughly reverse order.
 double Simulator::needed_s(const Bucket& bucket) const {
   if (!profile_.knows_forward()) return 0;
   auto tensor = static_cast<size_t>(bucket.first + bucket.count - 1);

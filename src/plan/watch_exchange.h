@@ -38,7 +38,7 @@ class WatchExchange {
   // How many windows in a row rank 0 has given up because a rank's text did not come.
   int64_t missed() const { return missed_; }
 
-  // By rank.
+  // The texts of the window so far, by rank.
   const std::vector<std::string>& texts() const { return texts_; }
 
  private:

@@ -331,7 +331,7 @@ BlockFit fit_blocks(const Matrix& settings_by_block) {
   BlockFit fit;
   for (size_t s = 0; s < logs.size(); ++s) {
     SettingFit& setting = fit.emplace_back();
-    // Without the setting itself: including it would make its noise look smaller than it is.
+    // Block effects leave out the setting itself, which would make its noise look smaller than it is.
     const std::vector<double> in_typical_block = polished(logs, effects, s, s);
     setting.median = median(in_typical_block);
     const std::vector<double>& samples = settings_by_block[s];

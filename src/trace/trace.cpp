@@ -173,7 +173,7 @@ std::vector<Span> TraceRecorder::stop() {
       continue;
     }
     Span& span = spans.emplace_back(span_of(event));
-    // With a GPU the CPU's operators compute nothing, and NCCL's collectives are only begun there.
+    // With a GPU, operators on the CPU compute nothing, and NCCL's collectives are only begun there.
     const bool only_begins = span.activity == Activity::kOperator || span.name.starts_with("nccl:");
     if (device_ != c10::kCPU && only_begins) span.activity = Activity::kHost;
   }

@@ -30,7 +30,7 @@ struct Span {
   int64_t start_ns = 0;
   int64_t end_ns = 0;
   int64_t elements = 0;  // in a collective's tensors; 0 for all else
-  // Of the first tensor of a collective, or of an AccumulateGrad's gradient; empty for all else.
+  // What Kineto says about the first tensor of a collective, or about an AccumulateGrad's gradient; empty for all else.
   std::string type = {};  // "float", as Kineto names it
   std::vector<int64_t> dimensions = {};
 };

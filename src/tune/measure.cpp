@@ -139,7 +139,7 @@ class TuneRun {
     return measure_steps(group_, workload_, step_settings, options);
   }
 
-  // By rank 0's clock.
+  // Seconds since the tuning began, by rank 0's clock.
   double elapsed_s() const { return of_rank_0(group_, seconds_since(started_)); }
 
   const TensorProfile& tensors() const { return tuning_.profile.tensors; }

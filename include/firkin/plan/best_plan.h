@@ -73,7 +73,7 @@ DistinctPlans distinct_plans(const TensorProfile& profile, const CapOptions& opt
 
 struct BestUniformCap : UniformCap {
   Timeline timeline;
-  bool exhaustive = true;  // as of DistinctPlans
+  bool exhaustive = true;  // as in DistinctPlans
 };
 
 // Among the distinct partitions within search.tolerance of the best, the one with the fewest buckets. Throws InputError

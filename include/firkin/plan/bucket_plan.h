@@ -65,7 +65,7 @@ struct CapOptions {
 // The default of PyTorch's DistributedDataParallel (bucket_cap_mb=None).
 inline constexpr CapOptions kTorchDefaultCaps = {.cap_bytes = 25 * kMiB, .rule = CapRule::kCloseWhenFull, .first_cap_bytes = 1 * kMiB};
 
-// The same rule with another cap.
+// `rule` with another cap.
 CapOptions with_cap(CapOptions rule, int64_t cap_bytes);
 
 // Groups tensors into buckets. sizes: bytes per gradient in gradient-ready order; zero is allowed and never closes a

@@ -49,7 +49,7 @@ struct PredictedPlan {
   std::vector<PredictedBucket> buckets;  // in launch order
   double backward_s = 0;
   double exposed_s = 0;
-  double low_s = 0, high_s = 0;  // as for a cap
+  double low_s = 0, high_s = 0;  // 95 % range, as in PredictedCap
   // Over the best uniform cap, as a fraction of its time; 0 if the plan is slower within the search's tolerance.
   double gain = 0;
   bool exact = false;  // whether it is the best of all plans in ready order

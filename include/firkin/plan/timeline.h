@@ -73,7 +73,7 @@ struct Pipeline : SteadyStep {
 // optimiser runs on other buckets, in order of arrival, one at a time and each to its end. Every bucket has been
 // awaited when backward begins, so every step takes equally long.
 //
-// Without a forward pass in the profile every needed_s must be 0; without update_s, updates are free. Profile and plan
+// In a profile without a forward pass every needed_s must be 0; without update_s, updates are free. Profile and plan
 // must have passed check_profile and check_plan. Throws InputError if options fail check_options. O(n log n) in buckets.
 Pipeline simulate_pipeline(const TensorProfile& profile, const BucketPlan& plan, const CommCosts& costs,
                            const SimulationOptions& options = {});
