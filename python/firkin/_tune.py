@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from firkin import _ddp
 from firkin._allreduce import timed_all_reduces
-from firkin._core import MOST_RACED, WORTH_TUNING, InputError, Profile, Results, allreduce_sizes, available_memory_bytes, tune_steps
+from firkin._core import FEWEST_SAMPLES, MOST_RACED, WORTH_TUNING, InputError, Profile, Results, allreduce_sizes, available_memory_bytes, tune_steps
 from firkin._measure import Setting, StepBench, Wrapping, check_ddp_options, options_to_race, possible_options, warmup_steps
 from firkin._plan import Plan
 from firkin._profile import CountedStep, Step, described, measured_profile, trainable_parameters
@@ -29,9 +29,8 @@ from torch.nn.parallel import DistributedDataParallel as DDP
 _log = logging.getLogger("firkin")
 
 _PROFILE_STEPS, _PROFILE_WARMUP = 10, 3
-_PROFILE_SHARE = 0.2  # of time_budget_s, at most; the core divides what is left
+_PROFILE_SHARE = 0.2  # of time_budget_s, at most; firkin._core divides the rest among the other phases
 _FEWEST_GAIN_BLOCKS = 2
-_INTERVAL_BLOCKS = 6  # a 95 % interval needs that many
 _SLACK_S = 10.0  # how far tuning may exceed time_budget_s without a warning
 _LINES_EVERY_S = 10.0
 _GIB = 1 << 30
@@ -41,9 +40,9 @@ class _Effort(NamedTuple):
     """How much is measured until a cap is chosen. Blocks: the fewest and the most."""
 
     timed_steps: int  # per visit of a setting
-    calibrations: int  # settings
+    calibrations: int  # how many settings
     calibration_blocks: tuple[int, int]
-    raced: int  # caps; with a single one the prediction chooses
+    raced: int  # the most caps that race; with a single one the prediction chooses
     race_blocks: tuple[int, int]
 
 
@@ -63,9 +62,9 @@ class Progress:
         """Shows how far tuning is. what: what it does now."""
         done_s = time.perf_counter() - self._started
         if self._shown and done_s - self._last_line_s >= _LINES_EVERY_S:
-            self._last_line_s, left_s = done_s, self.expected_s - done_s
-            left = f"{left_s:.0f} s left" if left_s > 0 else "about to end"
-            print(f"firkin.tune {min(done_s / self.expected_s, 0.99):4.0%} {what}, {left}", file=sys.stderr, flush=True)
+            self._last_line_s, remaining_s = done_s, self.expected_s - done_s
+            remaining = f"{remaining_s:.0f} s left" if remaining_s > 0 else "about to end"
+            print(f"firkin.tune {min(done_s / self.expected_s, 0.99):4.0%} {what}, {remaining}", file=sys.stderr, flush=True)
 
     def say(self, lines: str) -> None:
         if self._shown:
@@ -113,15 +112,15 @@ class _Job:
     def profile_calls(self) -> int:
         return _PROFILE_WARMUP + (3 if self.compiled else 2) * _PROFILE_STEPS
 
-    def effort(self, step_s: float, left_s: float, notes: list[str]) -> _Effort:
+    def effort(self, step_s: float, remaining_s: float, notes: list[str]) -> _Effort:
         """How much to measure with steps of this time. Appends a note if that is not all; warns if even the least takes too long."""
-        if self.fewest_calls(_THOROUGH, _INTERVAL_BLOCKS) * step_s <= left_s:
+        if self.fewest_calls(_THOROUGH, FEWEST_SAMPLES) * step_s <= remaining_s:
             return _THOROUGH
         notes.append(
             f"steps of {step_s:.2g} s: too slow to race the best predicted caps, so the prediction chose, calibrated on only"
             f" {_QUICK.calibrations} settings"
         )
-        needed_s = self.time_budget_s - left_s + self.fewest_calls(_QUICK, _FEWEST_GAIN_BLOCKS) * step_s
+        needed_s = self.time_budget_s - remaining_s + self.fewest_calls(_QUICK, _FEWEST_GAIN_BLOCKS) * step_s
         self.progress.expected_s = max(self.time_budget_s, needed_s)
         if needed_s > 1.25 * self.time_budget_s + _SLACK_S and self.ranks.rank == 0:
             _log.warning("tune: with steps of %.2g s tuning takes about %.0f s, not %g", step_s, needed_s, self.time_budget_s)
@@ -239,8 +238,8 @@ class _Watched(NamedTuple):
     gain_at_most: float  # what other buckets could gain, as a share of a step
 
 
-def _seen_by(watched: Watch | None, job: _Job) -> _Watched | None:
-    """What rank 0's watch has measured of this model on this number of ranks, if known. Collective."""
+def _read_watch(watched: Watch | None, job: _Job) -> _Watched | None:
+    """What rank 0's watch has measured, if that was this model on this number of ranks. Collective."""
 
     def read() -> _Watched | None:
         profile = watched.profile() if watched is not None else None
@@ -253,10 +252,10 @@ def _seen_by(watched: Watch | None, job: _Job) -> _Watched | None:
     return job.ranks.on_rank_0(read)
 
 
-def _profiled(job: _Job, module: torch.nn.Module, step: CountedStep, state: State, wrapping: Wrapping, seen: _Watched | None) -> Profile:
-    """When gradients are ready: as a watch saw it, or in steps without communication. Collective."""
+def _profiled(job: _Job, module: torch.nn.Module, step: CountedStep, state: State, wrapping: Wrapping, known: _Watched | None) -> Profile:
+    """When gradients are ready: as a watch has measured it, or in steps without communication. Collective."""
     with wrapping.graphs.of("profile"):
-        profile = Profile(*seen.tensors) if seen else measured_profile(
+        profile = Profile(*known.tensors) if known else measured_profile(
             job.ranks, module, step, steps=_PROFILE_STEPS, warmup=_PROFILE_WARMUP, seconds=job.time_budget_s * _PROFILE_SHARE,
             find_unused_parameters=bool(job.options.get("find_unused_parameters") or job.options.get("static_graph")),
             options=job.options, zeroed=state.parameters, on_progress=job.progress.at,
@@ -268,9 +267,9 @@ def _profiled(job: _Job, module: torch.nn.Module, step: CountedStep, state: Stat
     return profile
 
 
-def _notes_on_inputs(job: _Job, seen: _Watched | None, wire: torch.dtype | None) -> list[str]:
+def _notes_on_inputs(job: _Job, known: _Watched | None, wire: torch.dtype | None) -> list[str]:
     notes = []
-    if seen:
+    if known:
         notes.append(f"when gradients are ready was seen by firkin.watch, with communication beside it: {job.profile_calls()} steps fewer")
     if job.compiled:
         notes.append(
@@ -289,11 +288,11 @@ def _tuned(job: _Job, step: CountedStep, state: State, wrapping: Wrapping, watch
     wire, module = wrapping.alike(first.dtype)
     job.compiled = wrapping.graphs.compiled
     unlike = state.unlike(ranks)
-    seen = _seen_by(watched, job)
-    profile = _profiled(job, module, step, state, wrapping, seen)
-    notes = _notes_on_inputs(job, seen, wire)
-    if seen:  # do not spend the time this saves on more blocks
-        started -= min(_PROFILE_SHARE * job.time_budget_s, job.profile_calls() * seen.step_s)
+    known = _read_watch(watched, job)
+    profile = _profiled(job, module, step, state, wrapping, known)
+    notes = _notes_on_inputs(job, known, wire)
+    if known:  # the time that this has saved is not to be spent on more blocks
+        started -= min(_PROFILE_SHARE * job.time_budget_s, job.profile_calls() * known.step_s)
     sizes, seconds = allreduce_sizes(sum(profile.bytes)), min(10.0, job.time_budget_s * 0.1)
     table = timed_all_reduces(ranks, first.device, sizes, seconds, job.seed, (first.dtype, wire or first.dtype), job.progress.at)
 
@@ -301,13 +300,13 @@ def _tuned(job: _Job, step: CountedStep, state: State, wrapping: Wrapping, watch
         return ranks.max([time.perf_counter() - started])[0]
 
     # An upper bound for a step's time: how much communication backward hides is not known yet.
-    step_s = (seen.step_s if seen else ranks.max([statistics.median(step.seconds)])[0]) + table.rows[-1].median_s
+    step_s = (known.step_s if known else ranks.max([statistics.median(step.seconds)])[0]) + table.rows[-1].median_s
     effort = job.effort(step_s, job.time_budget_s - elapsed_s(), notes)
     bench = StepBench(ranks, wrapping, step, state, effort.timed_steps, job.seed, job.progress.at)
     options = options_to_race(job.options, compiled=job.compiled) if effort is _THOROUGH else []
-    if seen and effort.raced > 1 and not job.caps_mib and seen.gain_at_most < WORTH_TUNING:
+    if known and effort.raced > 1 and not job.caps_mib and known.gain_at_most < WORTH_TUNING:
         effort = effort._replace(raced=1, race_blocks=(1, 1))
-        notes.append(f"firkin.watch saw that no buckets could gain more than {100 * seen.gain_at_most:.1f} %: no race, the prediction chose")
+        notes.append(f"firkin.watch saw that no buckets could gain more than {100 * known.gain_at_most:.1f} %: no race, the prediction chose")
     recommended, results = tune_steps(
         profile, table, ranks.world, bench.blocks, elapsed_s, lambda values: ranks.all(values)[0],
         lambda setting, names: possible_options(bench, Setting(*setting), names, notes), seconds=job.time_budget_s,
@@ -315,8 +314,8 @@ def _tuned(job: _Job, step: CountedStep, state: State, wrapping: Wrapping, watch
         race_blocks=effort.race_blocks, fewest_gain_blocks=_FEWEST_GAIN_BLOCKS, smallest_cap_mib=1.0 if job.compiled else 0.0,
         caps_mib=job.caps_mib, ddp_options=options,
     )  # fmt: skip
-    if results.blocks < _INTERVAL_BLOCKS:
-        notes.append(f"steps of {step_s:.2g} s: time for {results.blocks} blocks; fewer than {_INTERVAL_BLOCKS} cannot show a gain")
+    if results.blocks < FEWEST_SAMPLES:
+        notes.append(f"steps of {step_s:.2g} s: time for {results.blocks} blocks; fewer than {FEWEST_SAMPLES} cannot show a gain")
     notes.append(f"step was called {step.calls} times: its loaders and counters have moved on by that many")
     _add_facts(results, job, notes)
     # Rank 0's, on every rank: another's library may round differently.

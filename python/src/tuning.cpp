@@ -20,6 +20,7 @@
 #include "firkin/base/units.h"
 #include "firkin/plan/bucket_plan.h"
 #include "firkin/plan/decision.h"
+#include "firkin/stats/estimates.h"
 #include "measuring/allreduce_schedule.h"
 #include "measuring/steps.h"
 #include "measuring/tuning.h"
@@ -165,6 +166,7 @@ std::pair<size_t, Results> tune_steps(const MeasuredProfile& profile, const Meas
 void bind_tuning(nb::module_& module) {
   bind_schedules(module);
   module.attr("MOST_RACED") = RaceOptions().count;
+  module.attr("FEWEST_SAMPLES") = kFewestSamples;
   const PhaseOptions usual;
   const auto pair_of = [](const PhaseOptions::Blocks& blocks) { return std::pair(blocks.fewest, blocks.most); };
   module.def(

@@ -120,11 +120,11 @@ class Progress(unittest.TestCase):
         progress, notes = mock.Mock(), []
         job = _tune._Job(mock.Mock(rank=0), None, {}, [], 5.0, 0, True, progress)
         with self.assertLogs("firkin", "WARNING") as logged:
-            job.effort(step_s=2.0, left_s=4.0, notes=notes)
+            job.effort(step_s=2.0, remaining_s=4.0, notes=notes)
         self.assertRegex(logged.output[0], r"tune: with steps of 2 s tuning takes about \d\d s, not 5$")
         self.assertGreater(progress.expected_s, 5.0)
         self.assertRegex(notes[0], "calibrated on only 2 settings")
-        self.assertEqual(job.effort(step_s=0.01, left_s=4.0, notes=[]), _tune._THOROUGH)
+        self.assertEqual(job.effort(step_s=0.01, remaining_s=4.0, notes=[]), _tune._THOROUGH)
 
 
 def command(*words):
