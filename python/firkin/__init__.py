@@ -46,7 +46,7 @@ __all__ = [
 
 # These modules need PyTorch, so they are imported at their first use: planning works without PyTorch.
 _NEED_TORCH = ("_native", "_plan", "_profile", "_allreduce", "_result", "_tune", "_ordered", "_sharded", "_data_parallel", "_watch", "_link")
-# These need the C++ engine as well, and say so when they are imported.
+# These need the C++ engine as well: without it, importing one raises InputError.
 _NEED_ENGINE = ("DataParallel", "DistributedDataParallel", "OverlappedOptimizer", "ShardedOptimizer", "init_modelled_link")
 
 

@@ -1,4 +1,4 @@
-"""Makes all that reads parameters wait for those in flight, under the strategies "ordered" and "sharded"."""
+"""Makes whatever reads parameters wait for those in flight, under the strategies "ordered" and "sharded"."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from firkin._core import InputError
 from firkin._torch import torch
 
 T = TypeVar("T")
-running: weakref.WeakSet[Arrivals] = weakref.WeakSet()  # one for each engine
+running: weakref.WeakSet[Arrivals] = weakref.WeakSet()  # of every engine
 
 
 class _Awaited(dict[str, Any]):
@@ -68,7 +68,7 @@ class _Awaited(dict[str, Any]):
 
 
 def weakly(method: Callable[..., T]) -> Callable[..., T | None]:
-    """Calls the method while its object lives, which whoever keeps this does not prolong."""
+    """A function that calls the method without keeping its object alive: once the object is gone it does nothing."""
     held = weakref.WeakMethod(method)
     return lambda *args: None if (now := held()) is None else now(*args)
 
@@ -94,7 +94,7 @@ def refuse_unawaited(module: torch.nn.Module, strategy: str) -> None:
 
 
 class Arrivals:
-    """Makes all that read parameters wait for the engine: forwards, checkpoints, optimisers, loops.
+    """Makes whatever reads parameters wait for the engine: forwards, checkpoints, optimisers, loops.
 
     When backward() returns, gradients are still in flight only if OverlappedOptimizers hold every parameter.
     """
@@ -102,16 +102,16 @@ class Arrivals:
     def __init__(self, engine: Any, parameters: list[torch.Tensor]) -> None:
         self.engine = engine
         self.ids = {id(p) for p in parameters}
-        # During forward a module that looks at its parameters (for their dtype, say) does not wait for other modules'.
+        # During forward a module that reads its parameters (for their dtype, say) does not wait for other modules'.
         self.in_forward = False
         self.is_installed = False
         self.optimizers: weakref.WeakSet[Any] = weakref.WeakSet()  # OverlappedOptimizers, or a ShardedOptimizer
-        self.backwards = 0  # that synchronised
-        self.is_second = False  # the last of them came before anybody had used the gradients of the one before
-        self._is_unused = False  # nobody has used the gradients of the last one
+        self.backwards = 0  # how many that synchronise have ended
+        self.is_second = False  # whether the last backward came before anybody had used the gradients of the one before it
+        self._is_unused = False  # whether nobody has used the gradients of the last backward
         self._parameters = parameters
-        self._forward_place: tuple[int, int] | None = None  # of the last forward with gradients
-        self._place: tuple[int, int] | None = None  # the same, while anything may be in flight
+        self._forward_place: tuple[int, int] | None = None  # process and thread of the last forward with gradients
+        self._place: tuple[int, int] | None = None  # the same, or None while nothing can be in flight
         running.add(self)
 
     def install(self, module: torch.nn.Module) -> Callable[[], None]:
@@ -121,7 +121,7 @@ class Arrivals:
             names.setdefault(part, []).append(name)
         parts = [part for part in names if next(part.parameters(), None) is not None]
         handles: list[Any] = []
-        # The optimiser steps in these. If Dynamo compiled that on some ranks only, these would round differently.
+        # The optimiser's steps run in these hooks. If Dynamo compiled them on some ranks only, these ranks would round differently.
         reason = "firkin: a module waits here for its parameters (strategies ordered, sharded); expected another strategy for fullgraph=True"
         for part in parts:
             awaited = part.__dict__["_parameters"] = _Awaited(part._parameters, self, self.engine.add_awaiting(names[part]))
@@ -148,11 +148,12 @@ class Arrivals:
             self._forward_place = _here()
 
     def check_place(self) -> None:
-        """Raises InputError in another thread than the one that trains, until that has called drain(): it would step parameters here.
+        """Raises InputError in another thread, or process, than the one that trains, while anything may be in flight.
 
-        In a forked process, too, which has no thread that could complete what is in flight.
+        Note [One thread trains]: reading a parameter can step it, so another thread would run the optimiser beside the thread that trains. A
+        forked process has no thread that could complete what is in flight. drain() in the thread that trains makes both possible.
         """
-        # Checkpoints run forwards in autograd's threads.
+        # A checkpoint runs forwards in autograd's threads, within the backward of the thread that trains.
         if self._place not in (None, _here()) and torch._C._current_graph_task_id() == -1:
             raise InputError(
                 "DataParallel: a thread, or a forked process, runs the module or reads its parameters, while a step of another thread may be in"
@@ -170,18 +171,18 @@ class Arrivals:
         self._place = self._forward_place
         for each in self.optimizers:
             each.end_backward()
-        late = self._held()
-        is_all_held = all(not p.requires_grad or id(p) in late for p in self._parameters)
+        held = self._held()
+        is_all_held = all(not p.requires_grad or id(p) in held for p in self._parameters)
         self.is_second, self._is_unused = self._is_unused, is_all_held
         if not is_all_held:
             self.engine.drain()
 
     def record_step(self) -> None:
-        """After step() of an engine's optimiser."""
+        """To be called after step() of an OverlappedOptimizer or a ShardedOptimizer."""
         self._place, self._is_unused = _here() if self.is_installed else None, False
 
     def before_step(self, optimizer: torch.optim.Optimizer) -> None:
-        """Before the step of an optimiser that is not an engine's: it would miss what is in flight."""
+        """To be called before the step of any other optimiser, which would miss what is in flight."""
         held = self._held() if self.is_installed else ()
         if any(id(p) in held for group in optimizer.param_groups for p in group["params"]):
             name, ours = type(optimizer).__name__, " and ".join(sorted({type(each).__name__ for each in self.optimizers}))
@@ -189,6 +190,7 @@ class Arrivals:
         self.engine.drain()
 
     def _held(self) -> set[int]:
+        """The ids of the parameters that the engine's optimisers step."""
         return {id(p) for each in self.optimizers for p in each.stepped()}
 
 

@@ -135,16 +135,21 @@ class DistributedDataParallel(torch.nn.Module):
         self._listen(engine, parameters)
 
     def _listen(self, engine: Any, parameters: _ddp.NamedTensors) -> None:
+        """Lets the engine learn of optimisers' steps, of reads of parameters, and of changes of the module."""
         notice_steps()
         self._running = Arrivals(engine, [p for _, p in parameters])
         if self.strategy in _AWAITED:
             self._leave = weakref.finalize(self, self._running.install(self.module))
         self._parameters_then, self._owners_then = parameters, _ddp.owners(self.module)
-        self._was_changed = False  # in the last forward
+        self._was_changed = False  # whether the last forward found other parameters in the module
         self._record_module(engine)
 
     def _hookable_parameters(self) -> _ddp.NamedTensors:
-        """The module's parameters, on which PyTorch then keeps the engine's hooks: its first register_hook() on a tensor would free them."""
+        """The module's parameters, ready for the engine's hooks.
+
+        Note [Hooks that PyTorch frees]: the first register_hook() on a tensor in Python sets its _backward_hooks, which frees all hooks that C++
+        has added to it. So this sets them before the engine adds any.
+        """
         parameters = _ddp.named_parameters(self.module)
         for _, p in parameters:
             if p._backward_hooks is None and not p.is_inference():
@@ -152,14 +157,14 @@ class DistributedDataParallel(torch.nn.Module):
         return parameters
 
     def _record_module(self, engine: Any) -> None:
-        """Has the engine check the module before it ends a step, and call _read_module() after a change."""
+        """Has the engine check the module before it ends a step, and call _follow_change() if that has changed."""
         parts = list(self.module.modules())
         structure = [self._modules, *(held for part in parts for held in (part._parameters, part._modules) if isinstance(held, dict))]
         buffers = [part._buffers for part in parts if isinstance(part._buffers, dict)]
-        engine.record_module(weakly(self._read_module), structure, buffers, any(isinstance(part, torch.jit.ScriptModule) for part in parts))
+        engine.record_module(weakly(self._follow_change), structure, buffers, any(isinstance(part, torch.jit.ScriptModule) for part in parts))
 
-    def _read_module(self, is_more_than_values: bool) -> None:
-        """Follows a change of the module. is_more_than_values: modules, parameters or names have changed."""
+    def _follow_change(self, is_more_than_values: bool) -> None:
+        """Follows a change of the module. is_more_than_values: modules, parameters or names have changed, not only buffers."""
         if is_more_than_values:
             if _ddp.owners(self.module) == self._owners_then:
                 self._record_module(self._engine)
@@ -183,8 +188,8 @@ class DistributedDataParallel(torch.nn.Module):
         if self._group not in (None, dist.group.WORLD):
             raise InputError("DataParallel: cannot copy with another process group; expected the default one, as in PyTorch, or a copy of .module")
         self.drain()
-        ours = ("_group", "_leave", "_owners_then", "_parameters_then", "_ranks", "_running", "_was_changed")
-        kept = {name: value for name, value in self.__dict__.items() if name not in ours}
+        not_copied = ("_group", "_leave", "_owners_then", "_parameters_then", "_ranks", "_running", "_was_changed")
+        kept = {name: value for name, value in self.__dict__.items() if name not in not_copied}
         return kept | {"_settings": self._settings | {"comm_hook": None}}  # PyTorch's copies have no hook either
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -220,7 +225,7 @@ class DistributedDataParallel(torch.nn.Module):
         self._listen(engine, parameters)
 
     def parameters_changed(self) -> None:
-        """Handles a change of parameters: new ones get rank 0's values. Collective.
+        """Follows a change of parameters: new ones get rank 0's values. Collective.
 
         Call it alike on every rank after parameters were thawed, frozen, added or replaced. Otherwise the next step notices
         the change; if values differ between ranks, that step raises a StepError on every rank, and the step after it works.
@@ -272,7 +277,7 @@ class DistributedDataParallel(torch.nn.Module):
         name = getattr(hook, "__qualname__", type(hook).__qualname__)
         if self.strategy in _AWAITED:
             self._leave()
-        before, self._running = self._settings, None  # drops the engine
+        before, self._running = self._settings, None  # frees the engine
         self._settings = before | {"compression": "none", "comm_hook": (state, _checked(hook, name), name)}
         try:
             self._start()

@@ -29,7 +29,7 @@ def refuse_arguments(arguments: Mapping[str, Any]) -> None:
     for name, value in arguments.items():
         if name not in theirs:
             raise TypeError(f"DistributedDataParallel.__init__() got an unexpected keyword argument '{name}'")
-        if value != theirs[name].default and name != "gradient_as_bucket_view":  # where ours always are
+        if value != theirs[name].default and name != "gradient_as_bucket_view":  # gradients always are views
             raise InputError(f"DataParallel: {name} exists only in PyTorch's class; expected {_INSTEAD.get(name, 'it left out')}")
 
 
@@ -91,15 +91,15 @@ def ignored(module: torch.nn.Module) -> set[str]:
     return set(getattr(module, "_ddp_params_and_buffers_to_ignore", []))
 
 
-# These two list what the module holds, whatever its class makes of methods of that name: PyTorch's class does not call those of the whole either.
+# These two call torch.nn.Module's own methods, which a class may override: PyTorch's DistributedDataParallel does not call the overrides.
 def named_parameters(module: torch.nn.Module) -> NamedTensors:
-    """Parameters, under all of their names. A computed tensor (weight dropping, old weight norm) is none."""
-    return [each for each in _taken(module, torch.nn.Module.named_parameters(module, remove_duplicate=False)) if each[1].is_leaf]
+    """Parameters, a tied one under each of its names. Leaves out tensors that were computed from others (weight dropping, the old weight norm)."""
+    return [each for each in _synchronised(module, torch.nn.Module.named_parameters(module, remove_duplicate=False)) if each[1].is_leaf]
 
 
 def named_buffers(module: torch.nn.Module) -> NamedTensors:
-    """Buffers, under all of their names."""
-    return _taken(module, torch.nn.Module.named_buffers(module, remove_duplicate=False))
+    """Buffers, a shared one under each of its names."""
+    return _synchronised(module, torch.nn.Module.named_buffers(module, remove_duplicate=False))
 
 
 def owners(module: torch.nn.Module) -> set[tuple[int, str, int]]:
@@ -109,19 +109,19 @@ def owners(module: torch.nn.Module) -> set[tuple[int, str, int]]:
     return {(id(part), name, id(p)) for part in module.modules() for name, p in part._parameters.items() if id(p) in known}
 
 
-def _taken(module: torch.nn.Module, named: Iterable[tuple[str, torch.Tensor]]) -> NamedTensors:
-    left_alone = ignored(module)
-    tensors = [(name, tensor) for name, tensor in named if name not in left_alone]
+def _synchronised(module: torch.nn.Module, named: Iterable[tuple[str, torch.Tensor]]) -> NamedTensors:
+    names = ignored(module)
+    tensors = [(name, tensor) for name, tensor in named if name not in names]
     for name, tensor in tensors:
-        if is_traceable_wrapper_subclass(tensor):  # has no memory of its own
+        if is_traceable_wrapper_subclass(tensor):  # the tensor has no memory of its own
             raise InputError(f"DataParallel: {name} is a {type(tensor).__name__}, which holds other tensors; expected plain tensors")
     return tensors
 
 
 def reduced_parameters(module: torch.nn.Module) -> list[tuple[str, torch.nn.Parameter]]:
     """The parameters that DistributedDataParallel reduces, in order of registration, by their plain names."""
-    left_alone = ignored(module)
-    parameters = {name: p for name, p in module.named_parameters() if p.requires_grad and p.is_leaf and name not in left_alone}
+    names = ignored(module)
+    parameters = {name: p for name, p in module.named_parameters() if p.requires_grad and p.is_leaf and name not in names}
     return list(zip(plain_names(parameters), parameters.values()))
 
 

@@ -1,4 +1,4 @@
-"""The optimisers that engines step, and the engines that learn of steps which are not their own."""
+"""What OverlappedOptimizer and ShardedOptimizer share, and the hooks by which engines learn of the steps of other optimisers."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ from torch.optim.optimizer import (
     _global_optimizer_post_hooks, _global_optimizer_pre_hooks, register_optimizer_step_post_hook, register_optimizer_step_pre_hook,
 )  # fmt: skip
 
-# A step of these gives every element of a parameter what it would get if the others were not there.
+# A step of these changes every element of a parameter as if the parameter had no other elements.
 _ELEMENTWISE = ("SGD", "Adam", "AdamW", "NAdam", "RAdam", "Adamax", "Adagrad", "Adadelta", "RMSprop", "ASGD", "Rprop")
-STATE_HOOKS = ("state_dict_pre", "state_dict_post", "load_state_dict_pre", "load_state_dict_post")  # an optimiser's
+STATE_HOOKS = ("state_dict_pre", "state_dict_post", "load_state_dict_pre", "load_state_dict_post")  # the kinds of hooks that an optimiser has on its state
 
 _engine_steps = threading.local()  # `now`: whether an engine is running an optimiser's step on this thread
-# Optimisers that have stepped, by objects rather than addresses, which a later optimiser may reuse.
+# A number for every optimiser that has stepped. Its address would not do: a later optimiser may get the same one.
 _numbers: weakref.WeakKeyDictionary[torch.optim.Optimizer, int] = weakref.WeakKeyDictionary()
 _new_numbers = itertools.count()
 
 
 class EngineOptimizer(torch.optim.Optimizer):
-    """What the optimisers of "ordered" and "sharded" share: they wrap one that the engine steps, once for each part that arrives."""
+    """The optimiser of "ordered" or "sharded": wraps another one, which the engine steps in parts, as gradients arrive."""
 
     optimizer: torch.optim.Optimizer
     _arrivals: Arrivals
-    _check: Callable[[torch.optim.Optimizer], None]  # raises InputError for one that cannot be stepped in parts
+    _check: Callable[[torch.optim.Optimizer], None]  # raises InputError for an optimiser that cannot be stepped in parts
     _step: EngineStep
-    _stepped_after = 0  # how many backwards
+    _stepped_after = 0  # how many backwards had ended at the last step()
 
     def _begin(self, arrivals: Arrivals) -> None:
         self._arrivals = arrivals
@@ -43,7 +43,7 @@ class EngineOptimizer(torch.optim.Optimizer):
         arrivals.optimizers.add(self)
 
     def stepped(self) -> Iterator[torch.Tensor]:
-        """The model's parameters that this steps."""
+        """The model's parameters that this optimiser steps."""
         return (p for group in self.optimizer.param_groups for p in group["params"])
 
     def end_backward(self) -> None:
@@ -59,7 +59,7 @@ class EngineOptimizer(torch.optim.Optimizer):
         if self._arrivals.is_installed:
             self._check(self.optimizer)
             _refuse_step_hooks(name, self, self.optimizer)
-        # Before the first backward, schedules step to where they go on.
+        # Before the first backward step() is allowed: programs that resume step their schedules to where training stopped.
         if self._arrivals.is_second or 0 < self._arrivals.backwards == self._stepped_after:
             raise InputError(
                 f"{name}: step() without exactly one synchronising backward() before it; expected one for each step() (accumulate under no_sync())"
@@ -71,7 +71,7 @@ class EngineOptimizer(torch.optim.Optimizer):
         self._arrivals.record_step()
         self._stepped_after = self._arrivals.backwards
 
-    def _before_gradients_are_seen(self) -> None:
+    def _before_gradients_are_read(self) -> None:
         if self._stepped_after != self._arrivals.backwards:
             self.drain()
 
@@ -116,10 +116,12 @@ def _is_listed(optimizer: torch.optim.Optimizer) -> bool:
 
 
 class EngineStep:
-    """A step of the optimiser, for the engine to make: in parts, as gradients arrive.
+    """One step of an optimiser, which the engine makes in parts: each run() steps the parameters that have a gradient then.
 
-    Every part is stepped with the groups' options of begin(), whatever a schedule has made of them since. What the
-    optimiser itself changes in them, such as a counter of steps, changes once.
+    Note [Options of a step]: after the program's step() a schedule may change the groups' options, such as the learning
+    rate, while some parts are still to be stepped. So run() sets the options that begin() has saved, and afterwards
+    those that it found. What the optimiser itself changes in its options, such as a counter of steps, then changes once
+    in a step, with the first part that makes the change.
     """
 
     def __init__(self, optimizer: torch.optim.Optimizer) -> None:
@@ -129,10 +131,10 @@ class EngineStep:
 
     def begin(self) -> None:
         self._before = self._options()
-        self._unchanged = set(range(len(self._before)))  # groups in which the optimiser itself has changed no option yet
+        self._unchanged = set(range(len(self._before)))  # the groups whose options the optimiser has not changed in this step yet
 
     def run(self) -> None:
-        now = self._options()
+        found = self._options()
         self._set(self._before)
         _engine_steps.now = True
         try:
@@ -143,15 +145,15 @@ class EngineStep:
         for i in list(self._unchanged):
             before, made = self._before[i], after[i]
             if changes := {key: value for key, value in made.items() if key not in before or before[key] is not value and before[key] != value}:
-                now[i].update(changes)
+                found[i].update(changes)
                 self._unchanged.discard(i)
-        self._set(now)
+        self._set(found)
 
     def _sizes_now(self) -> list[int]:
         return [len(group["params"]) for group in self._optimizer.param_groups]
 
     def _options(self) -> list[dict[str, Any]]:
-        """Of each group, with copies of tensors, which programs change in place."""
+        """The options of each group. Tensors are copied, since programs change them in place."""
         if self._sizes_now() != self._sizes:
             raise InputError("DataParallel: parameters were added to the optimiser's groups, or removed; expected the groups of construction")
         options = [options_of(group) for group in self._optimizer.param_groups]
@@ -170,7 +172,7 @@ class EngineStep:
                 del group[key]
             for key, value in wanted.items():
                 if isinstance(value, torch.Tensor) and isinstance(group.get(key), torch.Tensor):
-                    group[key].copy_(value)  # the program may hold it
+                    group[key].copy_(value)  # in place, since the program may hold the tensor
                 else:
                     group[key] = value
 
@@ -179,11 +181,11 @@ def audited_tensors(optimizer: torch.optim.Optimizer, module: torch.nn.Module, t
     """The optimiser's state, and what it steps outside of the module, by names that are the same on every rank."""
     found: _ddp.NamedTensors = []
     names = {p: name for name, p in reversed(trained)}
-    ignored = _ddp.ignored(module)
-    left_alone = {p for name, p in module.named_parameters() if name in ignored} if ignored else set()
+    names_ignored = _ddp.ignored(module)
+    ignored = {p for name, p in module.named_parameters() if name in names_ignored} if names_ignored else set()
     for i, group in enumerate(optimizer.param_groups):
         for j, p in enumerate(group["params"]):
-            if p in left_alone:
+            if p in ignored:
                 continue
             name = names.get(p, f"tensor {j} of the optimiser's group {i}")
             if p not in names and not engine.is_hooked(p):
@@ -205,7 +207,7 @@ def _refuse_step_hooks(wrapper: str, *optimizers: torch.optim.Optimizer) -> None
 
 
 def _engines_beside(optimizer: Any) -> list[Arrivals]:
-    """The engines of parameters that this optimiser is stepping without them."""
+    """The engines whose parameters this optimiser steps by itself, rather than through an EngineOptimizer."""
     if getattr(_engine_steps, "now", False) or isinstance(optimizer, EngineOptimizer):
         return []
     stepped = {id(p) for group in optimizer.param_groups for p in group["params"]}
@@ -219,14 +221,17 @@ def _before_step(optimizer: Any, _args: Any, _kwargs: Any) -> None:
 
 
 def _after_step(optimizer: Any, _args: Any, _kwargs: Any) -> None:
-    """Tells engines of the step: they compare how often ranks step."""
+    """Counts the step in the engines of its parameters, which compare between ranks how often each optimiser has stepped."""
     if not torch.compiler.is_compiling():
-        for engine in {arrivals.engine for arrivals in _engines_beside(optimizer)}:  # which may have had other Arrivals
+        for engine in {arrivals.engine for arrivals in _engines_beside(optimizer)}:  # a set: one engine may have several Arrivals
             engine.count_optimizer_step(_numbers.setdefault(optimizer, next(_new_numbers)))
 
 
 @functools.cache
 def notice_steps() -> None:
-    """Installs hooks on all optimisers once: they must not change while an optimiser steps, when an engine may well be collected."""
+    """Installs the hooks on all optimisers, once and for good.
+
+    An engine does not remove them when it goes, because the garbage collector may free it while PyTorch iterates over them.
+    """
     register_optimizer_step_pre_hook(_before_step)
     register_optimizer_step_post_hook(_after_step)

@@ -1,4 +1,4 @@
-"""The optimiser of the strategy "ordered"."""
+"""OverlappedOptimizer: the optimiser of the strategy "ordered"."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class OverlappedOptimizer(EngineOptimizer):
         self._native = load_engine().EngineOptimizer(model._arrivals.engine, optimizer, run)
         model._audit_optimizer(weakref.ref(optimizer))
         self._begin(model._arrivals)
-        # Never removed: PyTorch's hooks must not change while it calls them, when this object may well be collected.
+        # Never removed: the garbage collector may free this object while PyTorch iterates over these hooks.
         drain = weakly(self.drain)
         optimizer.register_state_dict_pre_hook(lambda *_: drain())
         optimizer.register_load_state_dict_pre_hook(lambda *_: drain())
@@ -58,14 +58,14 @@ class OverlappedOptimizer(EngineOptimizer):
             setattr(self, f"register_{kind}_hook", getattr(optimizer, f"register_{kind}_hook"))
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Steps the parameters whose gradients have arrived; the others when needed, with the options that are set now."""
+        """Steps the parameters whose gradients have arrived, and each other one before it is used, with the options that are set now."""
         loss = self._before_step(closure)
         self._native.step()
         self._after_step()
         return loss
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        self._before_gradients_are_seen()
+        self._before_gradients_are_read()
         self.optimizer.zero_grad(set_to_none)
 
     def clip_grad_norm_(self, max_norm: float) -> float:
@@ -85,8 +85,8 @@ class OverlappedOptimizer(EngineOptimizer):
 
     @property
     def param_groups(self) -> list[dict[str, Any]]:  # type: ignore[override]
-        """The optimiser's groups. Between backward() and step() waits for all gradients, which code may read here."""
-        self._before_gradients_are_seen()
+        """The optimiser's groups. Between backward() and step() this waits for all gradients, since code may read them here."""
+        self._before_gradients_are_read()
         return self.optimizer.param_groups
 
     @property

@@ -1,4 +1,4 @@
-"""Plan: which gradients travel together; a check whether a wrapped model has these buckets."""
+"""Plan: the parameters of each bucket, and a check that a wrapped model has these buckets."""
 
 from __future__ import annotations
 
@@ -35,16 +35,16 @@ class Plan:
         names = iter(_ddp.plain_names([name for bucket in self.buckets for name in bucket]))
         object.__setattr__(self, "buckets", tuple(tuple(itertools.islice(names, len(bucket))) for bucket in self.buckets))
         object.__setattr__(self, "bytes", dict(zip(_ddp.plain_names(self.bytes), self.bytes.values())))
-        seen: set[str] = set()
+        planned: set[str] = set()
         for k, bucket in enumerate(self.buckets):
             if not bucket:
                 raise InputError(f"plan: bucket {k} is empty; expected a parameter")
             for name in bucket:
                 if name not in self.bytes:
                     raise InputError(f"plan: bucket {k} has '{name}', whose size is not known; expected it in bytes")
-                if name in seen:
+                if name in planned:
                     raise InputError(f"plan: '{name}' is in two buckets; expected it once")
-                seen.add(name)
+                planned.add(name)
 
     @classmethod
     def of_counts(cls, profile: Profile, counts: Sequence[int]) -> Plan:

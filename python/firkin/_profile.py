@@ -106,7 +106,7 @@ class BackwardRecord:
     """Records the backward passes of a step without communication, and when gradients became ready.
 
     If several passes count, ready times are those of the last. Without communication every rank has gradients of its own,
-    so they are set to zero when a backward ends, before gradient scalers and closures look at them: ranks stay alike.
+    so they are set to zero when a backward ends, before gradient scalers and closures read them: ranks stay alike.
     Subtract `still_s`, the time this took, from a measured step. A pass inside of one that counts belongs to it
     (re-entrant checkpointing); one inside of another pass, which a hook runs, may count itself.
 
@@ -122,7 +122,7 @@ class BackwardRecord:
         self.uncounted = 0
         self.marks: dict[int, Any] = {}  # index in `ready` -> mark, in the order in which gradients became ready
         self.still_s = 0.0
-        # Passes run inside of others on autograd's own thread as well.
+        # Not thread-local: a pass inside of another one may run on a thread of autograd's.
         self._depth, self._counting = 0, False
 
     def __enter__(self) -> BackwardRecord:

@@ -81,8 +81,8 @@ class Ranks:
             value = work()
         except Exception as raised:  # it is raised again below, when every rank knows
             error = raised
-        said = None if error is None else (isinstance(error, InputError), f"{type(error).__name__}: {error}", str(error))
-        failures = [(rank, failure) for rank, failure in enumerate(self.all(said)) if failure is not None]
+        failure = None if error is None else (isinstance(error, InputError), f"{type(error).__name__}: {error}", str(error))
+        failures = [(rank, theirs) for rank, theirs in enumerate(self.all(failure)) if theirs is not None]
         if not failures:
             return value  # type: ignore[return-value]
         rank, (is_input, described, message) = failures[0]

@@ -1,4 +1,4 @@
-"""The strategy "sharded" in Python: each rank holds a part of the optimiser's state."""
+"""ShardedOptimizer: the optimiser of the strategy "sharded", of whose state each rank holds a part."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from firkin._torch import dist, torch
 class _Divided(torch.Tensor):
     """Stands in for a parameter's gradient from backward to step(), since parts of it are on the ranks that step them.
 
-    Otherwise PyTorch's clipping would find no gradient, and clip nothing without a word.
+    Without it, PyTorch's clipping would find no gradient, and clip nothing without a word.
     """
 
     __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
@@ -87,7 +87,7 @@ class ShardedOptimizer(EngineOptimizer):
     ) -> None:
         self._model = model
         self._make: Callable[[Any], torch.optim.Optimizer] = lambda groups: optimizer_class(groups, **options)
-        self._stand_ins: list[_Part] = []  # parts whose parameters have one
+        self._stand_ins: list[_Part] = []  # the parts whose parameter has a _Divided as its gradient
         promises = {"elementwise": elementwise, "whole_parameters": whole_parameters}
         self._check = functools.partial(check_elementwise, "ShardedOptimizer", **promises)  # type: ignore[arg-type]
 
@@ -97,7 +97,7 @@ class ShardedOptimizer(EngineOptimizer):
             self._parts = [
                 _Part(named[name], run, sum(of_rank[i] for of_rank in before), _Divided(named[name])) for i, (name, run) in enumerate(runs)
             ]
-            mine = {part.parameter: part.run for part in self._parts}  # frozen parameters have none
+            mine = {part.parameter: part.run for part in self._parts}  # without frozen parameters
             whole = self._make(list(mine) if params is None else params)
             self._check(whole)
             self._groups, known = whole.param_groups, set(named.values())
@@ -148,7 +148,7 @@ class ShardedOptimizer(EngineOptimizer):
         return float(self._native.clip_gradients(max_norm))
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        self._before_gradients_are_seen()
+        self._before_gradients_are_read()
         self._drop_stand_ins()
         self.optimizer.zero_grad(set_to_none)
         for p in self.stepped():
@@ -192,7 +192,7 @@ class ShardedOptimizer(EngineOptimizer):
                 self.optimizer.state[part.run] = state
 
     def end_backward(self) -> None:
-        # For an empty part this rank does not know whether there is a gradient.
+        # Of a parameter with an empty part here, this rank does not know whether other ranks have a gradient.
         empty_too = not self._model.find_unused_parameters
         for part in self._parts:
             has_gradient = part.run.grad is not None or (empty_too and part.run.numel() == 0 and part.parameter.requires_grad)
@@ -239,12 +239,12 @@ def _audited(groups: list[dict[str, Any]]) -> list[tuple[str, torch.Tensor]]:
 
 
 def _is_run(key: str, value: Any, shape: torch.Size) -> bool:
-    """Whether the state has a value for each element. A counter may have the shape of a parameter that has none."""
+    """Whether the value has one number per element of `shape`. A counter of steps has not, even if the parameter is a scalar like it."""
     return key != "step" and isinstance(value, torch.Tensor) and value.shape == shape
 
 
 def _described(state: dict[str, Any], part: _Part) -> dict[str, Any]:
-    """The part's state for other ranks, per-element tensors as their dtype; empty on a rank without elements."""
+    """The part's state for other ranks, with its dtype in place of each tensor of the part's shape. Empty if the part has no elements."""
     if part.run.numel() == 0:
         return {}
     for key, value in state.items():
@@ -254,7 +254,12 @@ def _described(state: dict[str, Any], part: _Part) -> dict[str, Any]:
 
 
 def _gathered(mine: torch.Tensor | None, dtype: torch.dtype, part: _Part, group: Any) -> torch.Tensor:
-    """The whole tensor from the ranks' runs; exact, since it adds one rank's bytes to zeros of all others. Collective."""
+    """The whole tensor from the ranks' runs; exact, since it adds one rank's bytes to zeros of all others. Collective.
+
+    Note [States of Python's optimisers]: the engine's C++ does the same as this and _cut() for optimisers of LibTorch, each of which has a class of
+    state with known fields. Here a state has whatever keys and dtypes its class gave it, and a rank without elements does not know them; the
+    engine knows nothing of such states.
+    """
     whole = torch.zeros(part.parameter.numel(), dtype=dtype, device=part.parameter.device)
     if mine is not None and mine.numel() > 0:
         part.within(whole).copy_(mine)
@@ -263,7 +268,8 @@ def _gathered(mine: torch.Tensor | None, dtype: torch.dtype, part: _Part, group:
 
 
 def _cut(key: str, value: Any, part: _Part) -> Any:
+    """This rank's run of a whole parameter's state. What is no such state is copied."""
     if not _is_run(key, value, part.parameter.shape):
-        return value.clone() if isinstance(value, torch.Tensor) else value  # steps would change what the program has loaded
+        return value.clone() if isinstance(value, torch.Tensor) else value  # a step would change the program's own tensor
     laid_out = torch.empty_strided(part.parameter.shape, part.parameter.stride(), dtype=value.dtype, device=value.device).copy_(value)
     return part.within(laid_out).clone()

@@ -1,4 +1,4 @@
-"""What firkin.tune puts back: finds the training state of this process, copies it to the host, restores it, compares it between ranks."""
+"""State: the training state of this process, which firkin.tune copies to the host, restores, and compares between ranks."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 _CONTAINERS = (dict, list, tuple, set, frozenset, collections.deque, OrderedDictWrapper)
-_Put = Callable[[], Any]
+_Put = Callable[[], Any]  # restores one thing
 
 
 class State:
@@ -29,8 +29,8 @@ class State:
 
     Modules (parameters, buffers, gradients, modes), averaged models among them, optimisers, learning-rate schedules and
     gradient scalers, found by class among all objects; the random numbers of Python, NumPy, the CPU and the GPUs; and
-    what the user names. Of an optimiser, a schedule, a scaler and a named object it is every attribute, with what
-    containers there hold. It does not look into other objects that these hold.
+    what the user names. Optimisers, schedules, scalers and named objects are restored attribute by attribute, and the
+    containers among these entry by entry; other objects that they hold are left alone.
     """
 
     def __init__(self, model: torch.nn.Module) -> None:
@@ -49,7 +49,7 @@ class State:
         self._trained = [(name, t) for name, t in self._tensors.values() if t.requires_grad]  # ranks must agree on these
         self.parameters = [t for _, t in self._trained]
         self._followed: dict[int, Any] = {}  # containers, kept alive so that no other object gets their id
-        self._schedule, self._all = list[_Put](), list[_Put]()
+        self._schedule, self._all = list[_Put](), list[_Put]()  # what restores schedules and learning rates; what restores everything
 
     def _add(self, name: str, tensor: torch.Tensor) -> None:
         if tensor.device.type != "meta" and not torch.nn.parameter.is_lazy(tensor) and type(tensor).__name__ != "FakeTensor":
@@ -145,6 +145,7 @@ def _digest(value: Any) -> int:
 
 
 def _put_tensor(tensor: torch.Tensor, name: str) -> _Put:
+    """A function that restores the tensor: its memory, values, requires_grad and gradient. Raises InputError if it cannot be copied."""
     try:
         kept, memory = tensor.detach().to("cpu", copy=True), tensor.detach()
     except (RuntimeError, NotImplementedError) as error:
@@ -163,6 +164,7 @@ def _put_tensor(tensor: torch.Tensor, name: str) -> _Put:
 
 
 def _put_container(held: Any) -> _Put:
+    """A function that restores which entries the container has, but not what these contain."""
     before = dict(held.items()) if isinstance(held, (dict, OrderedDictWrapper)) else list(held)
 
     def put() -> None:

@@ -36,19 +36,19 @@ _log = logging.getLogger("firkin")
 
 _USUAL_RATE = 100  # PyTorch takes times in one of this many passes (kDDPRuntimeLoggingSampleRate in reducer.hpp; no getter)
 _RUN, _CYCLE = 5, 20  # after the first window, reads _RUN steps in a row of every _CYCLE
-_LOOK_EVERY = 10  # how often rank 0 looks at the store, in passes
-_MISSED = 3  # windows without some rank's steps after which a line says so
+_POLL_EVERY = 10  # how often rank 0 polls the store, in passes
+_MISSED = 3  # so many windows without some rank's steps are worth a warning
 _EXIT_S = 5.0  # how long rank 0 waits for the other ranks' steps when the program ends
 _OVERLAP_SETTINGS = ("CUDA_DEVICE_MAX_CONNECTIONS", "TORCH_NCCL_ENABLE_TIMING")  # kOverlapSettings of watched_steps.h
-_TRUE = ("1", "t", "true", "y", "yes")  # to PyTorch
+_TRUE = ("1", "t", "true", "y", "yes")  # what PyTorch takes for true in a variable of the environment
 _STAMPS = ("forward_compute_time_start", "backward_compute_time_start", "backward_comm_time_start",
            "backward_compute_time_end", "backward_comm_time_end")  # fmt: skip
 _TYPES = {torch.float64: "double", torch.float32: "float", torch.float16: "c10::Half", torch.bfloat16: "c10::BFloat16"}  # as c10 names them
 _WRITTEN = ("step_s", "exposed_s", "waiting_s", "gain_at_most_s", "last_rank", "last_share")
 
-_summing = ThreadPoolExecutor(1)  # beside training, without the GIL: with many ranks it takes milliseconds
+_summing = ThreadPoolExecutor(1)  # sums up beside training, without the GIL: with many ranks that takes milliseconds
 _watches: weakref.WeakKeyDictionary[torch.nn.Module, Watch] = weakref.WeakKeyDictionary()
-_open: set[Watch] = set()  # not closed yet: they outlive their models, to report at the end of the program
+_open: set[Watch] = set()  # watches outlive their models, to report at the end of the program
 
 
 @atexit.register
@@ -106,7 +106,7 @@ class _Stock:
     """
 
     phases: tuple[str, ...] = ("before forward", "forward", "loss and backward")
-    lead = 3  # passes before the first step is seen: stamps are stale in two, and a step begins where the one before ended
+    lead = 3  # passes before the first whole step: in two the stamps are stale, and a step begins where the one before ended
     run, rate = _RUN, 1
 
     def __init__(self, ddp: DDP) -> None:
@@ -114,10 +114,10 @@ class _Stock:
         self._keeps_first_buckets = ddp.find_unused_parameters and not ddp.static_graph
         self._broadcasts = bool(ddp.will_sync_module_buffers())  # type: ignore[no-untyped-call]
         self._buckets: list[tuple[int, list[int]]] = []  # the size of each and the indices of its parameters; empty until PyTorch has rebuilt them
-        self.passes: list[int] = []  # those of the rows
-        self.counts: list[int] = []  # of the buckets, in tensors
-        self.ready: list[list[int]] = []  # of each parameter, in each step of the last window
-        self.rows: list[dict[str, Any]] = []  # of these steps
+        self.rows: list[dict[str, Any]] = []  # the steps of the last window
+        self.passes: list[int] = []  # the pass of each of these steps
+        self.ready: list[list[int]] = []  # when each parameter's gradient was ready, in each of these steps
+        self.counts: list[int] = []  # how many tensors each bucket has
 
     def take_times(self, ddp: DDP, begins: bool) -> None:
         ddp._set_ddp_runtime_logging_sample_rate(self.rate if begins else _USUAL_RATE)  # type: ignore[no-untyped-call]
@@ -132,6 +132,7 @@ class _Stock:
         buckets = self._buckets
         self.counts, self.ready, self.rows, self.passes = [len(part) for _, part in buckets], [], [], []
         self.bucket_bytes, rows = [size for size, _ in buckets], self.rows
+        # Each read has the stamps of the step before the last, so those of one step stand in the read after that of its ready times.
         for (at, (before, ready)), (_, (logged, _)) in itertools.pairwise(reads):
             began, number = before.get(_STAMPS[-1], 0), logged.get("iteration", 0)
             forward, backward, launch, last, end = (logged.get(name, 0) for name in _STAMPS)
@@ -159,7 +160,7 @@ class _Stock:
 
 
 class _StockOnGpu(_Stock):
-    """The same on GPUs, where time stamps are the host's: reads only durations between events."""
+    """Reads PyTorch's DistributedDataParallel on GPUs: durations between events alone, because time stamps are the host's."""
 
     phases = ("forward and backward",)
     run, rate = _CYCLE, 10  # reading waits for the events of the pass
@@ -188,7 +189,7 @@ class _Engine:
         self._sizes = {name: p.nbytes for name, p in model._parameters_then}
 
     def take_times(self, model: Ours, begins: bool) -> None:
-        """It takes times always."""
+        """The engine takes times in every pass."""
 
     def read(self, model: Ours) -> Any:
         """When forward begins, when the one before ended, and the stats of its step."""
@@ -225,17 +226,18 @@ class Watch(contextlib.AbstractContextManager["Watch"]):
     ) -> None:
         self._model, self._source = weakref.ref(model), source
         self._every, self._warmup, self._writer, self._table = every, warmup, writer, table
-        ranks, first = Ranks(model.process_group), next(model.parameters())  # only their numbers are kept: it must not keep the group or the model
+        # Of these only numbers are kept: a watch must keep neither the group nor the model alive.
+        ranks, first = Ranks(model.process_group), next(model.parameters())
         self._rank, self._size, self._world = ranks.rank, ranks.size, ranks.world
         self._store = dist.distributed_c10d._world.pg_map[model.process_group][1]
         # Each rank counts its own watches: all get the same number, since they call watch() at the same places.
         self._exchange = _core.WatchExchange(self._store.add(f"firkin/watches/{self._rank}", 1), self._rank, self._size)
         self._is_on_gpu = first.device.type != "cpu"
         self._parameter = weakref.ref(next((p for p in model.parameters() if p.requires_grad), first))
-        self._versions: dict[int, int] = {}  # of that parameter before each pass of the current window: an optimiser's step raises it
+        self._versions: dict[int, int] = {}  # the parameter's version before each pass of the current window, which an optimiser's step raises
         self._passes = 0
-        self._reading = 0  # passes since it began to read each; 0 between runs
-        self._reads: list[tuple[int, Any]] = []  # of the current window, by pass
+        self._reading = 0  # passes of the current run of reads; 0 between runs
+        self._reads: list[tuple[int, Any]] = []  # what was read in the current window, with its pass
         self._sum: Future[tuple[list[str], dict[str, Any]]] | None = None
         self._reported: list[str] = []  # the texts of the last window that was reported
         self._summary: dict[str, Any] = {}
@@ -275,11 +277,11 @@ class Watch(contextlib.AbstractContextManager["Watch"]):
             source.take_times(model, False)
             self._reading = 0
         self._passes += 1
-        if self._passes % _LOOK_EVERY == 0:
+        if self._passes % _POLL_EVERY == 0:
             self._collect()
 
     def _publish(self) -> None:
-        """Tells rank 0 of the window that has ended."""
+        """Sends rank 0 the window that has ended."""
         source, versions = self._source, self._versions
         mine = source.window(self._reads) | {
             "host": socket.gethostname(), "threads": torch.get_num_threads(), "cpus": sorted(os.sched_getaffinity(0)),
@@ -295,7 +297,7 @@ class Watch(contextlib.AbstractContextManager["Watch"]):
             _log.warning("firkin.watch: rank %d has told nothing; expected firkin.watch(model) on every rank", len(self._exchange.texts))
 
     def _collect(self) -> None:
-        """Tells what rank 0 has summed up, and lets it sum up what it has collected, on another thread."""
+        """On rank 0: reports the window that has been summed up, and starts to sum up the one that has arrived from all ranks."""
         if self._sum is not None and self._sum.done():
             self._report(*self._sum.result())
             self._sum = None
@@ -451,10 +453,9 @@ def watch(
     model: PyTorch's DistributedDataParallel, Firkin's, or a module that contains one. After every `every` steps rank 0
     logs what they were spent on, why communication was not hidden, and what to do next (logger "firkin"): as a warning at
     first and when the lines name another cause, otherwise as information. A program that ends before, or calls close(),
-    gets the lines of the steps so far. The first `warmup` steps do not count. In later windows than the first it reads
-    five steps of every twenty. table: from
-    measure_all_reduce(), to predict the best cap too. writer(values, step): called on rank 0 with the figures of each
-    window, such as wandb.log or accelerator.log.
+    gets the lines of the steps so far. The first `warmup` steps do not count. After the first `every` steps only five of
+    every twenty are read. table: from measure_all_reduce(), to predict the best cap too. writer(values, step): called on
+    rank 0 with the figures of each window, such as wandb.log or accelerator.log.
 
     Results of steps stay the same, bit for bit. docs/watch.md says how the cost is measured, what the figures do not
     show, and what is not known on GPUs.

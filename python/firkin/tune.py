@@ -137,7 +137,7 @@ def main() -> int:
     words, of_script = sys.argv[1:], []
     if "--" in words:
         words, of_script = words[: words.index("--")], words[words.index("--") + 1 :]
-    # Taken out first: --cap-mib would take a target that follows its numbers for another number.
+    # The target is put first: --cap-mib would take one that follows its numbers for another number.
     targets = [word for word in words if re.search(r"(\.py|^[A-Za-z_][\w.]*):[A-Za-z_]\w*$", word)][:1]
     arguments = parser.parse_args(targets + [word for word in words if word not in targets])
     sys.argv = [arguments.target.rpartition(":")[0], *of_script]
@@ -145,7 +145,7 @@ def main() -> int:
         return run(arguments)
     except firkin.InputError as error:
         if os.environ.get("RANK", "0") != "0":
-            # Rank 0 mostly fails alike. Then the launcher ends this rank now, and the line is there once.
+            # Rank 0 mostly fails with the same line. Its launcher then ends this rank while it waits, and the line is printed once.
             time.sleep(_RANK_0_FIRST_S)
         print(f"firkin: {error}", file=sys.stderr, flush=True)
         return 2
