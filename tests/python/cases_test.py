@@ -3,7 +3,6 @@
 Under every strategy they must train as with means taken by hand. The ranks live on and take one program after another.
 """
 
-import contextlib
 import copy
 import warnings
 
@@ -11,7 +10,7 @@ import firkin
 import pytest
 import torch
 import torch.distributed as dist
-from models import Layers, assert_refused, raised, refusals, seeded
+from models import Layers, assert_refused, raised, seeded
 from ranks import on_ranks
 from torch import nn
 from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict
@@ -31,7 +30,7 @@ class Centred(nn.Module):
         with torch.no_grad():
             self.keep(self, x)
         self.steps += 1
-        return x - self.level.mean(0) if self.level.dim() == 2 else x - self.level
+        return x - self.level
 
 
 def reassigns(part, x):
@@ -51,16 +50,6 @@ def removes_and_registers_again(part, x):
     part.level.mul_(0.7).add_(0.3 * x.mean(0))
 
 
-def grows(part, x):
-    part.level = torch.cat([part.level.reshape(-1, WIDTH), x[:2]])
-
-
-def changes_dtype(part, x):
-    if part.steps == 3:
-        part.level = part.level.float()
-    part.level.mul_(0.7).add_(0.3 * x.mean(0).to(part.level.dtype))
-
-
 def replacing_a_part(trainee, step):
     if step == 3:
         trainee.module[0] = nn.BatchNorm1d(WIDTH, affine=False).double()
@@ -74,56 +63,21 @@ def forward_twice(trainee, step):
         trainee.backward(y.square().mean())
 
 
-@contextlib.contextmanager
-def and_back(trainee):
-    """Within it parameters may be moved."""
-    here = [p.detach().clone() for p in trainee.leaves]
-    yield
-    with torch.no_grad():
-        for p, value in zip(trainee.leaves, here):
-            p.copy_(value)
-
-
-def climbing_and_going_back(trainee, step):
-    """By the rank's own gradients."""
-    with trainee.alone():
-        trainee.model(batch(step)).square().mean().backward()
-    with and_back(trainee):
-        with torch.no_grad():
-            for p in trainee.leaves:
-                p.add_(p.grad, alpha=0.1)
-        trainee.optimizer.zero_grad()
-        trainee.module.zero_grad()
-        trainee.plain(step)
-
-
-def noise_of_its_own(trainee, step):
-    """In each of two micro-batches."""
-    trainee.drain()
-    for micro in range(2):
-        with and_back(trainee):
-            with torch.no_grad():
-                for p in trainee.leaves:
-                    p.add_(batch(step, micro).mean(), alpha=0.1)
-            if micro == 0:
-                with trainee.alone():
-                    trainee.model(batch(step)).square().mean().backward()
-            else:
-                trainee.plain(step, micro)
-
-
 def stepping_by_itself_and_going_back(trainee, step):
     """As often as the rank likes, to start the step from what that has given."""
     if step == 0:
         trainee.inner = torch.optim.SGD(trainee.leaves, lr=0.01)
     trainee.drain()
-    with and_back(trainee):
-        for micro in range(1 + dist.get_rank()):
-            with trainee.alone():
-                trainee.model(batch(step, micro)).square().mean().backward()
-            trainee.inner.step()
-            trainee.inner.zero_grad()
-        x = batch(step) + trainee.leaves[0].detach().mean()
+    start = [p.detach().clone() for p in trainee.leaves]
+    for micro in range(1 + dist.get_rank()):
+        with trainee.alone():
+            trainee.model(batch(step, micro)).square().mean().backward()
+        trainee.inner.step()
+        trainee.inner.zero_grad()
+    x = batch(step) + trainee.leaves[0].detach().mean()
+    with torch.no_grad():
+        for p, value in zip(trainee.leaves, start):
+            p.copy_(value)
     trainee.backward(trainee.model(x).square().mean())
 
 
@@ -134,19 +88,17 @@ def dropping_a_micro_batch(trainee, step):
     trainee.plain(step)
 
 
-def keeping_gradients(take, to_none=True):
-    def backward(trainee, step):
-        of_tasks = []
-        for task in range(2):
-            trainee.optimizer.zero_grad()
-            trainee.backward(trainee.model(batch(step))[:, task].square().mean())
-            trainee.drain()
-            of_tasks.append([take(p.grad) for p in trainee.leaves])
-        trainee.kept += [g for gradients in of_tasks for g in gradients]
-        for p, a, b in zip(trainee.leaves, *of_tasks):
-            p.grad = (a - 0.5 * b).reshape(p.shape)
-
-    return trains(net, backward)
+def keeping_gradients(trainee, step):
+    """Of two tasks, to step with a mixture."""
+    of_tasks = []
+    for task in range(2):
+        trainee.optimizer.zero_grad()
+        trainee.backward(trainee.model(batch(step))[:, task].square().mean())
+        trainee.drain()
+        of_tasks.append([p.grad for p in trainee.leaves])
+    trainee.kept += [g for gradients in of_tasks for g in gradients]
+    for p, a, b in zip(trainee.leaves, *of_tasks):
+        p.grad = a - 0.5 * b
 
 
 def gradients_of_its_own(hold):
@@ -188,24 +140,6 @@ def made_beforehand(leaves):
 def taken_once(_leaves):
     """From the first step."""
     return
-
-
-def stepping_halves(strategy):
-    """Each by an optimiser of its own, with a forward between their steps."""
-    trainee = Trainee(strategy, net())
-    trainee.optimizer = None
-    halves = [torch.optim.SGD(half.parameters(), **SGD) for half in (trainee.module[:2], trainee.module[2:])]
-    if strategy is not None:
-        halves = [firkin.OverlappedOptimizer(trainee.model, half) for half in halves]
-    for step in range(STEPS):
-        for half in halves:
-            half.zero_grad()
-        trainee.plain(step)
-        halves[0].step()
-        with torch.no_grad():
-            trainee.model(batch(step, 1))
-        halves[1].step()
-    return trainee
 
 
 class Aliased(nn.Module):
@@ -336,20 +270,16 @@ READS = {
 
 NEEDS_GRADIENTS = {  # of which "sharded" has none after a backward
     "two graphs through batch norm": trains(lambda: net(nn.BatchNorm1d(WIDTH)), forward_twice),
-    "gradients kept": keeping_gradients(lambda g: g),
-    "what lies in the gradients' memory kept": keeping_gradients(lambda g: g.detach().view(-1)),
+    "gradients kept": trains(net, keeping_gradients),
     **{f"gradients of its own, {hold.__name__}": gradients_of_its_own(hold) for hold in (laid_into_one_tensor, made_beforehand, taken_once)},
 }
 PROGRAMS = {
-    **{
-        f"buffer: {how.__name__}": trains(lambda how=how: net(Centred(how)))
-        for how in (reassigns, registers_late, removes_and_registers_again, grows, changes_dtype)
-    },
+    "nothing but steps": trains(net),
+    "a tied weight": trains(lambda: seeded(Layers, [WIDTH] * 4, True)),
+    **{f"buffer: {how.__name__}": trains(lambda how=how: net(Centred(how))) for how in (reassigns, registers_late, removes_and_registers_again)},
     "replaces a part without parameters": trains(lambda: net(nn.Identity()), replacing_a_part),
     "parts under changing names": trains(Aliased),
     "reorders its parts": trains(lambda: seeded(Layers, [WIDTH] * 5), reordering_parts),
-    "sharpness-aware": trains(net, climbing_and_going_back),
-    "noise of its own": trains(net, noise_of_its_own, audit_every=2),
     "drops a micro-batch": trains(net, dropping_a_micro_batch),
     "steps by itself and goes back": trains(net, stepping_by_itself_and_going_back, audit_every=0),
     "a scripted part": saves(OfScript),
@@ -360,7 +290,6 @@ PROGRAMS = {
     "functional_call with adapted weights": trains(net, adapting),
     "functional_call with a teacher's parameters": trains(net, beside_a_teacher),
     **{f"momentum contrast by {name}": trains(lambda read=read: Contrast(read)) for name, read in READS.items()},
-    "steps halves": stepping_halves,
     **NEEDS_GRADIENTS,
 }  # fmt: skip
 WITHOUT_LATE = {  # what "ordered" and "sharded" refuse
@@ -369,7 +298,7 @@ WITHOUT_LATE = {  # what "ordered" and "sharded" refuse
     "steps by itself and goes back": "SGD.step\\(\\) steps parameters that are stepped here",
 }
 REFUSED = {(name, strategy): words for name, words in WITHOUT_LATE.items() for strategy in ("ordered", "sharded")}
-BESIDES = [*REFUSED, *((name, "sharded") for name in ("steps halves", *NEEDS_GRADIENTS))]  # "sharded" takes one optimiser
+BESIDES = [*REFUSED, *((name, "sharded") for name in NEEDS_GRADIENTS)]
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
@@ -381,24 +310,6 @@ def test_trains_as_by_hand_under_every_strategy(name):
 @on_ranks(2, full=3)
 def test_or_every_rank_has_an_error_that_says_why_not():
     assert_every_rank_says_why_not(PROGRAMS, REFUSED)
-
-
-@on_ranks(2, full=3)
-def test_what_differs_between_ranks_is_every_ranks_error():
-    trainee = Trainee("bucketed", net(Centred(reassigns))).train(steps=2)
-    trainee.module[0].keep = lambda part, x: setattr(part, "level", torch.zeros(2 + dist.get_rank(), WIDTH, dtype=torch.float64))
-    assert_refused(refusals({"buffer 0.level [3, 6]": lambda: trainee.train(steps=1)}), "StepError")
-    trainee.module[0].keep = reassigns
-    trainee.module[0].level = torch.zeros(WIDTH, dtype=torch.float64)
-    trainee.train(steps=2)
-
-    model = firkin.DistributedDataParallel(net())
-    temperature = nn.Parameter(torch.ones(()))
-    model.audit_optimizer(torch.optim.Adam([*model.parameters(), temperature]))
-    model.audit()
-    with torch.no_grad():
-        temperature.add_(dist.get_rank())
-    assert_refused(refusals({"tensor 6 of the optimiser's group 0": model.audit}), "AuditError")
 
 
 @on_ranks(2, full=3)

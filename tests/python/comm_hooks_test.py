@@ -82,27 +82,36 @@ def test_in_several_buckets_as_well():
     assert len(buckets) > 1
 
 
+@pytest.mark.parametrize("name", ("fp16", "bf16"))
+@on_ranks(2)
+def test_compression_by_name_halves_the_bytes(name):
+    model = firkin.DistributedDataParallel(layers(), compression=name)
+    loss_of(model, 0).backward()
+    bucket = model.stats().buckets[0]
+    assert bucket.bytes / 2 <= bucket.bytes_on_wire < 0.6 * bucket.bytes  
+
+
 @on_ranks(2)
 def test_a_hook_sees_its_buckets_as_pytorch_documents_them():
     model = firkin.DistributedDataParallel(layers(), cap_mib=0.01)
     names = {p: name for name, p in model.module.named_parameters()}
-    seen = []
+    calls = []
 
     def hook(state, bucket):
         assert [g.shape for g in bucket.gradients()] == [p.shape for p in bucket.parameters()]
         assert sum(g.numel() for g in bucket.gradients()) == bucket.buffer().numel()
-        seen.append((bucket.index(), bucket.is_last(), [names[p] for p in bucket.parameters()], state))
+        calls.append((bucket.index(), bucket.is_last(), [names[p] for p in bucket.parameters()], state))
         bucket.set_buffer(bucket.buffer() / 4)
         return default_hooks.allreduce_hook(None, bucket)
 
     model.register_comm_hook("state", hook)
     for _ in range(3):
-        seen.clear()
+        calls.clear()
         model.zero_grad()
         model(torch.full((4, WIDTH), 1.0 + dist.get_rank())).sum().backward()
     buckets = model.buckets()
     assert len(buckets) > 1
-    assert seen == [(i, i == len(buckets) - 1, names, "state") for i, names in enumerate(buckets)]
+    assert calls == [(i, i == len(buckets) - 1, names, "state") for i, names in enumerate(buckets)]
     alone = layers()
     sum(alone(torch.full((4, WIDTH), 1.0 + rank)).sum() for rank in range(2)).backward()
     torch.testing.assert_close([p.grad for p in model.module.parameters()], [p.grad / 8 for p in alone.parameters()])

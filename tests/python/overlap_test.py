@@ -9,7 +9,7 @@ import torch.distributed as dist
 from models import (
     WIDTH, Layers, accumulating, batch, closing, loss_of, optimizer_of, over_a_slow_link, parameters_of, same, seeded, sgd, share, train,
 )  # fmt: skip
-from ranks import let_go, on_ranks
+from ranks import release, on_ranks
 from torch import nn
 from torch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler
 from torch.utils.checkpoint import checkpoint
@@ -43,12 +43,6 @@ def fast_forwards(model):
     train(model, optimizer, range(2 * STEPS), after_step=schedule.step)
 
 
-def zeroing(model, optimizer, x):
-    optimizer.zero_grad(set_to_none=False)
-    model(x).square().mean().backward()
-    optimizer.step()
-
-
 def scales(model):
     """One rank's gradient of one parameter overflows in a step, which every rank skips."""
     optimizer = optimizer_of(model)
@@ -63,12 +57,6 @@ def scales(model):
         scaler.step(optimizer)
         scaler.update()
     return [torch.tensor(scaler.get_scale())]
-
-
-def joins(model):
-    optimizer = optimizer_of(model)
-    with model.join(optimizer.step):
-        train(model, optimizer, range(STEPS + 2 * dist.get_rank()))
 
 
 def takes_a_checkpoint_within_a_step(model):
@@ -128,10 +116,6 @@ def loads_the_optimizer_right_after_a_step(model):
     return [state["momentum_buffer"] for state in inner.state_dict()["state"].values()]
 
 
-def steps_plainly(model):
-    train(model, sgd(model.parameters()), range(2 * STEPS), after_step=model.drain)
-
-
 def clips_the_unwrapped_module(model):
     optimizer = firkin.OverlappedOptimizer(model, sgd(model.parameters()))
     train(model, optimizer, range(2 * STEPS), lambda: nn.utils.clip_grad_norm_(model.module.parameters(), 0.05))
@@ -186,13 +170,6 @@ def changes_a_rate_that_is_a_tensor(model):
     train(model, optimizer_of(model, torch.optim.Adam, lr=rate, foreach=False), range(2 * STEPS), after_step=lambda: rate.mul_(0.5))
 
 
-def drops_gradients(model):
-    optimizer = firkin.OverlappedOptimizer(model, sgd(model.parameters()))
-    train(model, optimizer, range(STEPS))
-    loss_of(model, 0).backward()  # and no step
-    train(model, optimizer, range(STEPS))
-
-
 # ---- What only "sharded" does in its own way.
 
 
@@ -201,17 +178,6 @@ def clips(model):
     optimizer = optimizer_of(model)
     clip = (lambda: nn.utils.clip_grad_norm_(model.parameters(), 0.01)) if model.strategy == "bucketed" else lambda: optimizer.clip_grad_norm_(0.01)
     train(model, optimizer, range(2 * STEPS), clip)
-
-
-def skips_a_step(model):
-    """Every third one, on every rank."""
-    optimizer = optimizer_of(model)
-    for step in range(2 * STEPS):
-        optimizer.zero_grad()
-        loss_of(model, step).backward()
-        if step % 3 == 2:
-            optimizer.zero_grad()
-        optimizer.step()
 
 
 def compiles_the_wrapped_module(model):
@@ -280,15 +246,15 @@ def takes_named_parameters(model):
 
 
 IN_BOTH = (
-    takes_groups, takes_named_parameters, steps(accumulating), steps(closing), steps(zeroing), fast_forwards, scales, joins,
+    takes_groups, takes_named_parameters, steps(accumulating), steps(closing), fast_forwards, scales,
     counts_steps_in_groups, counts_steps_of_groups_with_gradients, has_hooks_on_states, takes_a_checkpoint_within_a_step,
 )  # fmt: skip
 ORDERED = (
     resumes_with_a_schedule, schedules_and_checkpoints_the_overlapped_one, loads_right_after_a_step, loads_the_optimizer_right_after_a_step,
-    steps_plainly, clips_the_unwrapped_module, steps_by_hand, averages, ends_its_steps_by_itself, steps_one_of_two_every_other_time,
-    changes_a_rate_that_is_a_tensor, drops_gradients,
+    clips_the_unwrapped_module, steps_by_hand, averages, ends_its_steps_by_itself, steps_one_of_two_every_other_time,
+    changes_a_rate_that_is_a_tensor,
 )  # fmt: skip
-PROGRAMS = {"ordered": IN_BOTH + ORDERED, "sharded": (*IN_BOTH, clips, skips_a_step, compiles_the_wrapped_module)}
+PROGRAMS = {"ordered": IN_BOTH + ORDERED, "sharded": (*IN_BOTH, clips, compiles_the_wrapped_module)}
 NAMED = {program.__name__: program for programs in PROGRAMS.values() for program in programs}
 
 
@@ -300,7 +266,7 @@ def reached(strategy, program):
     late = model.stats().awaited_bytes > 0 or program is ends_its_steps_by_itself
     held = [model]
     del model
-    let_go(held)
+    release(held)
     return tensors, late
 
 

@@ -24,7 +24,7 @@ import torch.distributed as dist
 from ports import reserved_port
 
 
-def let_go(held):
+def release(held):
     """Of a list or a dict: what it holds goes beside what comes next. Gloo takes tens of milliseconds to close connections."""
     threading.Thread(target=held.clear).start()
 
@@ -39,7 +39,7 @@ def _run(variables, worker, arguments):
         dist.barrier()
         groups = [dist.group.WORLD]
         dist.destroy_process_group()
-        let_go(groups)
+        release(groups)
     return value
 
 

@@ -8,11 +8,8 @@ import torch
 import torch.distributed as dist
 from ranks import on_ranks
 from torch import nn
-from torch.nn.utils import prune
 from torch.utils.checkpoint import checkpoint
 from trainees import SGD, STEPS, STRATEGIES, WIDTH, Trainee, assert_as_by_hand, assert_every_rank_says_why_not, batch, net, results_of, trains
-
-UNUSED = {"find_unused_parameters": True}
 
 
 class Complex(nn.Module):
@@ -29,20 +26,6 @@ class Complex(nn.Module):
         with torch.no_grad():
             self.phase = self.phase * torch.exp(1j * x.mean())
         return self.read((self.first(x.to(torch.complex128)) * self.phase).real)
-
-
-class OtherStrides(nn.Module):
-    """Gradients that come in other strides than their parameters have."""
-
-    def __init__(self):
-        super().__init__()
-        torch.manual_seed(4)
-        self.convolution = nn.Conv2d(WIDTH, 8, 1).double()
-        self.mixing = nn.Parameter(torch.randn(8, 5, 3, dtype=torch.float64))
-
-    def forward(self, x):
-        images = x[:, :, None, None].expand(-1, -1, 4, 4).contiguous(memory_format=torch.channels_last)
-        return torch.einsum("bchw,cdh->bd", torch.tanh(self.convolution(images))[:, :, :3], self.mixing)
 
 
 class OldSignature(nn.Sequential):
@@ -84,21 +67,6 @@ class TwoHeads(nn.Module):
 
     def of_one_head(self, x):
         return self.heads[0](torch.tanh(self.body(x))) + self.heads[1](x.new_ones(9))
-
-
-class StraightThrough(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, x):
-        return torch.round(8 * x) / 8
-
-    @staticmethod
-    def backward(ctx, gradient):
-        return gradient
-
-
-class Rounding(TwoHeads):
-    def forward(self, x):
-        return StraightThrough.apply(super().forward(x))
 
 
 def behind(make):
@@ -150,13 +118,6 @@ def by_a_method_of_the_module(trainee, step):
     trainee.backward(trainee.module.of_one_head(batch(step)).square().mean())
 
 
-def penalising_gradients(trainee, step):
-    x = batch(step).requires_grad_()
-    y = trainee.model(x)
-    (slope,) = torch.autograd.grad(y.sum(), x, create_graph=True)
-    trainee.backward(y.mean() + (slope.norm(2, dim=1) - 1).square().mean())
-
-
 def plays_two_parts_by_turns(strategy):
     """Generator and critic, each wrapped and with its own optimiser: the generator's backward goes through the critic."""
     maker, critic = (Trainee(strategy, behind(lambda: nn.Linear(width, WIDTH))) for width in (WIDTH, 3))
@@ -189,16 +150,6 @@ def freezing_parts_by_turns(trainee, step):
     for p in trainee.module.parameters():
         if not p.requires_grad:
             p.grad = None
-
-
-class TouchesAll(TwoHeads):
-    """One head on each rank, and both in its graph."""
-
-    def __init__(self):
-        super().__init__(lambda step, rank: ((step + rank) % 2,))
-
-    def forward(self, x):
-        return super().forward(x) + 0 * sum(p.sum() for p in self.parameters())
 
 
 def two_adapters():
@@ -329,12 +280,6 @@ def swapping_in_an_average(trainee, step):
     trainee.plain(step)
 
 
-def pruned():
-    module = net()
-    prune.l1_unstructured(module[0], "weight", 0.3)
-    return module
-
-
 def compiled():
     module = Shared(False)
     module.compile(backend="eager")
@@ -343,7 +288,6 @@ def compiled():
 
 PROGRAMS = {
     "complex parameters and buffers": trains(Complex),  # pytorch/pytorch#158753, #99652
-    "gradients in other strides": trains(OtherStrides),  # pytorch/pytorch#47163, #83909, #135358
     "a method of an older signature": trains(lambda: OldSignature(*net())),  # NVlabs/OmniDrive#39
     "a block in three reentrant checkpoints": trains(lambda: Shared(True)),  # microsoft/FocalNet#4, tatp22/linformer-pytorch#23, facebookresearch/multimodal#404
     "a block in three checkpoints": trains(lambda: Shared(False)),
@@ -353,11 +297,9 @@ PROGRAMS = {
     "require_backward_grad_sync": accumulates(by_the_attribute),  # speechbrain/speechbrain#2010
     "a method of the module": trains(TwoHeads, by_a_method_of_the_module),  # k2-fsa/icefall#226
     "spectral norm": trains(lambda: behind(lambda: nn.utils.parametrizations.spectral_norm(nn.Linear(WIDTH, WIDTH)))),  # pytorch/pytorch#8160, #68327
-    "a penalty on gradients": trains(net, penalising_gradients),  # pytorch/pytorch#19024
     "generator and critic": plays_two_parts_by_turns,  # horovod/horovod#796, Lightning-AI/pytorch-lightning#20328
     "parts frozen by turns": trains(TwoHeads, freezing_parts_by_turns),  # JDAI-CV/fast-reid#178, Lightning-AI/pytorch-lightning#20866
     "adapters by turns": trains(two_adapters, freezing_parts_by_turns),  # huggingface/peft#1571, facebookresearch/fairscale#368
-    "zero times all parameters": trains(TouchesAll),  # Denys88/rl_games#369
     "loads by assignment": trains(net, loading_by_assignment),  # pytorch/pytorch#12603, NVIDIA/Megatron-LM#6087
     "averages by itself": trains(net, averaging_by_itself),  # pytorch/functorch#445
     "steps in backward": steps_in_backward,  # pytorch/pytorch#124523
@@ -368,10 +310,8 @@ PROGRAMS = {
     "hooks on modules": trains(net, hooking_modules),  # pytorch/pytorch#35191, #66229
     "hooks on what thaws": trains(only_its_head, hooking_what_thaws),
     "swaps in an average": trains(net, swapping_in_an_average),  # lucidrains/ema-pytorch#9, Lightning-AI/pytorch-lightning#21724
-    "pruned": trains(pruned),  # microsoft/nni#5205
-    "a function of its own, with heads by turns": trains(lambda: Rounding(lambda step, rank: (step % 2,)), **UNUSED),
     # lyuwenyu/RT-DETR#684, joanaapa/Distillation-DNABERT-Promoter#1
-    "a head that one rank leaves out": trains(lambda: TwoHeads(lambda step, rank: (0, 1) if rank == step % 2 else (0,)), **UNUSED),
+    "a head that one rank leaves out": trains(lambda: TwoHeads(lambda step, rank: (0, 1) if rank == step % 2 else (0,)), find_unused_parameters=True),
 }
 COMPILED = {"a compiled module with checkpoints": trains(compiled)}  # pytorch/pytorch#111279, #108269, huggingface/nanoVLM#61
 
