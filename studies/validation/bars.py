@@ -61,9 +61,9 @@ def all_bars(figures):
     def large(these):
         return these.large_errors
 
-    bars = error_bars("replay over links, caps of 1 MiB and more", pooled(figures, large, lambda r: r.replay and not r.loopback), math.inf, math.inf)
+    bars = error_bars("replay over links, caps of 1 MiB and more", pooled(figures, large, lambda r: r.replay and not r.loopback), 0.01, 0.04)
     bars += error_bars("models over links, caps of 1 MiB and more", pooled(figures, large, lambda r: not r.replay and not r.loopback), 0.015, 0.05)
-    bars += error_bars("no limit, caps of 1 MiB and more", pooled(figures, large, lambda r: r.loopback), math.inf, math.inf)
+    bars += error_bars("no limit, caps of 1 MiB and more", pooled(figures, large, lambda r: r.loopback), 0.03, 0.08)
     bars += error_bars("caps below 1 MiB", pooled(figures, lambda these: these.small_errors, lambda r: True), 0.04, math.inf)
     of = len(figures)
     told = [r.name for r, these in figures if not these.chosen_in_set]

@@ -37,8 +37,8 @@ report for each configuration (`--page` writes only them).{few}
   MG-WFBP (Shi, Chu, Li: INFOCOM 2019) is the calibrated model's prediction where its buckets were not measured."""
 
 DEFINITION = """Limits were set before the study was run; "missed by 0.6 points" means 0.6 percentage points beyond one. Errors are absolute, pooled over
-the caps of all configurations of a kind. Nothing is asked (-) where work on the model over three studies did not lower the error. [The model's
-page](performance_model.md#where-predictions-miss) says why."""
+the caps of all configurations of a kind. Nothing was asked (-) of the worst error of caps below 1 MiB. [The model's
+page](performance_model.md#where-predictions-miss) says why limits are missed."""
 
 
 def machine_text(figures):

@@ -12,7 +12,7 @@ from chart import gain, ordered_gain
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "validation"))
 from words import percent, reflowed, table
 
-MIB, GIB = 1 << 20, 1 << 30
+MIB = 1 << 20
 FAST = ("one NVLink machine", "2 x 8 A100, InfiniBand, EFA", "InfiniBand, 32 to 128")
 COURSE_BACKWARD_S = 0.829  # docs/experiments.md
 TEXT = (pathlib.Path(__file__).with_name("page.md")).read_text(encoding="utf-8")
@@ -52,6 +52,11 @@ def text(result):
     def regrets(name, rule):
         return [cell["rules_s"][rule] / cell["best_s"] - 1 for cell in groups[name]]
 
+    def share_of_rate(times_s, bytes_):
+        return bytes_ / times_s[bytes_] / max(size / time_s for size, time_s in times_s.items())
+
+    alps_rates = [share_of_rate(times_s, 32 * MIB) for ranks, times_s in alps_s.items() if ranks >= 32]
+    grown = [statistics.median(regrets(name, rule)) for name in ("Zaratan", "Alps, 32 to 2,048") for rule in ("megatron", "inductor")]
     tcp = [cell for cell in cells if group(cell) == "TCP, 10 and 25 Gbit/s"]
     slow_lora = [cell for cell in groups["TCP, 1 Gbit/s"] if cell["model"] == "7B, LoRA"]
     large_alps = [cell for cell in groups["Alps, 32 to 2,048"] if cell["ranks"] >= 128]
@@ -76,10 +81,11 @@ def text(result):
         fast_most=percent(max(gain(cell) for name in FAST for cell in groups[name])),
         fast_quarter=percent(max(cell["gain_at_batch"]["0.25"] for name in FAST[1:] for cell in groups[name])),
         alps_median=percent(statistics.median(map(gain, groups["Alps, 32 to 2,048"])), 0), alps_most=percent(max(map(gain, groups["Alps, 32 to 2,048"])), 0), zaratan_most=most("Zaratan"),
-        alps_rate=percent(alps_s[64][GIB] / 32 / alps_s[64][32 * MIB], 0), zaratan_start=f"{1e3 * zaratan_s[8][4]:.1f} ms",
+        alps_rate=f"{percent(min(alps_rates), 0)} to {percent(max(alps_rates), 0)}", zaratan_start=f"{1e3 * zaratan_s[8][4]:.1f} ms",
         alps_large=percent(statistics.median(cell["gain_at_batch"]["4"] for cell in groups["Alps, 32 to 2,048"])),
         least=percent(min(gains)), tcp_most=percent(max(map(gain, tcp))), faster=f"{COURSE_BACKWARD_S / zaratan_large['backward_s']:.1f}",
         ordered_pcie=most("PCIe", ordered_gain), ordered_lora=percent(max(map(ordered_gain, slow_lora))),
+        grown_least=percent(min(grown), 0), grown_most=percent(max(grown), 0),
         fixed_worst=f"{1 + max(regrets('Alps, 32 to 2,048', 'pytorch')):.1f}",
         lora_slow=f"{percent(min(map(gain, slow_lora)), 0)} to {percent(max(map(gain, slow_lora)), 0)}",
         ordered_slingshot=percent(statistics.median(map(ordered_gain, large_alps)), 0),

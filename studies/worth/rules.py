@@ -72,7 +72,7 @@ def mg_wfbp(ready_s, sizes, alpha_s, beta_s):
     return buckets, end_s
 
 
-# PyTorch's default (25 MiB, first bucket 1 MiB), Horovod's 128 MiB (operations.cc of 0.28.1; its manual still says 64) and MG-WFBP, on the
+# PyTorch's default (25 MiB, first bucket 1 MiB), Horovod's 128 MiB (operations.cc since 0.21; its manual said 64 until 0.23) and MG-WFBP, on the
 # measured table and with the alpha that is fitted to it, are baselines of firkin predict.
 TITLES = {
     "pytorch": "PyTorch, 25 MiB",

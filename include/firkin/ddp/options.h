@@ -29,8 +29,8 @@ struct GradientHook {
   std::shared_ptr<c10d::CommHookInterface> comm_hook = nullptr;
 };
 
-// Sums in bfloat16 or float16: half the bytes of float32, with 8 and 11 significant bits. float16 overflows if a mean
-// exceeds 65504. Buckets that are not float32 or float64 are summed unchanged.
+// Sums in bfloat16 or float16: half the bytes of float32, with 8 and 11 significant bits. float16 overflows if a rank's
+// gradient divided by the number of ranks, or a sum of these, exceeds 65504. Buckets that are not float32 or float64 are summed unchanged.
 GradientHook bf16_compression();
 GradientHook fp16_compression();
 
