@@ -8,8 +8,7 @@ import statistics
 import subprocess
 
 import pytest
-from ports import reserved_port
-from program import DEADLINE_S, FIRKIN, TINY_MODEL, InFolder
+from program import DEADLINE_S, FIRKIN, TINY_MODEL, InFolder, launched
 
 
 class Bench(InFolder):
@@ -31,21 +30,12 @@ class Surroundings(Bench):
         self.assertEqual(result.returncode, 0)
         self.assertEqual({row["world_size"] for row in self.rows("allreduce.csv")}, {"2"})
 
-    def test_ranks_that_contradict_each_other_say_so(self):
-        for size, command, mentions in [
-            ("3", ["bench", "allreduce"], "rank 0 was started as one of 2; expected one number of ranks for all"),
-            ("2", ["trace"], "rank 1 runs trace, but rank 0 bench-allreduce; expected one command"),
-        ]:
-            with self.subTest(command), reserved_port() as port:
-                launched = os.environ | {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-                first, second = (
-                    subprocess.Popen([FIRKIN, *words, "--out", self.out], stderr=subprocess.PIPE, text=True, env=launched | variables)
-                    for words, variables in [(["bench", "allreduce"], {"RANK": "0", "WORLD_SIZE": "2"}), (command, {"RANK": "1", "WORLD_SIZE": size})]
-                )
-                for rank in first, second:
-                    errors = rank.communicate(timeout=DEADLINE_S)[1]
-                    self.assertEqual(rank.returncode, 2, errors)
-                    self.assertIn(mentions, errors)
+    def test_ranks_of_different_commands_say_so(self):
+        with launched(["bench", "allreduce", "--out", self.out], ["trace", "--out", self.out]) as ranks:
+            for rank in ranks:
+                errors = rank.communicate(timeout=DEADLINE_S)[1]
+                self.assertEqual(rank.returncode, 2, errors)
+                self.assertIn("rank 1 runs trace, but rank 0 bench-allreduce; expected one command", errors)
 
     def test_without_loopback_ranks_are_refused_at_once(self):
         apart = ["unshare", "--user", "--map-root-user", "--net"]
@@ -64,27 +54,18 @@ class BadInput(Bench):
             (["allreduce", "-b", "0"], "--begin 0: expected a size in bytes"),
             (["allreduce", "--begin=-4"], "--begin -4: expected a size in bytes"),
             (["allreduce", "-b", "6"], "--begin 6: expected a multiple of 4"),
-            (["allreduce", "-e", "64mb"], "--end 64mb: expected a size in bytes"),
             (["allreduce", "-b", "1M", "-e", "1K"], "--begin 1 MiB: expected at most --end 1 KiB"),
             (["allreduce", "-f", "1"], "--factor: 1: expected a whole number from"),
-            (["allreduce", "--factor=-2"], "--factor: -2: expected a whole number from"),
-            (["allreduce", "-f", "1.5"], "--factor: 1.5: expected a whole number from"),
             (["allreduce", "--ranks", "two"], "--ranks: two: expected a whole number from 1 to"),
             (["allreduce", "--time", "0s"], "--time: 0s: expected 100ms"),
-            (["allreduce", "--ranks", "0"], "--ranks: 0: expected a whole number from"),
             (["allreduce", "--out", blocked / "out"], f"{blocked} is not a folder"),
             (["chunks", "--elements", "0"], "--elements: 0: expected a whole number from"),
-            (["chunks", "--elements=-1"], "--elements: -1: expected a whole number from"),
             (["chunks", "-b", "4"], "60000000 calls; expected at most 1000000"),
-            (["chunks", "-b", "1M", "-e", "4K"], "--begin 1 MiB: expected at most --end 4 KiB"),
-            (["collectives", "-b", "6"], "--begin 6: expected a multiple of 4"),
             (["collectives", "--ranks", "1"], "--ranks 1: expected 2 or more"),
             (["pairs", "--ranks", "1"], "--ranks 1: expected 2 or more, because one has no pair"),
             (["pairs", "--link", "1gbit"], "--link 1gbit: expected it left out"),
             (["pairs", "--bytes", "0"], "--bytes 0: expected a size in bytes"),
             (["layers", "--steps", "3"], "--steps"),
-            (["layers", "--model", "huge"], "unknown model 'huge'"),
-            (["layers", "--sequence", "0"], "--sequence: 0: expected a whole number from"),
         ]:
             self.assert_refused("bench", *words, mentions=mentions)
 
@@ -118,13 +99,6 @@ class Chunks(Bench):
         self.assertEqual([row["chunk_elements"] for row in answer["chunks"]], [256, 1024, 4096])
         self.assert_read_whole("chunks")
 
-    @pytest.mark.full
-    def test_with_hardly_any_time_every_size_has_one_sample_and_an_open_interval(self):
-        answer = json.loads(self.bench("chunks", "--elements", "4000000", "-b", "4K", "-f", "64", "--time", "0.1s", "--json").stdout)
-        for point in answer["chunks"]:
-            self.assertEqual(point["samples"], 1)
-            self.assertEqual(point["total_ci_s"], {"low": 0, "high": None})
-
 
 COLLECTIVES = ["all_reduce", "reduce_scatter", "all_gather"]
 
@@ -144,12 +118,6 @@ class Collectives(Bench):
 
     def test_a_size_beyond_the_memory_is_refused(self):
         self.assert_refused("bench", "collectives", "--end", "4TiB", mentions="a third of the memory of a rank")
-
-    def test_sizes_are_whole_slices(self):
-        text = self.bench("collectives", "--ranks", "3", "-b", "1K", "-e", "32K", "-f", "32", "--time", "0.5s").stdout
-        rows = self.results()["collectives"]
-        self.assertEqual([row["bytes"] for row in rows[::3]], [1032, 32772])
-        self.assertLessEqual(max(map(len, text.splitlines()[:-1])), 80)
 
 
 class Pairs(Bench):
@@ -178,15 +146,11 @@ class Layers(Bench):
         self.assert_succeeds("predict", "--tensors", self.out / "tensors.csv", "--allreduce", costs, "--out", self.folder / "predicted")
 
 
-class LosesRank0(Bench):
+class LostRank(Bench):
     def survivor_of_rank_0(self, **variables: str) -> str:
         """What rank 1 writes when rank 0 is killed, and with it the store at which they met."""
-        kept = {name: value for name, value in os.environ.items() if name != "TORCH_CPP_LOG_LEVEL"}
-        words = [FIRKIN, "bench", "allreduce", "--time", "1000s", "--out", self.out]
-        with reserved_port() as port:
-            launched = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-            first, second = (subprocess.Popen(words, stderr=subprocess.PIPE, text=True, env=kept | launched | variables | {"RANK": rank})
-                             for rank in "01")  # fmt: skip
+        words = ["bench", "allreduce", "--time", "1000s", "--out", self.out]
+        with launched(words, words, **variables) as (first, second):
             next(line for line in first.stderr if "measuring" in line)  # the group stands
             first.kill()
             first.communicate(timeout=DEADLINE_S)
@@ -194,8 +158,6 @@ class LosesRank0(Bench):
         self.assertEqual(second.returncode, 1, errors)
         return errors
 
-
-class LostRank(LosesRank0):
     def test_a_survivor_says_one_line_without_backtraces(self):
         errors = self.survivor_of_rank_0()
         self.assertEqual(len(errors.splitlines()), 1, errors)

@@ -1,26 +1,18 @@
 """The program as a user meets it: exit codes, messages, output on the right stream, and what is left behind."""
 
 import json
-import math
 import os
 import pathlib
-import resource
 import shutil
 import signal
 import subprocess
-import time
 
 import pytest
-from processes import children_of, is_running
+from processes import children_of, ends, is_running, wait_until
 from program import DEADLINE_S, FIRKIN, TINY_MODEL, InFolder, firkin
 
 # As few measurements as the statistics allow.
 TINY_RUN = ["--blocks", "4", "--profile-steps", "4", "--allreduce-time", "0.2s"]
-
-
-def upper_end(interval):
-    """Four blocks do not bound a median from above."""
-    return math.inf if interval["high"] is None else interval["high"]
 
 
 class Start(InFolder):
@@ -77,34 +69,24 @@ class Usage(InFolder):
             (["tune", "extra"], "'extra': firkin tune takes no such word"),
             (["bench", "--json"], "firkin: bench: expected one of step, allreduce"),
             (["tune", "--ranks", "0"], "--ranks: 0: expected a whole number from"),
-            (["tune", "--ranks", "-1"], "--ranks: -1: expected a whole number from"),
-            (["tune", "--ranks", "two"], "--ranks: two: expected a whole number from 1 to"),
             (["tune", "--threads", "2.5"], "--threads: 2.5: expected a whole number from 0 to 1024"),
             (["tune", "--world", "many"], "--world: many: expected a number"),
-            (["tune", "--seed", "dice"], "--seed: dice: expected a number"),
-            (["tune", "--d-model", "wide"], "--d-model: wide: expected a number"),
             (["predict", "--world", "eight"], "--world: eight: expected a whole number from 2 to 65536"),
-            (["import", "log.txt", "--world", "eight"], "--world: eight: expected a whole number from 2 to 65536"),
             (["tune", "--model", "huge"], "unknown model 'huge'"),
             (["tune", "--model", "missing.json"], "missing.json"),
             (["tune", "--data", "missing.txt"], "missing.txt: cannot be read"),
             (["tune", "--data", "."], "it is a folder"),
-            (["tune", "--cap", "0MiB"], "--cap 0MiB: expected a size with its unit, such as"),
             (["tune", "--cap", "1MiB,infMiB"], "--cap infMiB: expected a size with its unit"),
-            (["buckets", "--first-cap", "1mb"], "--first-cap 1mb: expected a size with its unit"),
+            (["buckets", "--first-cap", "1mb"], "--first-cap 1mb: expected a size with its unit, such as"),
             (["tune", "--rule", "random"], "{at-most,close-when-full}"),
             (["tune", "--sequence", "0"], "--sequence: 0: expected a whole number from"),
             (["tune", "--sequence", "4096"], "context_length 1024"),
             (["tune", "--num-heads", "7"], "heads"),
             (["tune", "--vocab-size", "100"], "--vocab-size 100"),
-            (["tune", "--timeout", "0s"], "--timeout: 0s: expected 100ms"),
-            (["tune", "--timeout", "soon"], "--timeout soon: expected a time with its unit, such as"),
             (["tune", "--time", "90"], "--time 90: expected a time with its unit, such as"),
             (["tune", "--allreduce-time", "0s"], "--allreduce-time: 0s: expected 100ms"),
             (["tune", "--backend", "pigeon"], "--backend: pigeon not in {auto,gloo,nccl}"),
-            (["tune", "--device", "tpu"], "--device"),
             (["buckets", "--model", "huge"], "expected demo, small"),
-            (["buckets", "--tensors", "missing.csv"], "missing.csv"),
             (["buckets", "--memory", "--list"], "--list excludes --memory"),
             (["buckets", "--memory", "--cap", "1MiB"], "--cap excludes --memory"),
             (["buckets", "--tensors", "tensors.csv", "--model", "xl"], "--model excludes --tensors"),
@@ -112,10 +94,14 @@ class Usage(InFolder):
             (["report", "missing\n.json"], "missing?.json: cannot be read"),
             (["tune", "--threads", "99999999"], "--threads: 99999999: expected a whole number from"),
             ([*on_a_cluster, "--residual", "nan"], "--residual: nan: expected a number from 0 to 1"),
-            ([*on_a_cluster, "--utilization", "nan"], "--utilization: nan: expected a number from 0.001 to 1"),
             ([*on_a_cluster, "--where", "x=y"], "--where"),
         ]:
             self.assert_refused(*words, mentions=mentions)
+
+    def test_what_needs_a_gpu_is_refused_without_one(self):
+        for words, mentions in (("tune", "--device", "cuda"), "expected cpu"), (("bench", "allreduce", "--backend", "nccl"), "backend nccl: "):
+            self.assert_refused(*words, "--out", self.out, mentions=mentions, env=os.environ | {"CUDA_VISIBLE_DEVICES": ""})
+            self.assertFalse(self.out.exists())
 
     def test_help_shows_few_flags_and_names_the_others(self):
         short, full = firkin("tune", "--help").stdout, firkin("tune", "--help-all").stdout
@@ -162,16 +148,6 @@ class Usage(InFolder):
 
 
 class Buckets(InFolder):
-    def test_xl_at_most_has_the_counts_of_the_cs336_hand_out(self):
-        before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
-        started = time.monotonic()
-        result = firkin("buckets", "--model", "xl", "--cap", "1MiB,10MiB,100MiB,1000MiB", "--rule", "at-most", "--json")
-        self.assertLess(time.monotonic() - started, 60)  # a hang, not a benchmark
-        self.assertLess(max(before, resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss), 1_000_000)  # KiB
-        answer = json.loads(result.stdout)
-        self.assertEqual([cap["buckets"] for cap in answer["caps"]], [435, 339, 98, 8])
-        self.assertEqual(answer["gradient_bytes"], 4 * 1_998_235_200)
-
     def test_caps_below_a_kib_are_in_bytes(self):
         for words in (["buckets", "--model", "demo", "--list"], ["predict", "--model", "demo", "--gpu", "a100", "--cluster", "aws-p4de-16"]):
             said = self.assert_succeeds(*words, "--cap", "32B,1KiB").stdout
@@ -181,14 +157,9 @@ class Buckets(InFolder):
     def test_memory_of_a_model_and_of_a_file(self):
         model = json.loads(firkin("buckets", "--model", "gpt2-large", "--memory", "--json").stdout)
         self.assertEqual(model["plain"]["total_bytes"], 16 * 774_030_080)  # parameters, gradients, two moments
-        self.assertEqual([row["ranks"] for row in model["sharded"]], [1 << i for i in range(11)])
-        self.assertEqual(model["sharded"][3]["optimizer_bytes"], 774_030_080)
-        totals = [row["total_bytes"] for row in model["sharded"][1:]]
-        self.assertEqual(totals, sorted(totals, reverse=True))
+        self.assertEqual(model["sharded"][3]["optimizer_bytes"], 774_030_080)  # on 8 ranks
         bf16 = firkin("buckets", "--model", "gpt2-large", "--memory", "--dtype", "bf16").stdout.splitlines()
         self.assertTrue(bf16[0].startswith("gpt2-large, bf16, AdamW: memory of a rank"), bf16[0])
-        self.assertEqual(bf16[3].split()[0], "plain")
-        self.assertEqual(len(bf16), 4 + 11 + 2)
         file = self.folder / "tensors.csv"
         file.write_text("name,bytes,ready_s\na,400,0.1\n")
         rows = json.loads(firkin("buckets", "--tensors", file, "--memory", "--json").stdout)
@@ -222,23 +193,16 @@ class Tune(Tuning):
         self.assertGreaterEqual(len(answer["curve"]), 2)
         for point in answer["curve"]:
             self.assertLessEqual({"cap_mib", "buckets", "predicted_s", "measured_s", "measured_ci_s"}, point.keys())
-            self.assertLessEqual(point["measured_ci_s"]["low"], point["measured_s"])
-            self.assertGreaterEqual(upper_end(point["measured_ci_s"]), point["measured_s"])
         strategies = [s["strategy"] for s in answer["strategies"]]
         self.assertEqual(strategies, ["none", "torch default", "ordered", "chosen cap"])
-        decision = answer["decision"]
-        self.assertGreater(decision["over_default"]["ratio"], 0)
-        self.assertLessEqual(decision["over_default"]["ratio_ci"]["low"], upper_end(decision["over_default"]["ratio_ci"]))
-        self.assertIn(decision["cap_mib"], decision["tied_mib"])
-        self.assertLessEqual(decision["lowest_cap_mib"], decision["cap_mib"])
+        self.assertGreater(answer["decision"]["over_default"]["ratio"], 0)
+        self.assertIn(answer["decision"]["cap_mib"], answer["decision"]["tied_mib"])
         self.assertEqual(answer["samples"]["settings"], strategies)
         self.assertEqual(len(answer["samples"]["race_step_s"]), len(answer["curve"]))
-        self.assertEqual(answer["environment"]["hosts"][0]["ranks"], [0, 1])
+        environment = answer["environment"]
+        self.assertEqual((environment["device"], environment["backend"], environment["hosts"][0]["ranks"]), ("cpu", "gloo", [0, 1]))
         self.assertEqual((answer["settings"]["blocks"], answer["seed"]), ("4", 7))
-        caps = [point["cap_mib"] for point in answer["curve"]]
-        self.assertIn(answer["best_predicted"]["cap_mib"], caps)
         self.assertIn(answer["best_measured"]["cap_mib"], answer["indifference_set"])
-        self.assertGreaterEqual(answer["regret"], 0)
         self.assertIn("measuring the gain", stderr)
         self.assertEqual(self.results(), answer)
         written = ["allreduce.csv", "report.html", "results.json", "tensors.csv"]
@@ -262,12 +226,8 @@ class Tune(Tuning):
         for line in stdout.splitlines():
             self.assertTrue(len(line) <= 80 or "bucket_cap_mb_list" in line or str(self.out) in line, line)
         answer = self.results()
-        self.assertGreaterEqual(len(answer["curve"]), 6)
         self.assertEqual({row["strategy"] for row in answer["strategies"]},
                          {"none", "naive", "flat", "overlap", "torch default", "ordered", "sharded"})  # fmt: skip
-        low, high = answer["decision"]["lowest_cap_mib"], answer["decision"].get("highest_cap_mib", float("inf"))
-        self.assertTrue(any(low <= point["cap_mib"] <= high for point in answer["curve"]), answer["decision"])
-        self.assertGreater(answer["decision"]["measured_s"], 0)
         self.assertGreater(answer["sharded_over_best_cap"]["ratio"], 0)
         self.assertGreater(answer["sharded"]["period_s"], 0)
 
@@ -281,11 +241,8 @@ class Tune(Tuning):
                 process = self.start("--blocks", "100000")
                 ranks = wait_for_ranks(process.pid, 2)
                 os.kill(process.pid if victim == "launcher" else ranks[victim], signal.SIGKILL)
-                killed = time.monotonic()
                 stdout, stderr = process.communicate(timeout=DEADLINE_S)
-                while any(is_running(pid) for pid in ranks.values()):
-                    self.assertLess(time.monotonic() - killed, DEADLINE_S)
-                    time.sleep(0.05)
+                self.assertTrue(all(ends(pid, DEADLINE_S) for pid in ranks.values()))
                 self.assertEqual(stdout, "")
                 if victim == "launcher":
                     continue
@@ -297,10 +254,7 @@ class Tune(Tuning):
     def test_a_run_keeps_its_folder_to_itself_and_an_interrupt_keeps_what_is_known(self):
         process = self.start("--blocks", "100000", "--allreduce-time", "0.5s")
         ranks = wait_for_ranks(process.pid, 2)
-        deadline = time.monotonic() + DEADLINE_S
-        while not (self.out / "tensors.csv").exists():
-            self.assertLess(time.monotonic(), deadline)
-            time.sleep(0.02)
+        wait_until((self.out / "tensors.csv").exists)
         self.assert_refused("tune", "--ranks", "2", *TINY_MODEL, *TINY_RUN, "--out", self.out, mentions="another run")
         process.send_signal(signal.SIGINT)
         _, stderr = process.communicate(timeout=DEADLINE_S)
@@ -321,8 +275,8 @@ class Tune(Tuning):
 
 def wait_for_ranks(launcher, count):
     """Process ids by rank, once each runs the program proper."""
-    deadline = time.monotonic() + DEADLINE_S
-    while time.monotonic() < deadline:
+
+    def started():
         by_rank = {}
         for pid in children_of(launcher):
             environment = pathlib.Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")  # empty while it begins another program
@@ -330,7 +284,6 @@ def wait_for_ranks(launcher, count):
             threads = len(list(pathlib.Path(f"/proc/{pid}/task").iterdir()))
             if ranks and threads > 2:  # Gloo's threads: the group stands
                 by_rank[ranks[0]] = pid
-        if len(by_rank) == count:
-            return by_rank
-        time.sleep(0.02)
-    raise TimeoutError("the ranks did not start")
+        return len(by_rank) == count and by_rank
+
+    return wait_until(started)

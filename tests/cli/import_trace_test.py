@@ -65,21 +65,21 @@ class Traces(InFolder):
         self.assertRegex(" ".join(said.split()), "The all-reduce table is .* times as fast as what the run saw")
         self.assert_refused("predict", "--trace", self.files[0], mentions="expected --allreduce or --cluster")
 
-    def test_sizes_from_elsewhere_and_what_is_refused(self):
-        bare, sizes = self.folder / "bare.json", self.folder / "sizes.csv"
+    def test_what_is_refused_is_named_and_leaves_no_folder(self):
+        bare, cut = self.folder / "bare.json", self.folder / "cut.json.gz"
         bare.write_text(trace(0, shapes=False))
-        sizes.write_text("name,bytes,ready_s\n" + "".join(f"p{k},{4 * n},0\n" for k, n in enumerate(SIZES)))
-        self.assert_refused("import", bare, "--out", self.out, mentions="record_shapes=True")
-        self.assert_refused("import", bare, "--tensors", sizes, "--out", self.out, mentions="record_shapes=True")  # nothing confirms them
-        for kept in (100, -20, -8):
-            cut = self.folder / "cut.json.gz"
-            cut.write_bytes(self.files[0].read_bytes()[:kept])
-            self.assert_refused("import", cut, "--out", self.out, mentions="cut.json.gz: the zipped file is cut off")
         log = self.folder / "all_reduce.log.gz"
         log.write_bytes(gzip.compress(b"bytes,time_us,ranks\n1024,20,8\n"))
-        self.assert_refused("import", log, "--out", self.out, mentions="all_reduce.log.gz:1: zipped; expected it unzipped")
-        self.assert_refused("import", self.folder / "none", "--out", self.out, mentions="none: cannot be read: No such file or directory; expected a trace of torch.profiler, ")
-        self.assert_refused("import", self.files[0], self.files[0], "--out", self.out, mentions="rank 0, as in another trace")
+        for files, mentions in [
+            ([bare], "record_shapes=True"),
+            ([self.files[0]] * 2, "rank 0, as in another trace"),
+            ([log], "all_reduce.log.gz:1: zipped; expected it unzipped"),
+            ([self.folder / "none"], "none: cannot be read: No such file or directory; expected a trace of torch.profiler, "),
+        ]:
+            self.assert_refused("import", *files, "--out", self.out, mentions=mentions)
+        for kept in (100, -20, -8):
+            cut.write_bytes(self.files[0].read_bytes()[:kept])
+            self.assert_refused("import", cut, "--out", self.out, mentions="cut.json.gz: the zipped file is cut off")
         self.assertFalse(self.out.exists())
 
     def test_without_zlib_only_a_zipped_trace_is_refused(self):

@@ -1,6 +1,5 @@
 """--link as a user meets it: steps over a link that is not there, and bad input."""
 
-import csv
 import json
 import os
 
@@ -19,19 +18,9 @@ class Link(InFolder):
         self.assert_refused("bench", "allreduce", *words, "--out", self.out, mentions=mentions, **options)
         self.assertFalse(self.out.exists())
 
-    def measured(self, *words):
-        self.assert_succeeds("bench", "allreduce", "-b", 8, "-e", 8, "--time", "1s", *words, "--out", self.out)
-        with open(self.out / "allreduce.csv") as file:
-            return next(csv.DictReader(file))
-
-    def test_all_reduces_take_their_time_on_a_link(self):
-        row = self.measured("--link", "1mbit,5ms")
-        self.assertGreaterEqual(float(row["min_s"]), 2 * LATENCY_S)
-        self.assertGreaterEqual(float(row["gap_s"]), 0.9 * LATENCY_S)
-
     def test_one_rank_takes_the_time_of_a_rank_of_2048(self):
-        row = self.measured("--link", self.table, "--world", 2048)
-        self.assertGreaterEqual(float(row["min_s"]), 0.02)
+        self.assert_succeeds("bench", "allreduce", "-b", 8, "-e", 8, "--time", "1s", "--link", self.table, "--world", 2048, "--out", self.out)
+        self.assertGreaterEqual(self.results()["allreduce"][0]["min_s"], 0.02)
 
     def test_a_trace_shows_collectives_until_the_link_has_carried_them(self):
         words = ["--strategies", "bucketed,torch", "--cap", "0.01MiB", *TINY_MODEL, "--link", "10gbit,5ms"]

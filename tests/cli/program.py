@@ -1,15 +1,17 @@
 """The program as a user starts it: what the tests of this folder share. FIRKIN names the binary."""
 
+import contextlib
 import json
 import os
 import re
 import subprocess
 
 from folders import InAFolder
+from ports import reserved_port
+from processes import DEADLINE_S
 from render_charts import charts_of_page, rendered
 
 FIRKIN = os.environ["FIRKIN"]
-DEADLINE_S = 300  # a hang; a busy machine takes minutes for what takes seconds
 # A model that steps in a few milliseconds.
 TINY = ["--d-model", "32", "--d-ff", "64", "--num-layers", "2"]
 TINY_MODEL = [*TINY, "--batch", "1", "--sequence", "16"]
@@ -17,6 +19,16 @@ TINY_MODEL = [*TINY, "--batch", "1", "--sequence", "16"]
 
 def firkin(*words, **options):
     return subprocess.run([FIRKIN, *map(str, words)], capture_output=True, text=True, timeout=DEADLINE_S, **options)
+
+
+@contextlib.contextmanager
+def launched(*commands, **variables):
+    """One process for each command, as a launcher starts the ranks of a group."""
+    kept = {name: value for name, value in os.environ.items() if name != "TORCH_CPP_LOG_LEVEL"}
+    with reserved_port() as port:
+        meeting = kept | {"WORLD_SIZE": str(len(commands)), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)} | variables
+        yield [subprocess.Popen([FIRKIN, *map(str, words)], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+                                env=meeting | {"RANK": str(rank), "LOCAL_RANK": str(rank)}) for rank, words in enumerate(commands)]  # fmt: skip
 
 
 class InFolder(InAFolder):
