@@ -115,27 +115,3 @@ class Console(unittest.TestCase):
                                     timeout=DEADLINE_S, env=environment)  # fmt: skip
             self.assertEqual(result.returncode, 0, f"{command}\n{result.stdout}")
             self.assertIsNone(difference(shown, result.stdout.splitlines()), command)
-
-
-class Reading(unittest.TestCase):
-    """What this test relies on."""
-
-    def test_a_block_has_its_mark_and_its_place(self):
-        text = "Words\n\n<!-- run -->\n```console\n$ echo a \\\n    b\na b\n$ true\n```\n\n```bash\nmake\n```\n```cpp\nint x;\n```\n"
-        marked, unmarked = blocks_of(text, "page.md")
-        self.assertEqual((marked.where, marked.mark), ("page.md:4", "run"))
-        self.assertEqual(marked.commands(), [("echo a \\\n    b", ["a b"]), ("true", [])])
-        self.assertEqual((unmarked.where, unmarked.mark), ("page.md:11", None))
-
-    def test_a_mark_without_a_reason_is_none(self):
-        self.assertIsNone(blocks_of("<!-- not run: -->\n```bash\nmake\n```\n", "page.md")[0].mark)
-
-    def test_what_is_shown_must_be_printed_and_dots_stand_for_any_lines(self):
-        self.assertIsNone(difference(["a", "b"], ["a", "b"]))
-        self.assertIn("shown:   c", difference(["a", "c"], ["a", "b"]))
-        self.assertIn("nothing more", difference(["a", "b"], ["a"]))
-        self.assertIn("not shown: b", difference(["a"], ["a", "b"]))
-        self.assertIsNone(difference(["...", "c"], ["a", "b", "c"]))
-        self.assertIsNone(difference(["a", "..."], ["a", "b", "c"]))
-        self.assertIsNone(difference(["..."], []))
-        self.assertIn("shown:   d", difference(["...", "d"], ["a", "b", "c"]))

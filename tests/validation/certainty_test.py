@@ -43,7 +43,7 @@ class Certainty(unittest.TestCase):
     def test_what_ranges_of_gains_have_held_is_what_the_program_says(self):
         gains = [gain for _, _, _, _, gain, *_ in self.judged if gain]
         likely = [gain for gain in gains if certainty.is_likely(gain[1])]
-        inside = sum(told["low"] <= measured <= told["high"] for _, told, measured in gains)
+        inside = sum(predicted["low"] <= measured <= predicted["high"] for _, predicted, measured in gains)
         said = re.search(r'kGainHeld =\s*"(.*?)";', (ROOT / "src/report/words.h").read_text(), re.DOTALL)[1]
         gained = sum(gain[2] > 0 for gain in likely)
         self.assertEqual(said, f"Of {len(gains)} gains measured on CPUs such ranges held {inside}, and {gained} of {len(likely)} caps called likely gained.")

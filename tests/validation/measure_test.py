@@ -8,7 +8,7 @@ import recorded
 from folders import InAFolder
 from measure import MEASURED, is_measured, measure
 from processes import ends
-from regimes import ALPS_RANKS, Regime, all_regimes, alps_table
+from regimes import Regime, all_regimes
 
 RESULT = """echo '{"complete": true}' > NAME/results.json"""
 
@@ -66,25 +66,12 @@ class Runs(InAFolder):
 
 
 class Regimes(unittest.TestCase):
-    def test_there_are_sixteen_four_hosts_and_a_modelled_link(self):
-        regimes = all_regimes()
-        self.assertEqual(len({regime.name for regime in regimes}), 18)
-        for link in ("loopback", "10gbit", "4gbit", "1gbit"):
-            self.assertEqual(sum(regime.name.startswith(link) for regime in regimes), 4)
-        self.assertEqual([regime.name for regime in regimes if regime.lab is None], ["512-gpus-gpt2-large"])
-        self.assertEqual([regime.name for regime in regimes if "--hosts" in (regime.lab or ())], ["4-hosts-gpt2-large"])
-
     def test_all_together_take_at_most_fifty_minutes(self):
         self.assertLessEqual(sum(regime.expected_s for regime in all_regimes()), 3000)
 
     def test_commands_name_no_place_of_this_machine(self):
         for regime in all_regimes():
             self.assertFalse([word for word in regime.shown_command(20).split() if word.startswith("/")])
-
-    def test_the_modelled_link_is_the_published_table(self):
-        header, *rows = alps_table().splitlines()
-        self.assertEqual((header, len(rows)), ("bytes,world_size,median_s", 30))
-        self.assertIn(f"1048576,{ALPS_RANKS},0.001256", rows)
 
 
 class Usage(InAFolder):
