@@ -13,6 +13,7 @@ import tempfile
 import time
 
 from ports import reserved_port
+from processes import environment_without
 
 PROGRAM = os.environ["FAULT_RANKS"]
 # As fault_ranks knows them.
@@ -30,7 +31,6 @@ GRACE_S = 30  # after the timeout: to find out who is missing, to say so and to 
 START_DEADLINE_S = 60  # loading LibTorch; no part of what is measured
 SIGNAL_DEADLINE_S = 60  # from the start of all ranks until the victim has its signal
 POLL_S = 0.01
-LAUNCHER_VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_", "MASTER_", "OMPI_", "PMIX_", "SLURM_", "TORCHELASTIC_")  # how their names start
 
 # How src/comm says that ranks are missing: "rank 1 (gpu07) did not reach bucket 0 of step 2", "ranks 1, 3 have not arrived".
 MISSING = re.compile(r"\branks? (?P<ranks>\d+(?:, \d+)*) (?:did not reach|ha(?:s|ve) not arrived|arrived but did not connect)")
@@ -109,8 +109,7 @@ class Process:
     pipe would block it."""
 
     def __init__(self, words, **variables):
-        kept = {name: value for name, value in os.environ.items() if not name.startswith(LAUNCHER_VARIABLES)}
-        environment = kept | {name: str(value) for name, value in variables.items()} | {"OMP_NUM_THREADS": "1"}
+        environment = environment_without() | {name: str(value) for name, value in variables.items()} | {"OMP_NUM_THREADS": "1"}
         self._errors = tempfile.TemporaryFile("w+", errors="replace")  # noqa: SIM115
         # restore_signals: SIGPIPE kills, as under a shell; this Python ignores it, and its children would too.
         self._process = subprocess.Popen([PROGRAM, *map(str, words)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors,

@@ -4,19 +4,18 @@ import os
 import pathlib
 import subprocess
 
+from processes import environment_without
+
 SOURCE, BUILD = (pathlib.Path(os.environ[name]) for name in ("FIRKIN_SOURCE_DIR", "FIRKIN_BINARY_DIR"))
 CMAKE = os.environ["CMAKE_COMMAND"]
 BUILD_DEADLINE_S = 1000  # a hang, not a benchmark
 RUN_DEADLINE_S = 300
-# How the names of variables start that could help a program to find something, and of those with which launchers speak to ranks.
-OURS = ("FIRKIN_", "LD_LIBRARY_PATH", "PYTHON")
-LAUNCHERS = ("RANK", "WORLD_SIZE", "LOCAL_", "MASTER_", "OMPI_", "PMIX_", "SLURM_", "TORCHELASTIC_")
+OURS = ("FIRKIN_", "LD_LIBRARY_PATH", "PYTHON")  # how the names of variables start that could help a program to find something
 
 
 def environment(**variables) -> dict[str, str]:
     """Ours without those, and with one thread for each rank: sums are then made in one order."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(OURS + LAUNCHERS)}
-    return kept | {"OMP_NUM_THREADS": "1"} | {name: str(value) for name, value in variables.items()}
+    return environment_without(*OURS) | {"OMP_NUM_THREADS": "1"} | {name: str(value) for name, value in variables.items()}
 
 
 def run(*words, deadline_s: float = RUN_DEADLINE_S, cwd="/", **variables) -> subprocess.CompletedProcess:

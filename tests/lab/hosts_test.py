@@ -8,9 +8,9 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
 import unittest
 
+from processes import wait_until
 from labs import DEADLINE_S, PAYLOAD, TRANSFER, lab, skip_without_hosts, start_lab
 
 TOLERANCE = 0.2  # of a rate
@@ -149,11 +149,8 @@ class Machine(unittest.TestCase):
                 process.communicate(timeout=DEADLINE_S)
                 ended, _, _ = select.select([living], [], [], DEADLINE_S)
                 self.assertTrue(ended, "processes outlive the lab")  # the end of the fifo comes when the last one has died
-        deadline = time.monotonic() + DEADLINE_S
-        while not all(is_gone(network) for network in networks) and time.monotonic() < deadline:
-            time.sleep(0.05)
         self.assertEqual(len(networks), 2)
-        self.assertTrue(all(is_gone(network) for network in networks))
+        wait_until(lambda: all(is_gone(network) for network in networks))
         self.assertEqual(self.seen_from_outside(), before)
         self.assertEqual(lab("--rate", "1gbit", command=["true"]).returncode, 0)
 

@@ -8,7 +8,6 @@ import json
 import os
 import pathlib
 import shlex
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -16,19 +15,18 @@ import unittest
 
 import pytest
 from ports import reserved_port
+from processes import DEADLINE_S, environment_without, mpirun
 
 HERE = pathlib.Path(__file__).resolve().parent
 LAUNCH = HERE.parents[1] / "examples" / "launch"
 SCRIPTS = sorted(LAUNCH.glob("*.sh"))
-LAUNCHER_VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_", "MASTER_", "OMPI_", "PMIX_", "SLURM_", "TORCHELASTIC_")  # how their names start
 ALLOCATION = {"SLURM_JOB_ID": "4711", "SLURM_JOB_NODELIST": "localhost", "SLURM_JOB_NUM_NODES": "1", "SLURM_NTASKS_PER_NODE": "2"}
 TWO_NODES = ALLOCATION | {"SLURM_JOB_NODELIST": "n7,n8", "SLURM_JOB_NUM_NODES": "2", "SLURM_NTASKS_PER_NODE": "4"}
-DEADLINE_S = 300
 
 
 def launch(script, *words, **variables):
     """Runs a script with a fake Slurm and this Python's torchrun in front of PATH, and no launcher's variables but those given."""
-    environment = {name: value for name, value in os.environ.items() if not name.startswith(LAUNCHER_VARIABLES)}
+    environment = environment_without()
     environment["PATH"] = f"{HERE / 'stubs'}:{pathlib.Path(sys.executable).parent}:{environment['PATH']}"
     command = ["bash", str(LAUNCH / script), *map(str, words)]
     return subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S, env=environment | variables)
@@ -119,8 +117,5 @@ class TwoRanks(unittest.TestCase):
                 self.measure(script, **variables)
 
     def test_mpirun(self):
-        mpirun = shutil.which("mpirun")
-        version = subprocess.run([mpirun, "--version"], capture_output=True, text=True).stdout if mpirun else ""
-        if "Open MPI" not in version:
-            self.skipTest("no mpirun of Open MPI on this machine")
+        mpirun()
         self.measure("mpirun.sh", OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1")
