@@ -268,7 +268,7 @@ def _gathered(mine: torch.Tensor | None, dtype: torch.dtype, part: _Part, group:
 
 
 def _cut(key: str, value: Any, part: _Part) -> Any:
-    """This rank's run of a whole parameter's state. What is no such state is copied."""
+    """This rank's run of a whole parameter's state. A value that has no element for each of the parameter's is copied whole."""
     if not _is_run(key, value, part.parameter.shape):
         return value.clone() if isinstance(value, torch.Tensor) else value  # a step would change the program's own tensor
     laid_out = torch.empty_strided(part.parameter.shape, part.parameter.stride(), dtype=value.dtype, device=value.device).copy_(value)
