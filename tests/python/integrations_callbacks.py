@@ -152,17 +152,17 @@ PROGRAMS = {
 
 *chosen, folder = sys.argv[1:]
 dist.init_process_group("gloo")
-seen = {}
+outcomes = {}
 for name in chosen or PROGRAMS:
     program = PROGRAMS[name]
     without, _, _ = program(False)
     model, result, ddp = program(True)
     different = sum(not torch.equal(a, b) for a, b in zip(without.state_dict().values(), model.state_dict().values(), strict=True))
     if "watched" in name:
-        seen[name] = {"different": different, "told": result.summary().get("steps", 0)}
+        outcomes[name] = {"different": different, "steps_watched": result.summary().get("steps", 0)}
     else:
-        seen[name] = {"different": different, "choice": result.choice, "check": result.check(ddp)}
-(pathlib.Path(folder) / f"{os.environ['RANK']}.json").write_text(json.dumps(seen))
+        outcomes[name] = {"different": different, "choice": result.choice, "check": result.check(ddp)}
+(pathlib.Path(folder) / f"{os.environ['RANK']}.json").write_text(json.dumps(outcomes))
 dist.barrier()
 dist.destroy_process_group()
 os._exit(0)  # a thread of Gloo that still has a tensor to let go of would abort an interpreter that ends

@@ -63,18 +63,18 @@ sys.argv = [name, "--seconds", "1", "--steps", str(STEPS)]
 torch.manual_seed(0)
 result, ddp = example.main()
 eval(LINES[name], vars(example) | {"result": result})
-seen = {"choice": result.choice, "tuned": result.plan.bucket_bytes, "logged": logged(ddp), "given": []}
+found = {"choice": result.choice, "tuned": result.plan.bucket_bytes, "logged": logged(ddp), "given": []}
 known = given(result, takes_lists=name == "lightning_ddp")
 for i, (kwargs, plan) in enumerate(known):
     ddp = example.train(STEPS, **kwargs)
     plan.check(ddp)
     another = known[1 if i == 0 else 0][1]
-    seen["given"].append(
+    found["given"].append(
         {"kwargs": kwargs, "expected": plan.bucket_bytes, "logged": logged(ddp), "check_of_another_plan": said_by_check(another, ddp)}
     )
 if name == "hf_trainer":  # None: what the Trainer does where nobody says
-    seen["check_of_the_trainers_default"] = said_by_check(known[0][1], example.train(STEPS, **known[0][0], find_unused_parameters=None))
-(pathlib.Path(folder) / f"{os.environ['RANK']}.json").write_text(json.dumps(seen))
+    found["check_of_the_trainers_default"] = said_by_check(known[0][1], example.train(STEPS, **known[0][0], find_unused_parameters=None))
+(pathlib.Path(folder) / f"{os.environ['RANK']}.json").write_text(json.dumps(found))
 dist.barrier()
 dist.destroy_process_group()
 sys.stdout.flush()

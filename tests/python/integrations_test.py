@@ -61,10 +61,10 @@ class Callbacks(unittest.TestCase):
     def test_a_training_is_bitwise_the_one_without_and_has_the_buckets_that_were_found(self):
         _, ranks = ran("integrations_callbacks.py")
         self.assertGreaterEqual(len(ranks[0]), 12)
-        self.assertTrue(all(seen["told"] for name, seen in ranks[0].items() if "watched" in name))
+        self.assertTrue(all(outcome["steps_watched"] for name, outcome in ranks[0].items() if "watched" in name))
         for rank in ranks:
-            for name, seen in rank.items():
+            for name, outcome in rank.items():
                 with self.subTest(name):
-                    self.assertEqual(seen["different"], 0)
-                    if "check" in seen:
-                        self.assertRegex(seen["check"], r"^check: \d+ buckets, as tuned: ")
+                    self.assertEqual(outcome["different"], 0)
+                    if "check" in outcome:
+                        self.assertRegex(outcome["check"], r"^check: \d+ buckets, as tuned: ")

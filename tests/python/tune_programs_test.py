@@ -7,7 +7,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from models import (
-    QUICK, WIDTH, Layers, TestCase, WithUnused, accumulating, batches, closing, layers, parameters_of, plain, refusals, same, seeded, step_of,
+    QUICK, WIDTH, Layers, TestCase, accumulating, batches, closing, layers, parameters_of, plain, refusals, same, seeded, step_of,
     tensors_of, unlike,
 )  # fmt: skip
 from ranks import on_ranks
@@ -128,21 +128,6 @@ class WorksWithRareSteps(Programs):
             self.assert_trains_on(model, step, step.optimizer)
 
     @on_ranks(2)
-    def test_two_models(self):
-        """A second one, with an optimiser of its own, that nobody wraps: ranks drift apart in it while tuning, and it is put back."""
-        model, second = layers(), layers(2)
-        other = torch.optim.Adam(second.parameters())
-
-        def both(model, optimizer, x):
-            plain(second, other, x)
-            plain(model, optimizer, second(x).detach())
-
-        before = parameters_of(second)
-        firkin.tune(model, step_of(model, both), **QUICK)
-        self.assertTrue(same(before, parameters_of(second)))
-        self.assertFalse(other.state)
-
-    @on_ranks(2)
     def test_several_dtypes_have_one_cap(self):
         class Cast(Layers):
             def forward(self, x):
@@ -154,11 +139,6 @@ class WorksWithRareSteps(Programs):
         mixed.layers[1].half()
         step = step_of(mixed, optimizer=torch.optim.SGD(mixed.parameters(), lr=1e-3))
         self.assertLessEqual(firkin.tune(mixed, step, **QUICK).ddp_kwargs().keys(), {"bucket_cap_mb"})
-
-    @on_ranks(2)
-    def test_a_static_graph_with_unused_parameters(self):
-        model = seeded(WithUnused, WIDTH).float()
-        self.assertTrue(firkin.tune(model, step_of(model), ddp_kwargs={"static_graph": True}, **QUICK).ddp_kwargs()["static_graph"])
 
     @on_ranks(2)
     def test_a_step_that_unwraps_its_model_by_class(self):

@@ -271,11 +271,6 @@ class Compiled(TestCase):
             self.assertTrue(any("caps from 1 MiB on were considered" in note for note in notes), notes)
             self.assertNotIn("bucket_cap_mb_list", kwargs)
 
-    @on_ranks(2)
-    def test_a_compiled_module_gets_caps_only(self):
-        model = torch.compile(layers(), backend="eager")
-        self.assertIn("caps from 1 MiB on were considered", firkin.tune(model, step_of(model), **QUICK).notes[0])
-
 
 @pytest.mark.full
 class Memory(unittest.TestCase):

@@ -99,7 +99,7 @@ class Options(unittest.TestCase):
 
     @on_ranks(2)
     def test_and_that_a_program_permits(self):
-        for habit, left_out, reason in (
+        for habit, refused, reason in (
             ("none", [], ""),
             ("accumulates", ["static_graph"], "under no_sync()"),
             ("keeps gradients", ["gradient_as_bucket_view"], "the program keeps gradients"),
@@ -122,8 +122,8 @@ class Options(unittest.TestCase):
             bench, known = bench_of(model, step, 1), options_to_race({}, compiled=False)
             setting = Setting([2], {"bucket_cap_mb": 1.0})
             notes = []
-            self.assertEqual(possible_options(bench, setting, known, notes), [name for name in known if name not in left_out], habit)
-            self.assertEqual(len(notes), len(left_out), habit)
+            self.assertEqual(possible_options(bench, setting, known, notes), [name for name in known if name not in refused], habit)
+            self.assertEqual(len(notes), len(refused), habit)
             self.assertIn(reason, "".join(notes))
 
 
