@@ -2,6 +2,8 @@
 
 import contextlib
 import json
+import os
+import pty
 import re
 import signal
 import subprocess
