@@ -243,7 +243,9 @@ void bind_prediction(nb::module_& module) {
       .def_ro("curve", &Prediction::curve, "One PredictedCap per cap, ascending.")
       .def_ro("best_cap", &Prediction::best_uniform, "The best of all uniform caps.")
       .def_ro("best_plan", &Prediction::best_plan)
-      .def_ro("notes", &Prediction::notes, "What table and profile cannot say, or may have in another unit; one line each.")
+      .def_prop_ro(
+          "notes", [](const Prediction& self) { return notes_of(self); },
+          "What table and profile cannot say, or may have in another unit; one line each.")
       .def(
           "to_json", [](const Prediction& self) { return results_text(results_of(self)); },
           "Everything, as `firkin predict --json` prints it (docs/results.md).")
