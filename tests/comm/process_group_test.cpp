@@ -78,7 +78,7 @@ TEST(ProcessGroup, AnUnknownBackendIsBadInput) {
 
 TEST(ProcessGroup, OfAnotherMakerIsUsedAsItIs) {
   run_ranks(2, [](const ProcessGroup& theirs) {
-    const ProcessGroup group = adopt_process_group(theirs.c10d, {.timeout = std::chrono::seconds(60)});
+    const ProcessGroup group = adopt_process_group(theirs.c10d, {.timeout = 60s});
     EXPECT_EQ(group.rank, theirs.rank);
     EXPECT_EQ(group.c10d->getBackend(at::kCPU), theirs.c10d->getBackend(at::kCPU));
     const Connections taken = take_connections(group);
@@ -88,7 +88,7 @@ TEST(ProcessGroup, OfAnotherMakerIsUsedAsItIs) {
 
 TEST(ProcessGroup, AnAdoptedOneTellsWhoIsMissing) {
   run_ranks(2, [](const ProcessGroup& theirs) {
-    const ProcessGroup group = adopt_process_group(theirs.c10d, {.timeout = std::chrono::seconds(60)});
+    const ProcessGroup group = adopt_process_group(theirs.c10d, {.timeout = 60s});
     const std::string loss = loss_of([&] { group.rank == 1 ? give_up(group, "a reason of its own") : all_reduce(group, at::ones({4})); });
     EXPECT_THAT(loss, HasSubstr("a reason of its own"));
     if (group.rank == 0) {
@@ -117,14 +117,18 @@ class NamedNccl final : public c10d::Backend {
   std::vector<std::chrono::milliseconds> waits;
 };
 
-TEST(ProcessGroup, ACollectiveOfNcclIsKnownByTheNameOfItsBackendAndNeverWaitedForWithATimeout) {
+ProcessGroup with_gloo_and(const c10::intrusive_ptr<NamedNccl>& nccl, const ProcessGroup& made) {
   using Type = c10d::ProcessGroup::BackendType;
+  auto both = c10::make_intrusive<c10d::ProcessGroup>(made.store, made.rank, made.size);
+  both->setBackend(c10::kCPU, Type::GLOO, made.c10d->getBackend(c10::kCPU));
+  both->setBackend(c10::kMeta, Type::NCCL, nccl);
+  return adopt_process_group(both, {});
+}
+
+TEST(ProcessGroup, ACollectiveOfNcclIsKnownByTheNameOfItsBackendAndNeverWaitedForWithATimeout) {
   run_ranks(1, [](const ProcessGroup& made) {
     const auto nccl = c10::make_intrusive<NamedNccl>();
-    auto both = c10::make_intrusive<c10d::ProcessGroup>(made.store, made.rank, made.size);
-    both->setBackend(c10::kCPU, Type::GLOO, made.c10d->getBackend(c10::kCPU));
-    both->setBackend(c10::kMeta, Type::NCCL, nccl);
-    const ProcessGroup group = adopt_process_group(both, {});
+    const ProcessGroup group = with_gloo_and(nccl, made);
     const Work work = start_all_reduce(group, at::empty({4}, at::kMeta));
     wait(group, work, "an all-reduce");
     work->wait(std::chrono::seconds(1));  // by someone else
@@ -137,7 +141,7 @@ TEST(ProcessGroup, OfAnotherMakerThatHasNothingForTheCpuGetsAGlooOfItsOwn) {
   run_ranks(2, [&](const ProcessGroup& made) {
     auto theirs = c10::make_intrusive<c10d::ProcessGroup>(store, made.rank, made.size);
     theirs->setBackend(c10::kMeta, c10d::ProcessGroup::BackendType::NCCL, c10::make_intrusive<NamedNccl>());
-    const ProcessGroup group = adopt_process_group(theirs, {.timeout = std::chrono::seconds(60)});
+    const ProcessGroup group = adopt_process_group(theirs, {.timeout = 60s});
     expect_sum(group);
     expect_sum(take_connections(group).group());
     EXPECT_EQ(group.c10d->getBackend(c10::kMeta), theirs->getBackend(c10::kMeta));
@@ -174,23 +178,13 @@ TEST(Connections, AreLostWithTheGroup) {
   });
 }
 
-// Of a device that has its own way, as NCCL is.
-class OtherBackend final : public c10d::Backend {
- public:
-  OtherBackend() : c10d::Backend(0, 1) {}
-  const std::string getBackendName() const override { return "other"; }  // NOLINT(readability-const-return-type)
-};
-
 TEST(Connections, ShareTheBackendOfADevice) {
-  using Type = c10d::ProcessGroup::BackendType;
   run_ranks(1, [](const ProcessGroup& made) {
-    auto both = c10::make_intrusive<c10d::ProcessGroup>(made.store, made.rank, made.size);
-    both->setBackend(c10::kCPU, Type::GLOO, made.c10d->getBackend(c10::kCPU));
-    both->setBackend(c10::kXPU, Type::CUSTOM, c10::make_intrusive<OtherBackend>());
-    const ProcessGroup group = adopt_process_group(both, {});
+    const auto nccl = c10::make_intrusive<NamedNccl>();
+    const ProcessGroup group = with_gloo_and(nccl, made);
     const Connections taken = take_connections(group);
     EXPECT_FALSE(share_gloo(taken.group(), group));
-    EXPECT_EQ(taken.group().c10d->getBackend(c10::kXPU), both->getBackend(c10::kXPU));
+    EXPECT_EQ(taken.group().c10d->getBackend(c10::kMeta), nccl);
   });
 }
 
@@ -234,19 +228,16 @@ TEST(Connections, ThatOneRankStillUsesAreNotLentToTheOthers) {
 TEST(Connections, ThatWereAbandonedAreNeverLentAgainAndNobodyWaitsForWhatIsUnderWayThere) {
   const auto started = std::chrono::steady_clock::now();
   std::latch done(2);
-  run_ranks(
-      2,
-      [&](const ProcessGroup& group) {
-        {
-          Connections broken = take_connections(group);
-          if (group.rank == 0) start_all_reduce(broken.group(), at::ones({4}));  // rank 1 never comes
-          broken.abandon();
-        }
-        expect_sum(take_connections(group).group());
-        expect_sum(group);
-        done.arrive_and_wait();
-      },
-      60s);
+  run_ranks(2, [&](const ProcessGroup& group) {
+    {
+      Connections broken = take_connections(group);
+      if (group.rank == 0) start_all_reduce(broken.group(), at::ones({4}));  // rank 1 never comes
+      broken.abandon();
+    }
+    expect_sum(take_connections(group).group());
+    expect_sum(group);
+    done.arrive_and_wait();
+  });
   EXPECT_LT(std::chrono::steady_clock::now() - started, 30s);
 }
 

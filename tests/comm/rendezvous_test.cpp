@@ -99,11 +99,15 @@ class AskedStore : public c10d::HashStore {
   std::atomic<int> asked_ = 0;
 };
 
-using Rendezvous = LauncherEnvironment;
+class Rendezvous : public LauncherEnvironment {
+ protected:
+  c10::intrusive_ptr<AskedStore> store = c10::make_intrusive<AskedStore>();  // of all attempts, as torchrun's agent keeps it
+  const LoopbackPort reserved;
+  const int port = reserved.number();
+};
 
 TEST_F(Rendezvous, TakesTheRankFromTheLauncher) {
-  const LoopbackPort port;
-  set(fmt::format("RANK=0 WORLD_SIZE=1 MASTER_PORT={}", port.number()));
+  set(fmt::format("RANK=0 WORLD_SIZE=1 MASTER_PORT={}", port));
   const ProcessGroup group = connect();
   EXPECT_EQ(group.rank, 0);
   expect_sum(group);
@@ -115,7 +119,6 @@ TEST_F(Rendezvous, SaysHowToStartAProgramThatNoLauncherStarted) {
 }
 
 TEST_F(Rendezvous, TwoGroupsOverOneStoreWorkAtOnce) {
-  auto store = c10::make_intrusive<c10d::HashStore>();
   run_threads(3, [&](int rank) {
     const ProcessGroup first = make_process_group(store, rank, 3, {});
     const ProcessGroup second = make_process_group(store, rank, 3, {});
@@ -124,8 +127,6 @@ TEST_F(Rendezvous, TwoGroupsOverOneStoreWorkAtOnce) {
 }
 
 TEST_F(Rendezvous, TwoGroupsOfOneMeetingPointWorkAtOnce) {
-  const LoopbackPort reserved;
-  const int port = reserved.number();
   run_threads(2, [&](int rank) {
     const ProcessGroup first = connect(rank_at(rank, 2, port), {});
     const ProcessGroup second = connect(rank_at(rank, 2, port), {});
@@ -135,7 +136,6 @@ TEST_F(Rendezvous, TwoGroupsOfOneMeetingPointWorkAtOnce) {
 }
 
 TEST_F(Rendezvous, WhenAllRanksAreStartedAgainTheyMeetNothingOfAnEarlierAttempt) {
-  auto store = c10::make_intrusive<AskedStore>();  // torchrun's agent keeps it
   run_threads(2, [&](int rank) { expect_sum(make_process_group(store, rank, 2, {})); });
   EXPECT_NE(failure_of([&] { make_process_group(store, 0, 2, {.timeout = 200ms}); }), "");  // the other rank died before
   run_threads(2, [&](int rank) {
@@ -146,7 +146,7 @@ TEST_F(Rendezvous, WhenAllRanksAreStartedAgainTheyMeetNothingOfAnEarlierAttempt)
 
 TEST_F(Rendezvous, ARankThatHasLeftAGroupWaitsForTheOthersToFormTheNext) {
   for (const int early : {0, 1}) {
-    auto store = c10::make_intrusive<AskedStore>();
+    store = c10::make_intrusive<AskedStore>();  // of another job
     run_threads(3, [&](int rank) {
       {
         const ProcessGroup first = make_process_group(store, rank, 3, {});
@@ -159,7 +159,6 @@ TEST_F(Rendezvous, ARankThatHasLeftAGroupWaitsForTheOthersToFormTheNext) {
 }
 
 TEST_F(Rendezvous, ARankThatIsStartedAgainAloneIsLeftOut) {
-  auto store = c10::make_intrusive<c10d::HashStore>();
   run_threads(2, [&](int rank) {
     const ProcessGroup group = make_process_group(store, rank, 2, {});
     if (rank == 0) {
@@ -176,7 +175,6 @@ std::chrono::steady_clock::time_point in(std::chrono::milliseconds time) {
 }
 
 TEST_F(Rendezvous, ARankThatDiedBeforeAllHadArrivedIsReplaced) {
-  auto store = c10::make_intrusive<c10d::HashStore>();
   std::thread rank_0([&] { expect_sum(make_process_group(store, 0, 3, {})); });
   await_key(*store, "firkin/1/size");
   EXPECT_FALSE(gather_ranks(store, {.rank = 1, .size = 3}, in(300ms)).complete);
@@ -185,7 +183,6 @@ TEST_F(Rendezvous, ARankThatDiedBeforeAllHadArrivedIsReplaced) {
 }
 
 TEST_F(Rendezvous, Rank0ThatDiedBeforeAllHadArrivedIsReplaced) {
-  auto store = c10::make_intrusive<AskedStore>();
   EXPECT_FALSE(gather_ranks(store, {.rank = 0, .size = 2}, in(50ms)).complete);  // and leaves no mark
   run_threads(2, [&](int rank) {
     if (rank == 0) store->await_another();
@@ -194,10 +191,8 @@ TEST_F(Rendezvous, Rank0ThatDiedBeforeAllHadArrivedIsReplaced) {
 }
 
 TEST_F(Rendezvous, WhoeverWaitsInAStoreWhoseHostDiesEndsAtOnce) {
-  const LoopbackPort reserved;
-  const auto port = static_cast<uint16_t>(reserved.number());
-  auto rank_0s =
-      c10::make_intrusive<c10d::TCPStore>("127.0.0.1", c10d::TCPStoreOptions{.port = port, .isServer = true, .waitWorkers = false});
+  const c10d::TCPStoreOptions server{.port = static_cast<uint16_t>(port), .isServer = true, .waitWorkers = false};
+  auto rank_0s = c10::make_intrusive<c10d::TCPStore>("127.0.0.1", server);
   const auto started = std::chrono::steady_clock::now();
   std::string failure;
   std::thread rank_1([&] { failure = failure_of([&] { connect(rank_at(1, 2, port), {.timeout = 60s}); }); });
@@ -210,7 +205,6 @@ TEST_F(Rendezvous, WhoeverWaitsInAStoreWhoseHostDiesEndsAtOnce) {
 }
 
 TEST_F(Rendezvous, NothingIsKnownOfTheOthersWithoutRank0) {
-  auto store = c10::make_intrusive<c10d::HashStore>();
   EXPECT_EQ(failure_of([&] { make_process_group(store, 1, 4, {.timeout = 200ms}); }),
             "rank 1 cannot form a group of 4 within 200 ms: rank 0 has not arrived");
 }
@@ -224,7 +218,7 @@ TEST_F(Rendezvous, RanksThatContradictEachOtherSaySoOnEveryRank) {
       {{{0, 3}, {1, 3}, {1, 3}}, ": another process on " + host_name() + " has this rank; expected one for each rank"},
   };
   for (const auto& [starts, why] : cases) {
-    auto store = c10::make_intrusive<c10d::HashStore>();
+    store = c10::make_intrusive<AskedStore>();  // of another job
     run_threads(static_cast<int>(starts.size()), [&](int i) {
       const auto [rank, size] = starts[static_cast<size_t>(i)];
       const std::string message = message_of<InputError>([&] { make_process_group(store, rank, size, {.timeout = 60s}); });
@@ -234,7 +228,6 @@ TEST_F(Rendezvous, RanksThatContradictEachOtherSaySoOnEveryRank) {
 }
 
 TEST_F(Rendezvous, OneOfTwoRanks0SaysThatThereIsAnother) {
-  auto store = c10::make_intrusive<c10d::HashStore>();
   std::string refusal;
   std::thread first([&] { refusal = error_of([&] { make_process_group(store, 0, 2, {.timeout = 60s}); }); });
   await_key(*store, "firkin/groups");
@@ -244,14 +237,12 @@ TEST_F(Rendezvous, OneOfTwoRanks0SaysThatThereIsAnother) {
 }
 
 TEST_F(Rendezvous, HasATimeoutOfItsOwnWhichIsNeverLongerThanTheCollectives) {
-  auto store = c10::make_intrusive<c10d::HashStore>();
   const auto failure = [&](const GroupOptions& options) { return failure_of([&] { make_process_group(store, 0, 2, options); }); };
   EXPECT_EQ(failure({.rendezvous_timeout = 300ms}), "rank 0 cannot form a group of 2 within 300 ms: rank 1 has not arrived");
   EXPECT_EQ(failure({.timeout = 200ms}), "rank 0 cannot form a group of 2 within 200 ms: rank 1 has not arrived");
 }
 
 TEST_F(Rendezvous, NamesTheRankThatHasNotArrivedOnEveryOther) {
-  auto store = c10::make_intrusive<c10d::HashStore>();
   const auto started = std::chrono::steady_clock::now();
   run_threads(2, [&](int rank) {
     const auto timeout = rank == 0 ? kForOthers : 60000ms;  // rank 1 hears of rank 0's end
@@ -264,8 +255,6 @@ TEST_F(Rendezvous, NamesTheRankThatHasNotArrivedOnEveryOther) {
 
 // On standard error, once that takes long.
 TEST_F(Rendezvous, SaysForWhomARankWaits) {
-  const LoopbackPort reserved;
-  const int port = reserved.number();
   const GroupOptions options{.device = c10::Device(c10::kCPU), .rendezvous_timeout = 60s, .report_after = 1ms};
   testing::internal::CaptureStderr();
   run_threads(3, [&](int rank) {
@@ -279,14 +268,11 @@ TEST_F(Rendezvous, SaysForWhomARankWaits) {
 }
 
 TEST_F(Rendezvous, NamesTheMeetingPoint) {
-  const LoopbackPort reserved;
-  const int port = reserved.number();
   EXPECT_EQ(failure_of([&] { connect(rank_at(0, 3, port), {.timeout = 300ms}); }),
             "rank 0 cannot form a group of 3 at 127.0.0.1:" + std::to_string(port) + " within 300 ms: ranks 1, 2 have not arrived");
 }
 
 TEST_F(Rendezvous, NamesTheRankThatArrivedButDidNotConnect) {
-  auto store = c10::make_intrusive<c10d::HashStore>();
   std::thread rank_1([&] { gather_ranks(store, {.rank = 1, .size = 2}, in(60s)); });
   EXPECT_THAT(failure_of([&] { make_process_group(store, 0, 2, {.timeout = kForOthers}); }),
               StartsWith("rank 0 cannot form a group of 2 within 2 s: rank 1 (" + host_name() + ") arrived but did not connect"));
@@ -294,8 +280,6 @@ TEST_F(Rendezvous, NamesTheRankThatArrivedButDidNotConnect) {
 }
 
 TEST_F(Rendezvous, SaysWhereNobodyListens) {
-  const LoopbackPort reserved;
-  const int port = reserved.number();
   EXPECT_THAT(failure_of([&] { connect(rank_at(1, 2, port), {.timeout = 300ms}); }),
               StartsWith(fmt::format("rank 1 cannot meet the others at 127.0.0.1:{}: the store there, on rank 0, ", port)));
 }
@@ -311,7 +295,6 @@ TEST_F(Rendezvous, SaysThatNothingResolvesTheMeetingPoint) {
 TEST_F(Rendezvous, TakesTimeoutsUpToTheLargestAndNoneBelowAMillisecond) {
   const auto largest = std::chrono::milliseconds::max();
   expect_sum(make_process_group(c10::make_intrusive<c10d::HashStore>(), 0, 1, {.timeout = largest, .rendezvous_timeout = largest}));
-  auto store = c10::make_intrusive<c10d::HashStore>();
   run_threads(2, [&](int rank) { expect_sum(make_process_group(store, rank, 2, {.timeout = largest, .rendezvous_timeout = largest})); });
   for (const std::chrono::milliseconds timeout : {0ms, -1ms, std::chrono::milliseconds::min()}) {
     EXPECT_THROW(make_process_group(store, 0, 1, {.timeout = timeout}), InputError);
@@ -321,7 +304,6 @@ TEST_F(Rendezvous, TakesTimeoutsUpToTheLargestAndNoneBelowAMillisecond) {
 
 TEST_F(Rendezvous, TakesSeveralInterfacesOfGloo) {
   setenv("GLOO_SOCKET_IFNAME", "lo,lo", 1);
-  auto store = c10::make_intrusive<c10d::HashStore>();
   run_threads(2, [&](int rank) { expect_sum(make_process_group(store, rank, 2, {})); });
   unsetenv("GLOO_SOCKET_IFNAME");
 }

@@ -54,10 +54,24 @@ inline void run_ranks_with(int size, const GroupOptions& options, const std::fun
 }
 
 inline constexpr std::chrono::milliseconds kTestPollEvery{250};  // GroupOptions::poll_every: threads hear of each other's end sooner
+inline constexpr std::chrono::seconds kTestTimeout{60};          // of collectives; who waits for it has been told nothing
 
-inline void run_ranks(int size, const std::function<void(const ProcessGroup&)>& body,
-                      std::chrono::milliseconds timeout = std::chrono::seconds(60)) {
-  run_ranks_with(size, {.timeout = timeout, .poll_every = kTestPollEvery}, body);
+inline void run_ranks(int size, const std::function<void(const ProcessGroup&)>& body) {
+  run_ranks_with(size, {.timeout = kTestTimeout, .poll_every = kTestPollEvery}, body);
+}
+
+// Over a modelled link (modelled_link.h); empty: over none.
+inline void run_linked_ranks(int size, const std::string& link, const std::function<void(const ProcessGroup&)>& body) {
+  if (link.empty()) return run_ranks(size, body);
+  run_ranks_with(size, {.timeout = kTestTimeout, .poll_every = kTestPollEvery, .link = parse_link(link, size)}, body);
+}
+
+// What `body` returns on each rank.
+template <typename Body>
+auto results_of(int size, const Body& body, const std::string& link = "") {
+  std::vector<std::invoke_result_t<Body, const ProcessGroup&>> results(static_cast<size_t>(size));
+  run_linked_ranks(size, link, [&](const ProcessGroup& group) { results[static_cast<size_t>(group.rank)] = body(group); });
+  return results;
 }
 
 inline std::string loss_of(const std::function<void()>& body) {
@@ -65,18 +79,13 @@ inline std::string loss_of(const std::function<void()>& body) {
 }
 
 // The loss that each rank hears of in `body`. All keep their group until every one has done its part.
-inline std::vector<std::string> losses_of(int size, std::chrono::milliseconds timeout,
-                                          const std::function<void(const ProcessGroup&)>& body) {
-  std::vector<std::string> losses(static_cast<size_t>(size));
+inline std::vector<std::string> losses_of(int size, const std::function<void(const ProcessGroup&)>& body) {
   std::latch done(size);
-  run_ranks(
-      size,
-      [&](const ProcessGroup& group) {
-        losses[static_cast<size_t>(group.rank)] = loss_of([&] { body(group); });
-        done.arrive_and_wait();
-      },
-      timeout);
-  return losses;
+  return results_of(size, [&](const ProcessGroup& group) {
+    const std::string loss = loss_of([&] { body(group); });
+    done.arrive_and_wait();
+    return loss;
+  });
 }
 
 // That a collective works.
@@ -84,11 +93,6 @@ inline void expect_sum(const ProcessGroup& group) {
   at::Tensor values = at::ones({3});
   all_reduce(group, values);
   EXPECT_TRUE(at::equal(values, at::full({3}, group.size)));
-}
-
-// Over a modelled link (modelled_link.h).
-inline void run_linked_ranks(int size, const std::string& link, const std::function<void(const ProcessGroup&)>& body) {
-  run_ranks_with(size, {.timeout = std::chrono::seconds(60), .poll_every = kTestPollEvery, .link = parse_link(link, size)}, body);
 }
 
 }  // namespace firkin
