@@ -11,15 +11,15 @@ namespace firkin {
 namespace {
 
 TEST(AllReduceSampler, GivesEveryRankTheSameCurvesAndNoneIsFasterThanTheLink) {
-  std::array<AllReduceTable, 2> tables;
-  run_linked_ranks(2, "100mbit,100us", [&](const ProcessGroup& group) {
+  const auto measure = [](const ProcessGroup& group) {
     AllReduceSampler sampler(group, 300000, 4, at::kFloat, 5);
     int visits = 1;
     while (!sampler.measure_some()) ++visits;
     EXPECT_GT(visits, 1);
     EXPECT_FALSE(sampler.is_cut_short());
-    tables[static_cast<size_t>(group.rank)] = sampler.table();
-  });
+    return sampler.table();
+  };
+  const std::vector<AllReduceTable> tables = results_of(2, measure, "100mbit,100us");
   const ModelledLink link = parse_link("100mbit,100us", 2);
   ASSERT_EQ(tables[0].size(), tables[1].size());
   for (size_t i = 0; i < tables[0].size(); ++i) {

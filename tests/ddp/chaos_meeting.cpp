@@ -1,3 +1,4 @@
+// What is wrong with what ranks report after a step: they differ, or the step came to another end than the plan says.
 #include "chaos_meeting.h"
 
 #include <ATen/ops/zeros_like.h>
@@ -8,19 +9,16 @@
 namespace firkin {
 namespace {
 
-using Clock = std::chrono::steady_clock;
 using Wrong = std::optional<std::string>;
 
 bool have_same_bits(const at::Tensor& a, const at::Tensor& b) {
-  if (a.defined() != b.defined()) return false;
-  if (!a.defined()) return true;
-  const at::Tensor left = a.contiguous();
-  const at::Tensor right = b.contiguous();
+  if (!a.defined() || !b.defined()) return a.defined() == b.defined();
+  const at::Tensor left = a.contiguous(), right = b.contiguous();
   return left.sizes() == right.sizes() && left.scalar_type() == right.scalar_type() &&
          (left.nbytes() == 0 || std::memcmp(left.const_data_ptr(), right.const_data_ptr(), left.nbytes()) == 0);
 }
 
-Wrong find_different(const std::vector<ChaosReport>& reports, std::vector<at::Tensor> ChaosReport::*tensors, const char* what) {
+Wrong find_different(const std::vector<ChaosReport>& reports, Tensors ChaosReport::*tensors, const char* what) {
   const auto& first = reports[0].*tensors;
   for (size_t rank = 1; rank < reports.size(); ++rank) {
     const auto& other = reports[rank].*tensors;
@@ -78,8 +76,7 @@ Wrong check_no_gradient(const std::vector<ChaosReport>& reports) {
 // Gradient i against the mean over the ranks that had a batch; undefined tensors count as zeros.
 Wrong check_mean(const std::vector<ChaosReport>& reports, size_t i) {
   const ChaosReport* with_data = nullptr;
-  at::Tensor sum;
-  at::Tensor magnitude;
+  at::Tensor sum, magnitude;
   int ranks = 0;
   for (const ChaosReport& report : reports) {
     if (report.alone.empty()) continue;
@@ -96,8 +93,7 @@ Wrong check_mean(const std::vector<ChaosReport>& reports, size_t i) {
   if (!sum.defined() && !before.defined() && !actual.defined()) return std::nullopt;
   if (!actual.defined()) return fmt::format("gradient {} is none; expected a mean", i);
   if (!sum.defined()) sum = magnitude = at::zeros_like(actual, at::kDouble);
-  at::Tensor expected = sum / ranks;
-  at::Tensor scale = magnitude / ranks;
+  at::Tensor expected = sum / ranks, scale = magnitude / ranks;
   if (before.defined()) {
     expected = expected + before.to(at::kDouble);
     scale = scale + before.to(at::kDouble).abs();
@@ -134,86 +130,22 @@ Wrong check_audit(const std::vector<ChaosReport>& reports) {
 Wrong find_wrong(const std::vector<ChaosReport>& reports) {
   if (const Wrong wrong = find_different_fates(reports)) return wrong;
   if (const Wrong wrong = find_different(reports, &ChaosReport::parameters, "parameter")) return wrong;
-  if (reports[0].after_group) return std::nullopt;
   if (reports[0].after_join) return check_no_gradient(reports);
   if (reports[0].expected == ChaosOutcome::kDrifts && !reports[0].error.empty()) return check_audit(reports);
   if (reports[0].error.empty()) return check_success(reports);
-  if (const Wrong wrong = check_failure(reports[0])) return wrong;
-  return check_no_gradient(reports);
-}
-
-// The first thing that is wrong. One report per rank.
-Wrong find_disagreement(const std::vector<std::optional<ChaosReport>>& reports) {
-  std::vector<ChaosReport> present;
-  for (const auto& report : reports) present.push_back(report.value());
-  try {
-    if (const Wrong wrong = find_wrong(present)) return fmt::format("{}: {}", present[0].where, *wrong);
-  } catch (const std::exception& error) {
-    return fmt::format("{}: cannot compare: {}", present[0].where, error.what());
-  }
-  return std::nullopt;
+  const Wrong wrong = check_failure(reports[0]);
+  return wrong ? wrong : check_no_gradient(reports);
 }
 
 }  // namespace
 
-ChaosMeeting::ChaosMeeting(int ranks, std::chrono::milliseconds limit)
-    : ranks_(ranks), limit_(limit), reports_(static_cast<size_t>(ranks)), last_sign_of_life_(Clock::now()) {}
-
-void ChaosMeeting::meet(int rank, ChaosReport report) {
-  std::unique_lock lock(mutex_);
-  if (!failures_.empty()) throw ChaosStop();
-  const std::string where = report.where;
-  last_sign_of_life_ = Clock::now();
-  reports_[static_cast<size_t>(rank)] = std::move(report);
-  if (++present_ == ranks_) {
-    if (const auto wrong = find_disagreement(reports_)) fail_locked(*wrong);
-    reports_.assign(reports_.size(), std::nullopt);
-    present_ = 0;
-    ++meetings_;
-    changed_.notify_all();
-  } else {
-    const int64_t meeting = meetings_;
-    const auto is_over = [&] { return meetings_ > meeting || !failures_.empty(); };
-    if (!changed_.wait_for(lock, limit_, is_over)) {
-      fail_locked(fmt::format("rank {} waited in vain for the others after {}; {} of {} came", rank, where, present_, ranks_));
-    }
+Wrong find_disagreement(const std::vector<ChaosReport>& reports) {
+  try {
+    if (const Wrong wrong = find_wrong(reports)) return fmt::format("{}: {}", reports[0].where, *wrong);
+  } catch (const std::exception& error) {
+    return fmt::format("{}: cannot compare: {}", reports[0].where, error.what());
   }
-  if (!failures_.empty()) throw ChaosStop();
-}
-
-void ChaosMeeting::fail(const std::string& what) {
-  const std::lock_guard lock(mutex_);
-  fail_locked(what);
-}
-
-void ChaosMeeting::fail_locked(const std::string& what) {
-  failures_ += (failures_.empty() ? "" : "\n    then ") + what;
-  changed_.notify_all();
-}
-
-void ChaosMeeting::leave() {
-  const std::lock_guard lock(mutex_);
-  ++left_;
-  last_sign_of_life_ = Clock::now();
-  changed_.notify_all();
-}
-
-bool ChaosMeeting::wait_until_all_left() {
-  std::unique_lock lock(mutex_);
-  const auto all_left = [this] { return left_ == ranks_; };
-  while (!all_left()) {
-    const auto deadline = last_sign_of_life_ + 2 * limit_;
-    if (changed_.wait_until(lock, deadline, all_left)) break;
-    if (Clock::now() < last_sign_of_life_ + 2 * limit_) continue;  // somebody showed up meanwhile
-    fail_locked(fmt::format("{} of {} ranks hang, {} of them in a meeting", ranks_ - left_, ranks_, present_));
-    return false;
-  }
-  return true;
-}
-
-std::string ChaosMeeting::failures() const {
-  const std::lock_guard lock(mutex_);
-  return failures_;
+  return std::nullopt;
 }
 
 }  // namespace firkin

@@ -44,7 +44,6 @@ ChaosModelSpec draw_model(Draw& draw) {
   if (draw.one_in(3)) spec.checkpointing = draw.one_in(4) ? Checkpointing::kSometimes : Checkpointing::kAlways;
   spec.shares_checkpointed = draw.one_in(2);
   spec.bank = draw.one_in(3);
-  spec.computed = draw.one_in(4);
   return spec;
 }
 
@@ -65,10 +64,8 @@ void draw_options(Draw& draw, ChaosPlan& plan) {
   plan.audit_every = kAudits[static_cast<size_t>(draw.below(kAudits.size()))];
   if (draw.one_in(4)) plan.clip_norm = draw.one_in(2) ? 0.02 : 1.0;
   plan.clips_by_hand = !plan.clip_norm && draw.one_in(6);
-  plan.keeps_average = draw.one_in(3);
   plan.keeps_gradients = draw.one_in(3);
   plan.abandons_in_handlers = draw.one_in(2);
-  if (plan.modules == 2 && draw.one_in(8)) plan.straying_rank = draw.below(plan.ranks);
   if (!find_strategy(plan.strategy).shards) return;
   plan.whole_parameters = draw.one_in(2);
   plan.compresses = false;
@@ -90,185 +87,9 @@ bool may_change_parameters(const ChaosPlan& plan) {
   return find_strategy(plan.strategy).grouping != Grouping::kPlan && !plan.explicit_ready_order;
 }
 
-// Draws the steps of one module, and what must come of them.
-class StepDraw {
- public:
-  // steps: of all modules so far.
-  StepDraw(Draw& draw, const ChaosPlan& plan, int module, int& steps) : draw_(draw), plan_(plan), module_(module), steps_(steps) {
-    for (int i = 0; i < plan.model.depth; ++i) layers_.push_back(fmt::format("layer{}", i));
-    if (plan.model.frozen && plan.model.depth > 1) frozen_.push_back("layer1.weight");
-  }
-
-  // with_data: the ranks that have a batch, in a join section or outside.
-  ChaosStep step(const std::vector<int>& with_data, bool joins, std::optional<ChaosChange> change = {});
-  // A step in which nothing happens.
-  ChaosStep plain_step(ChaosOutcome outcome);
-  // What may happen to the parameters now.
-  ChaosChange change(bool in_join);
-
- private:
-  ChaosAction action();
-  void choose_parameter(ChaosChange& change);
-  void choose_users_of_extra(ChaosStep& step, const std::vector<int>& with_data);
-  void choose_ranks_without_backward(ChaosStep& step, const std::vector<int>& with_data);
-  void choose_faults(ChaosStep& step, const std::vector<int>& with_data);
-  void add_fault(ChaosAction& action, ChaosFault fault);
-  void make_abandoning_effective(ChaosAction& action) const;
-  bool needs_abandon(const ChaosAction& action) const;
-  void foretell(ChaosStep& step) const;
-
-  Draw& draw_;
-  const ChaosPlan& plan_;
-  int module_ = 0;
-  int& steps_;
-  bool last_may_have_failed_ = false;
-  std::vector<std::string> layers_;  // whose parameters may change: all but the last one, so that a gradient always comes
-  std::vector<std::string> frozen_;
-  int added_ = 0;
-};
-
-// A thawed or frozen parameter, or a layer. Keeps the books of what there is.
-void StepDraw::choose_parameter(ChaosChange& change) {
-  const int kind = draw_.below(4);
-  const std::string& layer = layers_[static_cast<size_t>(draw_.below(static_cast<int>(layers_.size())))];
-  if (kind == 0) {
-    change.kind = ChaosChangeKind::kAdd;
-    change.name = fmt::format("added{}", added_++);
-    layers_.push_back(change.name);
-  } else if (kind == 1 && layer.starts_with("layer")) {
-    change.kind = ChaosChangeKind::kReplace;
-    change.name = layer;
-    std::erase_if(frozen_, [&layer](const std::string& name) { return name.starts_with(layer + "."); });
-  } else {
-    change.name = layer + (draw_.one_in(2) ? ".weight" : ".bias");
-    if (!frozen_.empty() && draw_.one_in(2)) change.name = frozen_[static_cast<size_t>(draw_.below(static_cast<int>(frozen_.size())))];
-    const bool thaws = std::erase(frozen_, change.name) > 0;
-    change.kind = thaws ? ChaosChangeKind::kThaw : ChaosChangeKind::kFreeze;
-    if (!thaws) frozen_.push_back(change.name);
-  }
-}
-
-// Ranks without data notice nothing by themselves: before a join section all are told. Under sharded always: an untold step fails.
-ChaosChange StepDraw::change(bool in_join) {
-  ChaosChange change;
-  choose_parameter(change);
-  change.tells = in_join || draw_.one_in(2) || find_strategy(plan_.strategy).shards;
-  for (int rank = 0; rank < plan_.ranks; ++rank) change.ranks.push_back(rank);
-  if (change.brings_values()) {
-    change.same_values = draw_.one_in(2);
-  } else if (!change.tells && draw_.one_in(3)) {
-    change.ranks = draw_.some_of(change.ranks);
-  }
-  return change;
-}
-
 // Ranks disagree about what they train, and every rank hears it.
 bool is_refused(const ChaosChange& change, int ranks) {
   return change.ranks.size() < static_cast<size_t>(ranks) || (change.brings_values() && !change.same_values && !change.tells);
-}
-
-ChaosAction StepDraw::action() {
-  ChaosAction action;
-  if (draw_.one_in(3)) action.micro_batches = draw_.between(2, 3);
-  action.by_setter = draw_.one_in(2);
-  action.finishes_twice = draw_.one_in(3);
-  action.abandons = draw_.below(3);
-  action.pass.checkpoints = plan_.model.checkpointing != Checkpointing::kSometimes || draw_.one_in(2);
-  return action;
-}
-
-void StepDraw::choose_users_of_extra(ChaosStep& step, const std::vector<int>& with_data) {
-  if (!plan_.model.extra) return;
-  const bool leaves_out = plan_.find_unused_parameters ? draw_.one_in(2) : draw_.one_in(8);
-  if (!leaves_out) return;
-  for (const int rank : draw_.some_of(with_data)) step.actions[static_cast<size_t>(rank)]->pass.uses_extra = false;
-}
-
-// Only where finish_gradient_synchronization() is what completes steps, and after a good one: elsewhere it would do nothing.
-void StepDraw::choose_ranks_without_backward(ChaosStep& step, const std::vector<int>& with_data) {
-  if (plan_.finish_with_backward || last_may_have_failed_ || with_data.size() < 2 || !draw_.one_in(6)) return;
-  std::vector<int> ranks = draw_.some_of(with_data);
-  if (ranks.size() == with_data.size()) ranks.pop_back();
-  for (const int rank : ranks) step.actions[static_cast<size_t>(rank)]->without_backward = true;
-}
-
-void StepDraw::choose_faults(ChaosStep& step, const std::vector<int>& with_data) {
-  const int kind = draw_.below(11);
-  if (kind >= 5) return;
-  for (const int rank : draw_.some_of(with_data)) {
-    ChaosAction& action = *step.actions[static_cast<size_t>(rank)];
-    action.without_backward = false;
-    constexpr std::array kFaults = {ChaosFault::kForward, ChaosFault::kBackward, ChaosFault::kBackward, ChaosFault::kAfterBackward};
-    const ChaosFault any = kFaults[static_cast<size_t>(draw_.below(kFaults.size()))];
-    add_fault(action, kind == 0 ? ChaosFault::kAbandon : kind == 1 && draw_.one_in(2) ? ChaosFault::kCreateGraph : any);
-  }
-}
-
-void StepDraw::add_fault(ChaosAction& action, ChaosFault fault) {
-  if (fault == ChaosFault::kAfterBackward && plan_.finish_with_backward) fault = ChaosFault::kBackward;
-  action.fault = fault;
-  action.fault_micro = fault == ChaosFault::kCreateGraph ? action.micro_batches - 1 : draw_.below(action.micro_batches);
-  if (fault == ChaosFault::kBackward) {
-    action.pass.throw_at = draw_.between(0, plan_.model.depth + 1);
-    if (plan_.model.checkpointing != Checkpointing::kNone && draw_.one_in(3)) action.pass.throw_at = kThrowInCheckpoint;
-  }
-  if (last_may_have_failed_ && !plan_.abandons_in_handlers) make_abandoning_effective(action);
-  if (needs_abandon(action)) action.abandons = draw_.between(1, 2);
-}
-
-// Outside of a handler abandon_step() does nothing when the last step failed and no gradient has come since (one that no_sync() kept on
-// this rank counts): it cannot know that it is called for the next step already, and then the other ranks wait. Lets a gradient come first.
-void StepDraw::make_abandoning_effective(ChaosAction& action) const {
-  if (action.fault == ChaosFault::kAbandon) action.fault = ChaosFault::kForward;
-  if (action.fault == ChaosFault::kForward) {
-    action.micro_batches = std::max(action.micro_batches, 2);
-    action.fault_micro = std::max(action.fault_micro, 1);
-  }
-  if (action.pass.throw_at == plan_.model.depth + 1 && action.fault_micro == 0) action.pass.throw_at = plan_.model.depth;
-}
-
-// DataParallel sees a backward that throws only when it synchronises, and when a gradient has come.
-bool StepDraw::needs_abandon(const ChaosAction& action) const {
-  if (action.fault == ChaosFault::kCreateGraph) return false;
-  if (action.fault != ChaosFault::kBackward) return true;
-  return action.fault_micro < action.micro_batches - 1 || action.pass.throw_at == plan_.model.depth + 1;
-}
-
-// What must come of the step.
-void StepDraw::foretell(ChaosStep& step) const {
-  bool throws = false;
-  std::vector<int> without_gradient;
-  step.reasons.resize(static_cast<size_t>(plan_.ranks));
-  for (int rank = 0; rank < plan_.ranks; ++rank) {
-    const auto& action = step.actions[static_cast<size_t>(rank)];
-    if (!action) continue;
-    const bool lacks = action->without_backward || (plan_.model.extra && !action->pass.uses_extra);
-    if (lacks) without_gradient.push_back(rank);
-    if (action->fault != ChaosFault::kNone) throws = true;
-    if (action->fault == ChaosFault::kCreateGraph && !lacks) step.reasons[static_cast<size_t>(rank)] = "create_graph";
-    if (action->fault != ChaosFault::kNone || (lacks && !plan_.find_unused_parameters)) step.culprits.push_back(rank);
-  }
-  // Under ordered a rank has only those of the last step's gradients that did not arrive behind it: what is added to then is its own
-  // affair. Under sharded it has none.
-  const bool keeps_all = find_strategy(plan_.strategy).wait != Wait::kAtFirstUse;
-  step.knows_mean = step.zero_grad != ZeroGrad::kNever || (keeps_all && without_gradient.empty());
-  const bool lacks = !without_gradient.empty() && !plan_.find_unused_parameters;
-  if (throws || lacks) {
-    step.outcome = ChaosOutcome::kFails;
-  } else if (plan_.model.checkpointing == Checkpointing::kSometimes) {
-    step.outcome = ChaosOutcome::kEither;
-  }
-  const bool is_change_refused = step.change && is_refused(*step.change, plan_.ranks);
-  if (is_change_refused) {
-    step.outcome = ChaosOutcome::kFails;
-    step.culprits.clear();
-    step.reasons.assign(step.reasons.size(), step.change->name);
-  }
-  // How often a parameter gets a gradient varies: that may be refused, wherever it is noticed.
-  if (plan_.model.checkpointing == Checkpointing::kSometimes) {
-    step.culprits.clear();
-    step.reasons.assign(step.reasons.size(), "");
-  }
 }
 
 // More than one.
@@ -279,43 +100,206 @@ bool have_equally_many_micro_batches(const ChaosStep& step) {
          });
 }
 
-ChaosStep StepDraw::plain_step(ChaosOutcome outcome) {
-  ChaosStep step;
-  step.number = steps_++;
-  step.module = module_;
-  step.outcome = outcome;
-  step.actions.assign(static_cast<size_t>(plan_.ranks), ChaosAction{});
-  step.reasons.resize(static_cast<size_t>(plan_.ranks));
-  last_may_have_failed_ = false;
-  return step;
-}
+// Draws the steps of one module, and what must come of them.
+class StepDraw {
+ public:
+  // steps: of all modules so far.
+  StepDraw(Draw& draw, const ChaosPlan& plan, int module, int& steps) : draw_(draw), plan_(plan), module_(module), steps_(steps) {
+    for (int i = 0; i < plan.model.depth; ++i) layers_.push_back(fmt::format("layer{}", i));
+    if (plan.model.frozen && plan.model.depth > 1) frozen_.push_back("layer1.weight");
+  }
 
-ChaosStep StepDraw::step(const std::vector<int>& with_data, bool joins, std::optional<ChaosChange> change) {
-  ChaosStep step;
-  step.number = steps_++;
-  step.module = module_;
-  step.change = std::move(change);
-  const int zero = draw_.below(6);
-  step.zero_grad = zero < 3 ? ZeroGrad::kToNone : zero < 5 ? ZeroGrad::kInPlace : ZeroGrad::kNever;
-  step.actions.resize(static_cast<size_t>(plan_.ranks));
-  const bool alike = draw_.one_in(2);  // the same micro-batches on every rank
-  const ChaosAction shared = action();
-  for (const int rank : with_data) {
-    ChaosAction& mine = step.actions[static_cast<size_t>(rank)].emplace(action());
-    if (alike) mine.micro_batches = shared.micro_batches;
+  // with_data: the ranks that have a batch, in a join section or outside.
+  ChaosStep step(const std::vector<int>& with_data, bool joins, std::optional<ChaosChange> change = {}) {
+    ChaosStep step;
+    step.number = steps_++;
+    step.module = module_;
+    step.change = std::move(change);
+    const int zero = draw_.below(6);
+    step.zero_grad = zero < 3 ? ZeroGrad::kToNone : zero < 5 ? ZeroGrad::kInPlace : ZeroGrad::kNever;
+    step.actions.resize(static_cast<size_t>(plan_.ranks));
+    const bool alike = draw_.one_in(2);  // the same micro-batches on every rank
+    const ChaosAction shared = action();
+    for (const int rank : with_data) {
+      ChaosAction& mine = step.actions[static_cast<size_t>(rank)].emplace(action());
+      if (alike) mine.micro_batches = shared.micro_batches;
+    }
+    if (!step.change || !is_refused(*step.change, plan_.ranks)) {
+      choose_users_of_extra(step, with_data);
+      if (!joins) choose_ranks_without_backward(step, with_data);
+      choose_faults(step, with_data);
+    }
+    foretell(step);
+    step.sets_bank = plan_.model.bank && !joins && draw_.one_in(2);
+    step.halves_weight = !joins && !step.change && step.outcome == ChaosOutcome::kSucceeds && have_equally_many_micro_batches(step);
+    if (step.halves_weight) step.knows_mean = false;
+    last_may_have_failed_ = step.outcome != ChaosOutcome::kSucceeds;
+    return step;
   }
-  if (!step.change || !is_refused(*step.change, plan_.ranks)) {
-    choose_users_of_extra(step, with_data);
-    if (!joins) choose_ranks_without_backward(step, with_data);
-    choose_faults(step, with_data);
+
+  // A step in which nothing happens.
+  ChaosStep plain_step(ChaosOutcome outcome) {
+    ChaosStep step;
+    step.number = steps_++;
+    step.module = module_;
+    step.outcome = outcome;
+    step.actions.assign(static_cast<size_t>(plan_.ranks), ChaosAction{});
+    step.reasons.resize(static_cast<size_t>(plan_.ranks));
+    last_may_have_failed_ = false;
+    return step;
   }
-  foretell(step);
-  step.sets_bank = plan_.model.bank && !joins && draw_.one_in(2);
-  step.halves_weight = !joins && !step.change && step.outcome == ChaosOutcome::kSucceeds && have_equally_many_micro_batches(step);
-  if (step.halves_weight) step.knows_mean = false;
-  last_may_have_failed_ = step.outcome != ChaosOutcome::kSucceeds;
-  return step;
-}
+
+  // What may happen to the parameters now. Ranks without data notice nothing by themselves: before a join section all are told. Under
+  // sharded always: an untold step fails.
+  ChaosChange change(bool in_join) {
+    ChaosChange change;
+    choose_parameter(change);
+    change.tells = in_join || draw_.one_in(2) || find_strategy(plan_.strategy).shards;
+    for (int rank = 0; rank < plan_.ranks; ++rank) change.ranks.push_back(rank);
+    if (change.brings_values()) {
+      change.same_values = draw_.one_in(2);
+    } else if (!change.tells && draw_.one_in(3)) {
+      change.ranks = draw_.some_of(change.ranks);
+    }
+    return change;
+  }
+
+ private:
+  // A thawed or frozen parameter, or a layer. Keeps the books of what there is.
+  void choose_parameter(ChaosChange& change) {
+    const int kind = draw_.below(4);
+    const std::string& layer = layers_[static_cast<size_t>(draw_.below(static_cast<int>(layers_.size())))];
+    if (kind == 0) {
+      change.kind = ChaosChangeKind::kAdd;
+      change.name = fmt::format("added{}", added_++);
+      layers_.push_back(change.name);
+    } else if (kind == 1 && layer.starts_with("layer")) {
+      change.kind = ChaosChangeKind::kReplace;
+      change.name = layer;
+      std::erase_if(frozen_, [&layer](const std::string& name) { return name.starts_with(layer + "."); });
+    } else {
+      change.name = layer + (draw_.one_in(2) ? ".weight" : ".bias");
+      if (!frozen_.empty() && draw_.one_in(2)) change.name = frozen_[static_cast<size_t>(draw_.below(static_cast<int>(frozen_.size())))];
+      const bool thaws = std::erase(frozen_, change.name) > 0;
+      change.kind = thaws ? ChaosChangeKind::kThaw : ChaosChangeKind::kFreeze;
+      if (!thaws) frozen_.push_back(change.name);
+    }
+  }
+
+  ChaosAction action() {
+    ChaosAction action;
+    if (draw_.one_in(3)) action.micro_batches = draw_.between(2, 3);
+    action.by_setter = draw_.one_in(2);
+    action.finishes_twice = draw_.one_in(3);
+    action.abandons = draw_.below(3);
+    action.pass.checkpoints = plan_.model.checkpointing != Checkpointing::kSometimes || draw_.one_in(2);
+    return action;
+  }
+
+  void choose_users_of_extra(ChaosStep& step, const std::vector<int>& with_data) {
+    if (!plan_.model.extra) return;
+    const bool leaves_out = plan_.find_unused_parameters ? draw_.one_in(2) : draw_.one_in(8);
+    if (!leaves_out) return;
+    for (const int rank : draw_.some_of(with_data)) step.actions[static_cast<size_t>(rank)]->pass.uses_extra = false;
+  }
+
+  // Only where finish_gradient_synchronization() is what completes steps, and after a good one: elsewhere it would do nothing.
+  void choose_ranks_without_backward(ChaosStep& step, const std::vector<int>& with_data) {
+    if (plan_.finish_with_backward || last_may_have_failed_ || with_data.size() < 2 || !draw_.one_in(6)) return;
+    std::vector<int> ranks = draw_.some_of(with_data);
+    if (ranks.size() == with_data.size()) ranks.pop_back();
+    for (const int rank : ranks) step.actions[static_cast<size_t>(rank)]->without_backward = true;
+  }
+
+  void choose_faults(ChaosStep& step, const std::vector<int>& with_data) {
+    const int kind = draw_.below(11);
+    if (kind >= 5) return;
+    for (const int rank : draw_.some_of(with_data)) {
+      ChaosAction& action = *step.actions[static_cast<size_t>(rank)];
+      action.without_backward = false;
+      constexpr std::array kFaults = {ChaosFault::kForward, ChaosFault::kBackward, ChaosFault::kBackward, ChaosFault::kAfterBackward};
+      const ChaosFault any = kFaults[static_cast<size_t>(draw_.below(kFaults.size()))];
+      add_fault(action, kind == 0 ? ChaosFault::kAbandon : kind == 1 && draw_.one_in(2) ? ChaosFault::kCreateGraph : any);
+    }
+  }
+
+  void add_fault(ChaosAction& action, ChaosFault fault) {
+    if (fault == ChaosFault::kAfterBackward && plan_.finish_with_backward) fault = ChaosFault::kBackward;
+    action.fault = fault;
+    action.fault_micro = fault == ChaosFault::kCreateGraph ? action.micro_batches - 1 : draw_.below(action.micro_batches);
+    if (fault == ChaosFault::kBackward) {
+      action.pass.throw_at = draw_.between(0, plan_.model.depth + 1);
+      if (plan_.model.checkpointing != Checkpointing::kNone && draw_.one_in(3)) action.pass.throw_at = kThrowInCheckpoint;
+    }
+    if (last_may_have_failed_ && !plan_.abandons_in_handlers) make_abandoning_effective(action);
+    if (needs_abandon(action)) action.abandons = draw_.between(1, 2);
+  }
+
+  // Outside of a handler abandon_step() does nothing when the last step failed and no gradient has come since (one that no_sync() kept on
+  // this rank counts): it cannot know that it is called for the next step already, and then the other ranks wait. Lets a gradient come
+  // first.
+  void make_abandoning_effective(ChaosAction& action) const {
+    if (action.fault == ChaosFault::kAbandon) action.fault = ChaosFault::kForward;
+    if (action.fault == ChaosFault::kForward) {
+      action.micro_batches = std::max(action.micro_batches, 2);
+      action.fault_micro = std::max(action.fault_micro, 1);
+    }
+    if (action.pass.throw_at == plan_.model.depth + 1 && action.fault_micro == 0) action.pass.throw_at = plan_.model.depth;
+  }
+
+  // DataParallel sees a backward that throws only when it synchronises, and when a gradient has come.
+  bool needs_abandon(const ChaosAction& action) const {
+    if (action.fault == ChaosFault::kCreateGraph) return false;
+    if (action.fault != ChaosFault::kBackward) return true;
+    return action.fault_micro < action.micro_batches - 1 || action.pass.throw_at == plan_.model.depth + 1;
+  }
+
+  // What must come of the step.
+  void foretell(ChaosStep& step) const {
+    bool throws = false;
+    std::vector<int> without_gradient;
+    step.reasons.resize(static_cast<size_t>(plan_.ranks));
+    for (int rank = 0; rank < plan_.ranks; ++rank) {
+      const auto& action = step.actions[static_cast<size_t>(rank)];
+      if (!action) continue;
+      const bool lacks = action->without_backward || (plan_.model.extra && !action->pass.uses_extra);
+      if (lacks) without_gradient.push_back(rank);
+      if (action->fault != ChaosFault::kNone) throws = true;
+      if (action->fault == ChaosFault::kCreateGraph && !lacks) step.reasons[static_cast<size_t>(rank)] = "create_graph";
+      if (action->fault != ChaosFault::kNone || (lacks && !plan_.find_unused_parameters)) step.culprits.push_back(rank);
+    }
+    // Under ordered a rank has only those of the last step's gradients that did not arrive behind it: what is added to then is its own
+    // affair. Under sharded it has none.
+    const bool keeps_all = find_strategy(plan_.strategy).wait != Wait::kAtFirstUse;
+    step.knows_mean = step.zero_grad != ZeroGrad::kNever || (keeps_all && without_gradient.empty());
+    const bool lacks = !without_gradient.empty() && !plan_.find_unused_parameters;
+    if (throws || lacks) {
+      step.outcome = ChaosOutcome::kFails;
+    } else if (plan_.model.checkpointing == Checkpointing::kSometimes) {
+      step.outcome = ChaosOutcome::kEither;
+    }
+    const bool is_change_refused = step.change && is_refused(*step.change, plan_.ranks);
+    if (is_change_refused) {
+      step.outcome = ChaosOutcome::kFails;
+      step.culprits.clear();
+      step.reasons.assign(step.reasons.size(), step.change->name);
+    }
+    // How often a parameter gets a gradient varies: that may be refused, wherever it is noticed.
+    if (plan_.model.checkpointing == Checkpointing::kSometimes) {
+      step.culprits.clear();
+      step.reasons.assign(step.reasons.size(), "");
+    }
+  }
+
+  Draw& draw_;
+  const ChaosPlan& plan_;
+  int module_ = 0;
+  int& steps_;
+  bool last_may_have_failed_ = false;
+  std::vector<std::string> layers_;  // whose parameters may change: all but the last one, so that a gradient always comes
+  std::vector<std::string> frozen_;
+  int added_ = 0;
+};
 
 std::vector<int> ranks_with_more_than(int batches, const std::vector<int>& batches_of_rank) {
   std::vector<int> ranks;
@@ -367,7 +351,6 @@ ChaosPlan draw_chaos_plan(uint64_t seed) {
     plan.sections.push_back(draw_section(draw, steps[static_cast<size_t>(module)], plan));
     plan.sections.back().module = module;
   }
-  plan.model.teacher = draw.one_in(3);
   return plan;
 }
 

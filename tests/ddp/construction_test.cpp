@@ -76,18 +76,7 @@ TEST(Construction, WeightsThatAreTiedOnOneRankOnlyAreADifference) {
   });
 }
 
-TEST(Construction, ATimeoutOfItsOwnIsNoDifference) {
-  run_ranks(2, [](const ProcessGroup& group) {
-    TwoParameters module;
-    DataParallelOptions options;
-    options.timeout = std::chrono::seconds(60 + group.rank);
-    DataParallel ddp(module, group, options);
-    module.loss(1).backward();
-    module.expect_gradients(1);
-  });
-}
-
-TEST(Construction, ATimeoutIsPositiveAndAsLongAsOneLikes) {
+TEST(Construction, ATimeoutIsPositiveAndAsLongAsOneLikesOnEachRank) {
   run_ranks(2, [](const ProcessGroup& group) {
     TwoParameters module;
     DataParallelOptions options;
@@ -95,7 +84,7 @@ TEST(Construction, ATimeoutIsPositiveAndAsLongAsOneLikes) {
       options.timeout = timeout;
       EXPECT_THROW(DataParallel(module, group, options), InputError);
     }
-    options.timeout = std::chrono::milliseconds::max();
+    options.timeout = std::chrono::milliseconds::max() / (1 + group.rank);
     DataParallel ddp(module, group, options);
     module.loss(1).backward();
     module.expect_gradients(1);
@@ -169,19 +158,15 @@ TEST(Construction, EveryDtypeIsTrainedOrRefusedByName) {
   });
 }
 
-thread_local size_t largest_allocation = std::numeric_limits<size_t>::max();
+constexpr size_t kUnlimited = std::numeric_limits<size_t>::max();
+constexpr size_t kScarce = 512 << 10;  // enough for every tensor by itself, too little for a bucket of all
+const std::vector<int64_t> kTensors(20, 16 << 10);
+thread_local size_t largest_allocation = kUnlimited;
 
 // LibTorch's own allocator for the CPU, except that it refuses a thread what is larger than that thread may have.
 class ScarceAllocator : public c10::Allocator {
  public:
-  static void install() {
-    static ScarceAllocator* const installed = [] {
-      auto* const allocator = new ScarceAllocator(c10::GetAllocator(c10::kCPU));  // lives as long as tensors may
-      c10::SetAllocator(c10::kCPU, allocator, /*priority=*/1);
-      return allocator;
-    }();
-    (void)installed;
-  }
+  explicit ScarceAllocator(c10::Allocator* real) : real_(real) {}
   c10::DataPtr allocate(size_t bytes) override {
     TORCH_CHECK_WITH(OutOfMemoryError, bytes <= largest_allocation, "no memory for ", bytes, " bytes, on purpose");
     return real_->allocate(bytes);
@@ -190,62 +175,40 @@ class ScarceAllocator : public c10::Allocator {
   void copy_data(void* to, const void* from, size_t bytes) const override { default_copy_data(to, from, bytes); }
 
  private:
-  explicit ScarceAllocator(c10::Allocator* real) : real_(real) {}
   c10::Allocator* real_;
 };
 
-// This thread gets no more than this at once while it lives. bytes 0: no limit.
-class Scarcity {
- public:
-  explicit Scarcity(size_t bytes) {
-    ScarceAllocator::install();
-    if (bytes > 0) largest_allocation = bytes;
-  }
-  ~Scarcity() { largest_allocation = std::numeric_limits<size_t>::max(); }
-  Scarcity(const Scarcity&) = delete;
-  Scarcity& operator=(const Scarcity&) = delete;
-};
-
-constexpr size_t kScarce = 512 << 10;  // enough for every tensor by itself, too little for a bucket of all
-const std::vector<int64_t> kTensors(20, 16 << 10);
-
-// Rank 1 is short of memory in `body`. Either that does not matter, or every rank has an error; within seconds, while rank 1 still lives.
+// Either rank 1's want of memory in `body` does not matter, or every rank has an error; within seconds, while rank 1 still lives. scarce:
+// what the rank's `largest_allocation` is to be.
 void expect_that_all_ranks_hear(const std::function<void(const ProcessGroup&, size_t scarce)>& body) {
+  static auto* const allocator = new ScarceAllocator(c10::GetAllocator(c10::kCPU));  // lives as long as tensors may
+  c10::SetAllocator(c10::kCPU, allocator, /*priority=*/1);
   for (const int ranks : {2, 3}) {
     SCOPED_TRACE(ranks);
-    ScarceAllocator::install();
-    std::vector<std::string> errors(static_cast<size_t>(ranks));
     std::latch all_have_heard(ranks);
     const auto started = std::chrono::steady_clock::now();
-    run_ranks(ranks, [&](const ProcessGroup& group) {
-      try {
-        body(group, group.rank == 1 ? kScarce : 0);
-      } catch (const std::exception& error) {
-        errors[static_cast<size_t>(group.rank)] = error.what();
-      }
+    const std::vector<std::string> errors = results_of(ranks, [&](const ProcessGroup& group) {
+      const std::string error = error_of([&] { body(group, group.rank == 1 ? kScarce : kUnlimited); });
+      largest_allocation = kUnlimited;
       all_have_heard.arrive_and_wait();
+      return error;
     });
     EXPECT_LT(std::chrono::steady_clock::now() - started, std::chrono::seconds(30));  // timeouts are 60 s
     if (errors[1].empty()) {
       EXPECT_THAT(errors, Each(IsEmpty()));
       continue;
     }
-    EXPECT_THAT(errors[1], HasSubstr("no memory for"));
-    for (int rank = 0; rank < ranks; ++rank) {
-      if (rank == 1) continue;
-      EXPECT_THAT(errors[static_cast<size_t>(rank)], HasSubstr("rank 1")) << "rank " << rank;
-    }
+    for (size_t rank = 0; rank < errors.size(); ++rank)
+      EXPECT_THAT(errors[rank], HasSubstr(rank == 1 ? "no memory for" : "rank 1")) << rank;
   }
 }
 
 TEST(OutOfMemory, AtConstructionOnOneRankIsAnErrorOnAll) {
   expect_that_all_ranks_hear([](const ProcessGroup& group, size_t scarce) {
     Parameters net(kTensors);
-    std::optional<DataParallel> ddp;
-    {
-      const Scarcity scarcity(scarce);
-      ddp.emplace(net, group);
-    }
+    largest_allocation = scarce;
+    DataParallel ddp(net, group);
+    largest_allocation = kUnlimited;
     net.loss(rank_value(group)).backward();
   });
 }
@@ -257,7 +220,7 @@ TEST(OutOfMemory, WhenBucketsAreMadeAnewOnOneRankIsAnErrorOnAll) {
     DataParallel ddp(net, group);
     for (int step = 0; step < 4; ++step) {
       if (step == 2) net.all[0].set_requires_grad(true);
-      const Scarcity scarcity(step >= 2 ? scarce : 0);
+      if (step == 2) largest_allocation = scarce;
       net.zero_grad();
       net.loss(rank_value(group)).backward();
       EXPECT_TRUE(at::equal(net.all[0].grad().defined() ? net.all[0].grad() : net.all[1].grad(), net.all[1].grad()));

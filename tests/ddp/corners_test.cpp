@@ -145,102 +145,99 @@ TEST(Corners, ASparseGradientIsRefused) {
   });
 }
 
+// A rank's training, a part of which is checkpointed: body(x) is x * a.
+struct CheckpointedTraining {
+  CheckpointedTraining(const ProcessGroup& group, const DataParallelOptions& options)
+      : value(rank_value(group)), ddp(module, group, options) {}
+  // Of the rank's loss, in which `a` is used outside as well.
+  void backward(bool is_checkpointed = true) {
+    module.zero_grad();
+    const at::Tensor b = module.b * 1.0;
+    ((is_checkpointed ? Checkpoint::apply(b, &body) : body(b)) + module.a).mul(value).sum().backward();
+  }
+  void expect_gradients(double of_a, double of_b) const {
+    EXPECT_TRUE(at::equal(module.a.grad(), at::full({4}, of_a))) << module.a.grad();
+    EXPECT_TRUE(at::equal(module.b.grad(), at::full({4}, of_b))) << module.b.grad();
+  }
+  double value;
+  TwoParameters module;
+  DataParallel ddp;
+  Checkpoint::Body body = [this](const at::Tensor& x) { return x * module.a; };
+};
+
+void on_two_ranks_with_checkpoints(const std::function<void(CheckpointedTraining&)>& body, bool finds_unused = false) {
+  run_ranks(2, [&](const ProcessGroup& group) {
+    DataParallelOptions options = with_strategy("overlap");
+    options.find_unused_parameters = finds_unused;
+    CheckpointedTraining training(group, options);
+    body(training);
+  });
+}
+
 TEST(CheckpointedBackward, AParameterUsedInsideAndOutsideIsSentWhenBothGradientsAreThere) {
-  run_ranks(2, [](const ProcessGroup& group) {
-    TwoParameters module;
-    DataParallel ddp(module, group, with_strategy("overlap"));
-    Checkpoint::Body body = [&module](const at::Tensor& x) { return x * module.a; };
+  on_two_ranks_with_checkpoints([](CheckpointedTraining& training) {
     for (int step = 0; step < 4; ++step) {
-      module.zero_grad();
-      const at::Tensor inside = Checkpoint::apply(module.b * 1.0, &body);
-      ((inside + module.a) * rank_value(group)).sum().backward();
-      EXPECT_TRUE(at::equal(module.a.grad(), at::full({4}, 2 * kMean)));
-      EXPECT_TRUE(at::equal(module.b.grad(), at::full({4}, kMean)));
+      training.backward();
+      training.expect_gradients(2 * kMean, kMean);
     }
-    EXPECT_EQ(ddp.stats().steps, 4);
+    EXPECT_EQ(training.ddp.stats().steps, 4);
   });
 }
 
 TEST(CheckpointedBackward, AStepEndsWithTheOuterBackwardWhenEveryParameterLiesInside) {
-  run_ranks(2, [](const ProcessGroup& group) {
-    TwoParameters module;
-    DataParallel ddp(module, group, with_strategy("overlap"));
-    Checkpoint::Body first = [&module](const at::Tensor& x) { return x * module.a; };
-    Checkpoint::Body second = [&module](const at::Tensor& x) { return x + module.b; };
+  on_two_ranks_with_checkpoints([](CheckpointedTraining& training) {
+    Checkpoint::Body second = [&](const at::Tensor& x) { return x + training.module.b; };
     for (int step = 0; step < 3; ++step) {
-      module.zero_grad();
+      training.module.zero_grad();
       const at::Tensor x = torch::ones({4}, torch::requires_grad());
-      const at::Tensor hidden = Checkpoint::apply(x * rank_value(group), &first);
-      Checkpoint::apply(hidden, &second).sum().backward();
-      EXPECT_EQ(ddp.stats().steps, step + 1);
-      EXPECT_TRUE(at::equal(module.a.grad(), at::full({4}, kMean)));
-      EXPECT_TRUE(at::equal(module.b.grad(), at::ones({4})));
+      Checkpoint::apply(Checkpoint::apply(x * training.value, &training.body), &second).sum().backward();
+      EXPECT_EQ(training.ddp.stats().steps, step + 1);
+      training.expect_gradients(kMean, 1);
     }
   });
 }
 
 TEST(CheckpointedBackward, AnOuterBackwardThatThrowsAfterAnInnerOneEndedWellIsAFailedStep) {
-  run_ranks(2, [](const ProcessGroup& group) {
-    TwoParameters module;
-    DataParallel ddp(module, group, with_strategy("overlap"));
-    Checkpoint::Body body = [&module](const at::Tensor& x) { return x * module.a; };
+  on_two_ranks_with_checkpoints([](CheckpointedTraining& training) {
     for (int step = 0; step < 4; ++step) {
-      module.zero_grad();
-      at::Tensor hidden = module.b * rank_value(group);
-      if (step % 2 == 0 && group.rank == 1) hidden = ThrowInBackward::apply(hidden, "the outer one broke");
-      const auto backward = [&] { Checkpoint::apply(hidden, &body).sum().backward(); };
+      training.module.zero_grad();
+      at::Tensor hidden = training.module.b * training.value;
+      if (step % 2 == 0 && training.value == 2) hidden = ThrowInBackward::apply(hidden, "the outer one broke");
+      const auto backward = [&] { Checkpoint::apply(hidden, &training.body).sum().backward(); };
       if (step % 2 == 0) {
-        EXPECT_THAT(backward, ThrowsMessage<std::exception>(HasSubstr("the outer one broke")));
-        ASSERT_TRUE(ddp.last_failure().has_value());
-        EXPECT_EQ(ddp.last_failure()->rank, 1);
-        EXPECT_EQ(ddp.last_failure()->reason, "the outer one broke");
-        EXPECT_FALSE(module.a.grad().defined());
+        EXPECT_THAT(error_of(backward), HasSubstr("the outer one broke"));
+        EXPECT_EQ(training.ddp.last_failure(), (StepFailure{1, step, "the outer one broke"}));
+        training.module.expect_no_gradients();
       } else {
         backward();
-        EXPECT_TRUE(at::equal(module.a.grad(), at::full({4}, kMean)));
-        EXPECT_TRUE(at::equal(module.b.grad(), at::full({4}, kMean)));
+        training.expect_gradients(kMean, kMean);
       }
     }
   });
 }
 
 TEST(CheckpointedBackward, MoreGradientsThanInTheStepsBeforeAreRefusedOnceAndExpectedAfterwards) {
-  run_ranks(2, [](const ProcessGroup& group) {
-    TwoParameters module;
-    DataParallel ddp(module, group, with_strategy("overlap"));
-    Checkpoint::Body body = [&module](const at::Tensor& x) { return x * module.a; };
-    const auto step = [&](bool checkpointed) {
-      module.zero_grad();
-      const at::Tensor inside = checkpointed ? Checkpoint::apply(module.b * 1.0, &body) : body(module.b * 1.0);
-      ((inside + module.a) * rank_value(group)).sum().backward();
-    };
-    step(false);
-    EXPECT_THAT([&] { step(true); }, ThrowsMessage<RuntimeError>(HasSubstr("a received more gradients")));
-    ASSERT_TRUE(ddp.last_failure().has_value());
-    step(true);
-    EXPECT_TRUE(at::equal(module.a.grad(), at::full({4}, 2 * kMean)));
-    step(false);  // and fewer are no trouble
-    EXPECT_TRUE(at::equal(module.a.grad(), at::full({4}, 2 * kMean)));
+  on_two_ranks_with_checkpoints([](CheckpointedTraining& training) {
+    training.backward(/*is_checkpointed=*/false);
+    EXPECT_THAT(message_of<RuntimeError>([&] { training.backward(); }), HasSubstr("a received more gradients"));
+    EXPECT_TRUE(training.ddp.last_failure());
+    for (const bool is_checkpointed : {true, false}) {  // and fewer are no trouble
+      training.backward(is_checkpointed);
+      training.expect_gradients(2 * kMean, kMean);
+    }
   });
 }
 
 TEST(CheckpointedBackward, AParameterThatTheFirstStepLeftOutMayGetSeveralGradientsLater) {
-  run_ranks(2, [](const ProcessGroup& group) {
-    TwoParameters module;
-    DataParallelOptions options = with_strategy("overlap");
-    options.find_unused_parameters = true;
-    DataParallel ddp(module, group, options);
-    Checkpoint::Body body = [&module](const at::Tensor& x) { return x * module.a; };
-    for (int step = 0; step < 4; ++step) {
-      module.zero_grad();
-      const at::Tensor b = module.b * 1.0;
-      ((step == 0 ? b : Checkpoint::apply(b, &body) + module.a) * rank_value(group)).sum().backward();
-      EXPECT_TRUE(at::equal(module.b.grad(), at::full({4}, kMean)));
-      if (step > 0) {
-        EXPECT_TRUE(at::equal(module.a.grad(), at::full({4}, 2 * kMean)));
-      }
+  const auto program = [](CheckpointedTraining& training) {
+    (training.module.b * training.value).sum().backward();
+    EXPECT_TRUE(at::equal(training.module.b.grad(), at::full({4}, kMean)));
+    for (int step = 1; step < 4; ++step) {
+      training.backward();
+      training.expect_gradients(2 * kMean, kMean);
     }
-  });
+  };
+  on_two_ranks_with_checkpoints(program, /*finds_unused=*/true);
 }
 
 }  // namespace

@@ -79,9 +79,32 @@ inline Tensors train(const Course& course, const ProcessGroup& group, c10::Devic
   }
   training.ddp.drain();
   if (side) wait_for(side->original_stream(), side->current_stream());  // the parameters' memory is that one's
-  Tensors parameters;
-  for (const at::Tensor& parameter : net->parameters()) parameters.push_back(parameter.detach().to(at::kCPU));
-  return parameters;
+  return copies(net->parameters());
+}
+
+// Two modules that ranks step in different orders, after an audit: autograd's thread of the device has then been seen to step for the
+// thread that calls backward(). await_others: until they have been told, too, before this rank's connections go.
+inline void expect_crossed_waits_to_be_told(const ProcessGroup& group, const std::function<void()>& await_others) {
+  const at::TensorOptions options = at::TensorOptions(group.device).dtype(at::kFloat);
+  LayeredNet nets[] = {LayeredNet(options), LayeredNet(options)};
+  DataParallelOptions named;
+  named.name = "A";
+  DataParallel a(*nets[0], group, named);
+  named.name = "B";
+  DataParallel b(*nets[1], group, named);
+  const at::Tensor batch = batch_of(0, group.rank, options);
+  const auto step = [&](int which) { nets[which]->forward(batch).pow(2).mean().backward(); };
+  for (const int which : {0, 1, 0, 1}) step(which);
+  a.audit();
+  EXPECT_THAT(loss_of([&] { step(group.rank); }), HasSubstr("rank 0 waits in step 2 of A, rank 1 in step 2 of B"));
+  await_others();
+}
+
+// A step as a program writes it that knows nothing of other ranks.
+inline void plain_step(LayeredNet& net, torch::optim::Optimizer& optimizer, const at::Tensor& batch) {
+  optimizer.zero_grad();
+  net->forward(batch).pow(2).mean().backward();
+  optimizer.step();
 }
 
 inline void expect_near(const Tensors& ours, const Tensors& expected, double tolerance) {

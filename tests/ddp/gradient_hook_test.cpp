@@ -18,8 +18,7 @@ struct Outcome {
 };
 
 Outcome reduce_with(const GradientHook& hook, at::ScalarType dtype = at::kFloat) {
-  Outcome outcome;
-  run_ranks(2, [&](const ProcessGroup& group) {
+  const auto reduce = [&](const ProcessGroup& group) {
     const at::Tensor x = seeded_randn({1000}, 3).to(dtype);
     Parameters module;
     at::Tensor w = module.add("w", at::zeros({1000}, dtype));
@@ -31,9 +30,9 @@ Outcome reduce_with(const GradientHook& hook, at::ScalarType dtype = at::kFloat)
       (w * (group.rank == 0 ? x : x / -3)).sum().backward();
       ddp.finish_gradient_synchronization();
     }
-    if (group.rank == 0) outcome = {x / 3, w.grad().clone(), ddp.stats()};
-  });
-  return outcome;
+    return Outcome{x / 3, w.grad().clone(), ddp.stats()};
+  };
+  return results_of(2, reduce)[0];
 }
 
 struct Compression {

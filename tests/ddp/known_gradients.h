@@ -71,8 +71,8 @@ inline std::optional<StepFailure> failure_of(const std::function<void()>& step) 
 }
 
 // Under every strategy that all-reduces, with steps that end with backward and steps that end by hand.
-inline void on_two_ranks(const std::function<void(const ProcessGroup&, const DataParallelOptions&)>& body) {
-  run_ranks(2, [&](const ProcessGroup& group) {
+inline void on_ranks(int ranks, const std::function<void(const ProcessGroup&, const DataParallelOptions&)>& body) {
+  run_ranks(ranks, [&](const ProcessGroup& group) {
     for (const char* strategy : {"naive", "flat", "overlap", "bucketed"}) {
       for (const bool finish_with_backward : {true, false}) {
         SCOPED_TRACE(fmt::format("{}, finish_with_backward {}, rank {}", strategy, finish_with_backward, group.rank));
@@ -82,6 +82,9 @@ inline void on_two_ranks(const std::function<void(const ProcessGroup&, const Dat
       }
     }
   });
+}
+inline void on_two_ranks(const std::function<void(const ProcessGroup&, const DataParallelOptions&)>& body) {
+  on_ranks(2, body);
 }
 
 }  // namespace firkin

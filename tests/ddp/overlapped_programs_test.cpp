@@ -42,10 +42,10 @@ LateProgram clips(Clip how, double max_norm, bool drains = true) {
 TEST_P(OverlappedPrograms, ClippingByTheNormOfAllGradientsGivesTheBitsOfClipGradNorm) {
   for (const double max_norm : {0.05, 1e3}) {  // always, and never
     const ProgramSetup setup{.ranks = GetParam(), .optimizer = max_norm < 1 ? "SGD" : "AdamW"};
-    const Tensors by_hand = run_late("bucketed", clips(Clip::kByHand, max_norm, /*drains=*/false), setup)[0];
+    const Tensors by_hand = run_late("bucketed", clips(Clip::kByHand, max_norm, /*drains=*/false), setup);
     for (const char* strategy : {"bucketed", "ordered"}) {
       for (const Clip how : {Clip::kByHand, Clip::kByOptimizer}) {
-        for (const Tensors& rank : run_late(strategy, clips(how, max_norm), setup)) EXPECT_TRUE(same_bits(rank, by_hand)) << strategy;
+        EXPECT_TRUE(same_bits(run_late(strategy, clips(how, max_norm), setup), by_hand)) << strategy;
       }
     }
   }
@@ -133,8 +133,7 @@ struct BranchedNet : torch::nn::Module {
 TEST(AwaitingThreads, EachGetItsOwnParametersWhileOthersCompute) {
   Tensors bucketed;
   for (const char* strategy : {"bucketed", "ordered", "sharded"}) {
-    std::vector<Tensors> ranks(2);
-    run_linked_ranks(2, kLateLink, [&](const ProcessGroup& group) {
+    const auto run = [&](const ProcessGroup& group) {
       BranchedNet net;
       const DataParallelOptions options = with_strategy(strategy, 3000);  // buckets hold parts of two branches
       Training training(net, group, options, "AdamW");
@@ -145,8 +144,9 @@ TEST(AwaitingThreads, EachGetItsOwnParametersWhileOthersCompute) {
       }
       const double waited_s = training.ddp.stats().forward_wait_s;
       EXPECT_EQ(waited_s > 0, options.strategy.wait == Wait::kAtFirstUse) << "what the threads awaited was there, or was not awaited";
-      ranks[static_cast<size_t>(group.rank)] = copies(training.ddp.module().parameters());
-    });
+      return copies(training.ddp.module().parameters());
+    };
+    const std::vector<Tensors> ranks = results_of(2, run, kLateLink);
     if (bucketed.empty()) bucketed = ranks[0];
     for (const Tensors& rank : ranks)
       EXPECT_LT(relative_difference(rank, bucketed), 1e-14) << strategy;  // products of threads may round anew

@@ -85,11 +85,27 @@ Tensors keeps_copies_and_zeroes_gradients(Trainee& trainee, FollowedNet& net) {
   return keeps_gradients(trainee, net, /*to_none=*/false, [](const at::Tensor& gradient) { return gradient.clone(); });
 }
 
+Tensors penalises_gradients_that_autograd_grad_computes(Trainee& trainee, FollowedNet& net) {
+  for (int step = 0; step < kSteps; ++step) {
+    trainee.zero_grad();
+    const at::Tensor loss = net.loss(trainee.batch(step));
+    at::Tensor penalty = at::zeros({}, doubles());
+    for (const at::Tensor& gradient :
+         torch::autograd::grad({loss}, net.parameters(), /*grad_outputs=*/{}, /*retain_graph=*/true, /*create_graph=*/true)) {
+      penalty = penalty + gradient.pow(2).sum();
+    }
+    trainee.backward(loss + 0.5 * penalty);
+    trainee.step();
+  }
+  return {};
+}
+
 constexpr ProgramByHand kOwnSteps[] = {
     {"perturbs weights in a micro-batch", perturbs_weights_in_a_micro_batch, false, 0},
     {"perturbs weights in every backward", perturbs_weights_in_every_backward, false, 0},
     {"perturbs weights in every backward, audited", perturbs_weights_in_every_backward, false, 2},
     {"normalises weights between micro-batches", normalises_weights_between_micro_batches},
+    {"penalises gradients that autograd::grad computes", penalises_gradients_that_autograd_grad_computes},
     {"keeps gradients themselves", keeps_gradients_themselves, true},
     {"keeps what lies in their memory", keeps_what_lies_in_their_memory, true},
     {"keeps copies and zeroes gradients", keeps_copies_and_zeroes_gradients, true},

@@ -204,26 +204,24 @@ struct Place {
 
 using LateProgram = std::function<void(Place&)>;
 
-// What each rank ends with.
-inline std::vector<Tensors> run_late(const std::string& strategy, const LateProgram& program, const ProgramSetup& setup = {}) {
-  std::vector<Tensors> result(static_cast<size_t>(setup.ranks));
-  run_linked_ranks(setup.ranks, kLateLink, [&](const ProcessGroup& group) {
+// What each rank ends with: the same.
+inline Tensors run_late(const std::string& strategy, const LateProgram& program, const ProgramSetup& setup = {}) {
+  const auto run = [&](const ProcessGroup& group) {
     Place place(group, strategy, setup);
     program(place);
-    Tensors& ours = result[static_cast<size_t>(group.rank)];
-    ours = place.parameters();
+    Tensors ours = place.parameters();
     ours.insert(ours.end(), place.also.begin(), place.also.end());
-  });
-  return result;
+    return ours;
+  };
+  const std::vector<Tensors> ranks = results_of(setup.ranks, run, kLateLink);
+  for (const Tensors& rank : ranks) EXPECT_TRUE(same_bits(rank, ranks[0])) << strategy;
+  return ranks[0];
 }
 
 template <typename Strategies>
 void expect_as_bucketed(const Strategies& strategies, const LateProgram& program, const ProgramSetup& setup = {}) {
-  const std::vector<Tensors> bucketed = run_late("bucketed", program, setup);
-  for (const Tensors& rank : bucketed) EXPECT_TRUE(same_bits(rank, bucketed[0]));
-  for (const std::string& strategy : strategies) {
-    for (const Tensors& rank : run_late(strategy, program, setup)) EXPECT_TRUE(same_bits(rank, bucketed[0])) << strategy;
-  }
+  const Tensors bucketed = run_late("bucketed", program, setup);
+  for (const std::string& strategy : strategies) EXPECT_TRUE(same_bits(run_late(strategy, program, setup), bucketed)) << strategy;
 }
 
 }  // namespace firkin

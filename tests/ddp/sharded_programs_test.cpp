@@ -12,39 +12,38 @@ namespace {
 TEST(Sharded, AFailedStepLeavesParametersAndStateAsTheyWereAndTheNextIsRight) {
   for (const bool finish_with_backward : {true, false}) {
     const auto set = [&](DataParallelOptions& options) { options.finish_with_backward = finish_with_backward; };
-    const std::vector<Tensors> failed =
-        run_late("sharded",
-                 [](Place& place) {
-                   DataParallel& ddp = place.training.ddp;
-                   for (int step = 0; step < 8; ++step) {
-                     place.train(step);
-                     if (step % 2 == 0) continue;
-                     if (place.group.rank == 1 && step % 4 == 1) {
-                       ddp.abandon_step("no more memory");
-                     } else {
-                       const auto breaks = [](const at::Tensor& x) { return ThrowInBackward::apply(x, "on purpose"); };
-                       EXPECT_ANY_THROW({
-                         const at::Tensor x = batch_of(step, 7, at::kDouble);
-                         (place.group.rank == 1 ? place.net.forward(x, breaks) : place.net.forward(x)).mean().backward();
-                         ddp.finish_gradient_synchronization();
-                       });
-                     }
-                     ASSERT_TRUE(ddp.last_failure());
-                     EXPECT_EQ(ddp.last_failure()->rank, 1);
-                     for (const NamedTensor& part : trainable_parameters(ddp.module())) EXPECT_FALSE(part.tensor.grad().defined());
-                     place.training.step();  // does nothing
-                   }
-                 },
-                 {.optimizer = "AdamW", .set = set});
+    const Tensors failed = run_late("sharded",
+                                    [](Place& place) {
+                                      DataParallel& ddp = place.training.ddp;
+                                      for (int step = 0; step < 8; ++step) {
+                                        place.train(step);
+                                        if (step % 2 == 0) continue;
+                                        if (place.group.rank == 1 && step % 4 == 1) {
+                                          ddp.abandon_step("no more memory");
+                                        } else {
+                                          const auto breaks = [](const at::Tensor& x) { return ThrowInBackward::apply(x, "on purpose"); };
+                                          EXPECT_ANY_THROW({
+                                            const at::Tensor x = batch_of(step, 7, at::kDouble);
+                                            (place.group.rank == 1 ? place.net.forward(x, breaks) : place.net.forward(x)).mean().backward();
+                                            ddp.finish_gradient_synchronization();
+                                          });
+                                        }
+                                        ASSERT_TRUE(ddp.last_failure());
+                                        EXPECT_EQ(ddp.last_failure()->rank, 1);
+                                        for (const NamedTensor& part : trainable_parameters(ddp.module()))
+                                          EXPECT_FALSE(part.tensor.grad().defined());
+                                        place.training.step();  // does nothing
+                                      }
+                                    },
+                                    {.optimizer = "AdamW", .set = set});
     const auto well = [](Place& place) { place.train(0, 8); };
-    EXPECT_TRUE(same_bits(failed[0], run_late("bucketed", well, {.optimizer = "AdamW"})[0]));
-    EXPECT_TRUE(same_bits(failed[1], failed[0]));
+    EXPECT_TRUE(same_bits(failed, run_late("bucketed", well, {.optimizer = "AdamW"})));
   }
 }
 
 TEST(Sharded, AStepThatARankDidNotTakeFailsTheNextOnAllAndParametersStayEqual) {
   for (const bool on_one_rank : {true, false}) {
-    const std::vector<Tensors> ranks = run_late("sharded", [on_one_rank](Place& place) {
+    run_late("sharded", [on_one_rank](Place& place) {
       place.train(0, 3);
       place.loss(3).backward();
       if (on_one_rank && place.group.rank == 0) place.training.step();
@@ -55,7 +54,6 @@ TEST(Sharded, AStepThatARankDidNotTakeFailsTheNextOnAllAndParametersStayEqual) {
       EXPECT_FALSE(place.training.ddp.last_failure());
       place.training.ddp.audit();
     });
-    EXPECT_TRUE(same_bits(ranks[0], ranks[1]));
   }
 }
 
@@ -139,7 +137,7 @@ TEST(Sharded, FrozenThawedAndAddedParametersAreTakenInByParametersChanged) {
 }
 
 TEST(Sharded, AChangeWithoutAWordFailsTheStepOnAllRanksAndTheNextTakesItIn) {
-  const std::vector<Tensors> ranks = run_late("sharded", [](Place& place) {
+  run_late("sharded", [](Place& place) {
     place.train(0, 3);
     add_layer(place, 50);
     EXPECT_THAT(message_of<StepError>([&] { place.train(3); }), HasSubstr("parameters_changed()"));
@@ -148,7 +146,6 @@ TEST(Sharded, AChangeWithoutAWordFailsTheStepOnAllRanksAndTheNextTakesItIn) {
     const Tensors after = place.parameters();
     for (size_t i = 0; i < after.size(); ++i) EXPECT_FALSE(at::equal(before[i], after[i]));
   });
-  EXPECT_TRUE(same_bits(ranks[0], ranks[1]));
 }
 
 // Steps 0 to 3 on some ranks under one strategy; saved; steps 4 to 7 on others under another.
@@ -272,7 +269,7 @@ TEST(Sharded, TheForwardAfterAStepWaitsAlsoIfOneBeforeItHasWaited) {
 
 // That rank's step() throws; it still owes the others its parts, and its next step says so.
 TEST(Sharded, AParameterWhoseMemoryCannotBeFollowedFailsTheNextStepOnAllRanksAndHoldsUpNone) {
-  const std::vector<Tensors> ranks = run_late("sharded", [](Place& place) {
+  run_late("sharded", [](Place& place) {
     place.train(0, 3);
     place.loss(3).backward();
     Tensors parameters = place.training.ddp.module().parameters();
@@ -292,14 +289,15 @@ TEST(Sharded, AParameterWhoseMemoryCannotBeFollowedFailsTheNextStepOnAllRanksAnd
     EXPECT_FALSE(place.training.ddp.last_failure());
     place.training.ddp.audit();
   });
-  EXPECT_TRUE(same_bits(ranks[0], ranks[1]));
 }
 
 TEST(Sharded, TheAuditFindsADamagedParameter) {
   run_late("sharded", [](Place& place) {
     place.train(0, 3);
-    if (place.group.rank == 1) place.training.ddp.module().parameters()[0].data()[0][0] += 1;
+    at::Tensor first = place.training.ddp.module().parameters()[0].data()[0][0], before = first.clone();
+    if (place.group.rank == 1) first += 1;
     EXPECT_THAT(message_of<AuditError>([&] { place.training.ddp.audit(); }), HasSubstr("first.weight"));
+    first.copy_(before);
   });
 }
 

@@ -1,8 +1,8 @@
 // Steps that fail or are abandoned: the other ranks hear of it at once, and the next step is right.
 
-#include "../test.h"
+#include <latch>
+
 #include "known_gradients.h"
-#include "tensors.h"
 
 namespace firkin {
 namespace {
@@ -136,6 +136,102 @@ TEST(StepFailure, ACollectiveThatOneRankCallsAloneIsAnErrorThatNamesBothWaits) {
       EXPECT_THAT(heard, HasSubstr(fmt::format("rank 0 waits in step 2 of {} on module 0, rank 1 in step 2 of module 0", name)));
       EXPECT_LT(std::chrono::steady_clock::now() - started, std::chrono::seconds(30));
     });
+  }
+}
+
+// For a penalty on the gradients, say: on one rank, then on both.
+TEST(StepFailure, ABackwardThatCreatesAGraphFailsTheStepOnEveryRankAndTheNextStepWorks) {
+  on_two_ranks([](const ProcessGroup& group, const DataParallelOptions& options) {
+    TwoParameters net;
+    DataParallel ddp(net, group, options);
+    for (int step = 0; step < 6; ++step) {
+      const bool creates_graph = (step == 2 && group.rank == 1) || step == 4;
+      net.zero_grad();
+      const auto failure = error_of([&] {
+        const at::Tensor loss = net.loss(rank_value(group));
+        (creates_graph ? loss.pow(2) : loss).backward({}, /*retain_graph=*/creates_graph, creates_graph);  // the gradient has a graph
+        ddp.finish_gradient_synchronization();
+      });
+      if (step != 2 && step != 4) {
+        net.expect_gradients(kMean);
+        continue;
+      }
+      EXPECT_THAT(failure, HasSubstr("create_graph"));
+      EXPECT_EQ(ddp.last_failure()->step, step);
+      net.expect_no_gradients();
+    }
+  });
+}
+
+// A backward under no_sync() after the step's own, of an auxiliary loss say, and then the optimiser's step. (Who goes back before he steps
+// does the same at first: own_steps_test.cpp. So the rank's suspicion makes all compare in the step after the next.)
+TEST(StepFailure, ParametersThatWereSteppedWithGradientsOfNoSyncFailTheStepAfterTheNextOnEveryRank) {
+  on_two_ranks([](const ProcessGroup& group, const DataParallelOptions& options) {
+    for (const bool on_one_rank : {true, false}) {
+      TwoParameters net;
+      DataParallel ddp(net, group, options);
+      torch::optim::SGD optimizer(net.parameters(), 0.1);
+      const auto train = [&](bool adds_own_gradients = false) {
+        optimizer.zero_grad();
+        synchronise(ddp, net.loss(rank_value(group)));
+        if (adds_own_gradients) {
+          const auto scope = ddp.no_sync();
+          net.loss(rank_value(group)).backward();
+        }
+        optimizer.step();
+      };
+      train();
+      train(/*adds_own_gradients=*/group.rank == 1 || !on_one_rank);
+      train();
+      EXPECT_THAT(message_of<AuditError>([&] { train(); }), AllOf(HasSubstr("no_sync"), HasSubstr("differs between rank 0 and rank 1")));
+      net.expect_no_gradients();
+      for (const at::Tensor& parameter : net.all) parameter.detach().fill_(1);  // back to the checkpoint, and on
+      train();
+      net.expect_gradients(kMean);
+    }
+  });
+}
+
+// Two modules of one size, as generator and critic are: rank 1's forward of the first throws, and it goes on with the second. No optimiser
+// steps with what belongs to the other module.
+TEST(StepFailure, RanksThatStepTwoModulesInDifferentOrdersAllHearWhichTwo) {
+  struct Row {
+    const char* strategy;
+    int ranks;
+    std::string first, second;  // names that the modules are given
+  };
+  for (const Row& row : {Row{"naive", 2, "", ""}, Row{"flat", 3, "generator", "critic"}, Row{"overlap", 2, "generator", "critic"},
+                         Row{"bucketed", 3, "", ""}, Row{"ordered", 2, "", ""}}) {
+    SCOPED_TRACE(row.strategy);
+    std::latch all_have_heard(row.ranks);
+    const auto started = std::chrono::steady_clock::now();
+    const auto trained = results_of(row.ranks, [&](const ProcessGroup& group) {
+      TwoParameters first, second;
+      DataParallelOptions options = with_strategy(row.strategy);
+      options.name = row.first;
+      DataParallel of_first(first, group, options);
+      options.name = row.second;
+      DataParallel of_second(second, group, options);
+      const auto train = [&](DataParallel& ddp, TwoParameters& net) {
+        torch::optim::SGD optimizer(net.parameters(), 0.1);
+        optimizer.zero_grad();
+        synchronise(ddp, net.loss(rank_value(group)));
+        optimizer.step();
+      };
+      const auto train_both = [&](bool skips_first) {
+        if (!skips_first) train(of_first, first);
+        train(of_second, second);
+      };
+      train_both(false);
+      EXPECT_THAT(loss_of([&] { train_both(group.rank == 1); }),
+                  AllOf(HasSubstr(row.first.empty() ? "module 0" : row.first), HasSubstr(row.second.empty() ? "module 1" : row.second)));
+      for (DataParallel* ddp : {&of_first, &of_second})
+        EXPECT_THROW(ddp->abandon_step("goes on"), GroupError) << "the group is lost for both";
+      all_have_heard.arrive_and_wait();
+      return copies({first.a, first.b, second.a, second.b});
+    });
+    for (const Tensors& rank : trained) EXPECT_TRUE(same_bits(rank, trained[0]));
+    EXPECT_LT(std::chrono::steady_clock::now() - started, std::chrono::seconds(30));
   }
 }
 

@@ -20,9 +20,12 @@ inline void seed_parameters(torch::nn::Module& module, uint64_t seed) {
   }
 }
 
+// On the CPU, where all ranks may read them. What is undefined stays so.
 inline Tensors copies(const Tensors& tensors) {
   Tensors result;
-  for (const at::Tensor& tensor : tensors) result.push_back(tensor.detach().clone());
+  for (const at::Tensor& tensor : tensors) {
+    result.push_back(tensor.defined() ? tensor.detach().to(at::kCPU, tensor.scalar_type(), /*non_blocking=*/false, /*copy=*/true) : tensor);
+  }
   return result;
 }
 

@@ -1,6 +1,8 @@
 // Small models of the kinds that data-parallel training meets, each with a loss that is a mean over samples.
 #pragma once
 
+#include <map>
+
 #include "../torch.h"
 #include "tensors.h"
 #include "workload/transformer.h"
@@ -47,12 +49,9 @@ inline TestModel make_tied(at::ScalarType dtype) {
 }
 
 inline TestModel make_frozen(at::ScalarType dtype) {
-  torch::nn::Sequential net(torch::nn::Linear(8, 16), torch::nn::Tanh(), torch::nn::Linear(16, 16), torch::nn::Tanh(),
-                            torch::nn::Linear(16, 3));
-  net[2]->as<torch::nn::Linear>()->weight.set_requires_grad(false);
-  return {net.ptr(), [net, dtype](int step, int64_t first, int64_t count) mutable {
-            return net->forward(samples({8}, step, first, count, dtype)).pow(2).mean();
-          }};
+  TestModel model = make_mlp(dtype);
+  model.module->named_parameters()["2.weight"].set_requires_grad(false);
+  return model;
 }
 
 // Channels-last, with a 1x1 convolution.
@@ -84,33 +83,25 @@ inline TestModel make_transformer(at::ScalarType /*dtype*/) {
           }};
 }
 
-struct NamedTestModel {
-  const char* name;
-  TestModel (*make)(at::ScalarType dtype);
-};
-inline constexpr std::array kTestModels = {
-    NamedTestModel{"mlp", make_mlp},
-    NamedTestModel{"tied", make_tied},
-    NamedTestModel{"frozen", make_frozen},
-    NamedTestModel{"convolutional", make_convolutional},
-    NamedTestModel{"transformer", make_transformer},
+inline const std::map<std::string, TestModel (*)(at::ScalarType dtype)> kTestModels = {
+    {"mlp", make_mlp},
+    {"tied", make_tied},
+    {"frozen", make_frozen},
+    {"convolutional", make_convolutional},
+    {"transformer", make_transformer},
 };
 
 inline std::vector<std::string> test_model_names() {
   std::vector<std::string> names;
-  for (const NamedTestModel& model : kTestModels) names.emplace_back(model.name);
+  for (const auto& [name, make] : kTestModels) names.push_back(name);
   return names;
 }
 
 inline TestModel make_test_model(const std::string& name, at::ScalarType dtype) {
-  for (const NamedTestModel& candidate : kTestModels) {
-    if (name != candidate.name) continue;
-    TestModel model = candidate.make(dtype);
-    model.module->to(dtype);
-    seed_parameters(*model.module, 7);
-    return model;
-  }
-  throw std::logic_error("no test model " + name);
+  TestModel model = kTestModels.at(name)(dtype);
+  model.module->to(dtype);
+  seed_parameters(*model.module, 7);
+  return model;
 }
 
 }  // namespace firkin

@@ -146,10 +146,9 @@ using TrainedRanks = std::vector<Trained>;
 // Of each setup: all on one group, because making it takes longer than most trainings. link: empty, or a modelled one.
 inline std::vector<TrainedRanks> train_on_ranks(int world_size, const std::vector<TrainingSetup>& setups, const std::string& link = "") {
   std::vector<TrainedRanks> result(setups.size(), TrainedRanks(static_cast<size_t>(world_size)));
-  const auto body = [&](const ProcessGroup& group) {
+  run_linked_ranks(world_size, link, [&](const ProcessGroup& group) {
     for (size_t i = 0; i < setups.size(); ++i) result[i][static_cast<size_t>(group.rank)] = train(group, setups[i]);
-  };
-  link.empty() ? run_ranks(world_size, body) : run_linked_ranks(world_size, link, body);
+  });
   return result;
 }
 
