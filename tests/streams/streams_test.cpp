@@ -23,18 +23,15 @@ class Streams : public testing::Test {
 
 // On both devices: the same numbers, and no races on the one that looks for them.
 void expect_in_order(const Course& course, int ranks = 2) {
-  std::vector<Tensors> on_device(static_cast<size_t>(ranks));
-  std::vector<Tensors> on_cpu(static_cast<size_t>(ranks));
-  run_ranks(ranks, [&](const ProcessGroup& group) {
-    on_cpu[static_cast<size_t>(group.rank)] = train(course, group, c10::kCPU);
-    const c10::DeviceGuard guard(checked_device(group.rank));
-    on_device[static_cast<size_t>(group.rank)] = train(course, with_checked_device(group), checked_device(group.rank));
-  });
   const double tolerance = course.hook.wire_dtype || course.dtype != at::kDouble ? 2e-2 : 1e-12;
-  for (size_t rank = 0; rank < on_device.size(); ++rank) {
-    EXPECT_TRUE(same_bits(on_device[rank], on_device[0])) << "rank " << rank;
-    expect_near(on_device[rank], on_cpu[rank], tolerance);
-  }
+  const auto trained = results_of(ranks, [&](const ProcessGroup& group) {
+    const Tensors on_cpu = train(course, group, c10::kCPU);
+    const c10::DeviceGuard guard(checked_device(group.rank));
+    const Tensors on_device = train(course, with_checked_device(group), checked_device(group.rank));
+    expect_near(on_device, on_cpu, tolerance);
+    return on_device;
+  });
+  for (const Tensors& rank : trained) EXPECT_TRUE(same_bits(rank, trained[0]));
   EXPECT_THAT(Clocks::all().take_races(), IsEmpty());
 }
 
@@ -255,7 +252,7 @@ TEST_F(Streams, AutomaticBucketsAreInOrderAndTimedByEvents) {
       }
       EXPECT_EQ(ddp.stats().automatic, AutomaticPhase::kSettled);
       ddp.drain();
-      for (const at::Tensor& parameter : net->parameters()) parameters[static_cast<size_t>(group.rank)].push_back(parameter.detach().cpu());
+      parameters[static_cast<size_t>(group.rank)] = copies(net->parameters());
     });
     EXPECT_THAT(log, Not(IsEmpty()));
     EXPECT_TRUE(same_bits(parameters[0], parameters[1]));
@@ -322,7 +319,6 @@ TEST_F(Streams, OrderedChoosesItsLaunchOrderByTheTimesOfTheDevice) {
   });
 }
 
-// A step as a program writes it.
 TEST_F(Streams, AStepFunctionIsProfiledByEvents) {
   std::vector<std::vector<std::string>> order(2);
   run_ranks(1, [&](const ProcessGroup& cpu_group) {
@@ -333,12 +329,8 @@ TEST_F(Streams, AStepFunctionIsProfiledByEvents) {
       LayeredNet net(options);
       torch::optim::SGD optimizer(net->parameters(), 0.1);
       const at::Tensor batch = batch_of(0, 0, options);
-      const auto step = [&] {
-        optimizer.zero_grad();
-        net->forward(batch).pow(2).mean().backward();
-        optimizer.step();
-      };
-      const ModuleProfile measured = profile(*net, step, group, 4);
+      const ModuleProfile measured = profile(
+          *net, [&] { plain_step(net, optimizer, batch); }, group, 4);
       order[device.is_cpu() ? 0 : 1] = measured.tensors.names;
       EXPECT_GT(measured.bare_backward_s, 0);
       EXPECT_GT(measured.tensors.ready_s[0], 0);
@@ -353,25 +345,11 @@ TEST_F(Streams, AStepFunctionIsProfiledByEvents) {
   EXPECT_THAT(Clocks::all().take_races(), IsEmpty());
 }
 
-// Autograd's thread of the device steps for the thread that calls backward(), which audits.
 TEST_F(Streams, CrossedWaitsAreToldAfterAnAudit) {
-  std::vector<std::string> losses(2);
   std::latch done(2);
-  on_devices(2, [&](const ProcessGroup& group, const at::TensorOptions& options) {
-    LayeredNet nets[] = {LayeredNet(options), LayeredNet(options)};
-    DataParallelOptions named;
-    named.name = "A";
-    DataParallel a(*nets[0], group, named);
-    named.name = "B";
-    DataParallel b(*nets[1], group, named);
-    const at::Tensor batch = batch_of(0, group.rank, options);
-    const auto step = [&](int which) { nets[which]->forward(batch).pow(2).mean().backward(); };
-    for (const int which : {0, 1, 0, 1}) step(which);
-    a.audit();
-    losses[static_cast<size_t>(group.rank)] = loss_of([&] { step(group.rank); });
-    done.arrive_and_wait();
+  on_devices(2, [&](const ProcessGroup& group, const at::TensorOptions& /*options*/) {
+    expect_crossed_waits_to_be_told(group, [&] { done.arrive_and_wait(); });
   });
-  EXPECT_THAT(losses, Each(HasSubstr("rank 0 waits in step 2 of A, rank 1 in step 2 of B")));
 }
 
 TEST_F(Streams, AModuleOnADeviceThatTheGroupDoesNotCarryIsBadInput) {
