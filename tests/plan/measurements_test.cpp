@@ -67,26 +67,26 @@ TEST(TensorsCsv, RejectsMalformedLinesByFileAndLine) {
 }
 
 TEST(CheckProfile, NamesWhatIsWrong) {
-  TensorProfile uneven = make_profile({1, 2}, {0, 1});
-  uneven.bytes.pop_back();
-  EXPECT_EQ(error_of([&] { check_profile(uneven); }),
-            "the profile has 2 names, 1 sizes and 2 ready times; expected the same number of each");
-  EXPECT_EQ(error_of([] {
-              check_profile(make_profile({1, 2}, {1, 0}));
-            }),
-            "tensor 't1': ready_s is 0 after 1; expected gradient-ready order");
-  TensorProfile early = make_profile({1}, {1});
-  early.backward_s = 0.5;
-  EXPECT_EQ(error_of([&] { check_profile(early); }), "backward_s is 0.5; expected at least the last ready time, 1");
-  TensorProfile short_forward = make_profile({1, 2}, {0, 1});
-  short_forward.needed_s = {2, 1};
-  short_forward.forward_s = 1.5;
-  EXPECT_EQ(error_of([&] { check_profile(short_forward); }), "forward_s is 1.5; expected at least the largest needed_s, 2");
-  short_forward.needed_s = {1};
-  EXPECT_EQ(error_of([&] { check_profile(short_forward); }), "the profile has 2 names and 1 needed_s; expected as many");
-  TensorProfile repeated = make_profile({1, 2}, {0, 1});
-  repeated.names[1] = "t0";
-  EXPECT_EQ(error_of([&] { check_profile(repeated); }), "tensor 't0' appears twice");
+  const std::pair<std::function<void(TensorProfile&)>, const char*> changes[] = {
+      {[](auto& profile) { profile.bytes.pop_back(); },
+       "the profile has 2 names, 1 sizes and 2 ready times; expected the same number of each"},
+      {[](auto& profile) {
+         profile.ready_s = {1, 0};
+       },
+       "tensor 't1': ready_s is 0 after 1; expected gradient-ready order"},
+      {[](auto& profile) { profile.backward_s = 0.5; }, "backward_s is 0.5; expected at least the last ready time, 1"},
+      {[](auto& profile) {
+         profile.needed_s = {2, 1}, profile.forward_s = 1.5;
+       },
+       "forward_s is 1.5; expected at least the largest needed_s, 2"},
+      {[](auto& profile) { profile.needed_s = {1}; }, "the profile has 2 names and 1 needed_s; expected as many"},
+      {[](auto& profile) { profile.names[1] = "t0"; }, "tensor 't0' appears twice"},
+  };
+  for (const auto& [change, error] : changes) {
+    TensorProfile profile = make_profile({1, 2}, {0, 1});
+    change(profile);
+    EXPECT_EQ(error_of([&] { check_profile(profile); }), error);
+  }
 }
 
 TEST(WithForward, NeedsTensorsAtTimesThatMirrorBackward) {

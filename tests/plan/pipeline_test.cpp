@@ -8,22 +8,57 @@
 namespace firkin {
 namespace {
 
-TEST(SimulatePipeline, ForwardWaitsForWhatItNeedsAndHidesTheRest) {
-  // In ready order: bucket 0 arrives at 3, bucket 1 at 5. Forward begins at 2, waits until 5, and ends at 9.
-  const Pipeline ready_order = simulate_pipeline(two_tensors(), kTwoBuckets, kCosts);
-  EXPECT_DOUBLE_EQ(ready_order.period_s, 9);
-  EXPECT_DOUBLE_EQ(ready_order.waited_s, 3);
-  EXPECT_DOUBLE_EQ(ready_order.computation_s, 6);
-  EXPECT_DOUBLE_EQ(ready_order.communication_s, 4);
+const BucketPlan kByNeed = {kTwoBuckets.buckets, {1, 0}};  // the later bucket first
 
-  // The later bucket first: it arrives at 4, the other at 6, when forward needs it at 7 at the earliest.
-  const Pipeline by_need = simulate_pipeline(two_tensors(), {kTwoBuckets.buckets, {1, 0}}, kCosts);
-  EXPECT_DOUBLE_EQ(by_need.period_s, 8);
-  EXPECT_DOUBLE_EQ(by_need.waited_s, 2);
+TensorProfile with_updates(TensorProfile profile, std::vector<double> update_s) {
+  profile.update_s = std::move(update_s);
+  return profile;
+}
+
+// Of 8 bytes, ready at 1 s, needed after so much of a forward pass of 5 s.
+TensorProfile one_tensor(double needed_s) {
+  TensorProfile profile = make_profile({8}, {1});
+  profile.needed_s = {needed_s};
+  profile.forward_s = 5;
+  return profile;
+}
+
+TEST(SimulatePipeline, ForwardWaitsForWhatItNeedsAndHidesTheRest) {
+  const struct {
+    const char* what;
+    TensorProfile profile;
+    BucketPlan plan;
+    SimulationOptions options;
+    double period_s, waited_s;
+  } rows[] = {
+      {"bucket 0 arrives at 3, bucket 1 at 5: forward begins at 2, waits until 5, and ends at 9", two_tensors(), kTwoBuckets, {}, 9, 3},
+      {"bucket 1 arrives at 4, bucket 0 at 6, when forward needs it at 7 at the earliest", two_tensors(), kByNeed, {}, 8, 2},
+      {"while forward, at 2, waits for bucket 1 until 5, the update of bucket 0 takes the second from 3 to 4",
+       with_updates(two_tensors(), {1, 0.5}),
+       kTwoBuckets,
+       {},
+       9.5,
+       2},
+      {"the agreement, over at 3.5, delays forward and not the bucket, which comes at 4",
+       two_tensors(),
+       kByNeed,
+       {.agreement_s = 1.5},
+       8,
+       0.5},
+      {"during a bucket's 2 s a contended forward computes 1 s", one_tensor(5), one_bucket(1), {.compute_slowdown = 2}, 1 + 2 + 4, 0},
+      {"a forward that stands still does not slow the link", one_tensor(0), one_bucket(1), {.compute_slowdown = 2}, 1 + 2 + 5, 2},
+  };
+  for (const auto& [what, profile, plan, options, period_s, waited_s] : rows) {
+    const Pipeline step = simulate_pipeline(profile, plan, kCosts, options);
+    EXPECT_DOUBLE_EQ(step.period_s, period_s) << what;
+    EXPECT_DOUBLE_EQ(step.waited_s, waited_s) << what;
+  }
 }
 
 TEST(SimulatePipeline, SpansAreSecondsFromTheStartOfForward) {
-  const Pipeline step = simulate_pipeline(two_tensors(), {kTwoBuckets.buckets, {1, 0}}, kCosts);
+  const Pipeline step = simulate_pipeline(two_tensors(), kByNeed, kCosts);
+  EXPECT_DOUBLE_EQ(step.computation_s, 6);
+  EXPECT_DOUBLE_EQ(step.communication_s, 4);
   EXPECT_DOUBLE_EQ(step.forward_end_s, 6);
   EXPECT_DOUBLE_EQ(step.backward_end_s, 8);
   ASSERT_EQ(step.buckets.size(), 2U);
@@ -35,21 +70,6 @@ TEST(SimulatePipeline, SpansAreSecondsFromTheStartOfForward) {
   EXPECT_DOUBLE_EQ(step.buckets[1].ready_s, 7);
   EXPECT_DOUBLE_EQ(step.buckets[1].start_s, 10);
   EXPECT_DOUBLE_EQ(step.buckets[1].end_s, 12);
-}
-
-TEST(SimulatePipeline, TheOptimiserRunsOnOtherBucketsWhileForwardIsBlocked) {
-  // Bucket 0 has arrived at 3 when forward, at 2, waits for bucket 1 until 5: its update takes the second from 3 to 4.
-  TensorProfile profile = two_tensors();
-  profile.update_s = {1, 0.5};
-  const Pipeline step = simulate_pipeline(profile, kTwoBuckets, kCosts);
-  EXPECT_DOUBLE_EQ(step.period_s, 9.5);
-  EXPECT_DOUBLE_EQ(step.waited_s, 2);
-}
-
-TEST(SimulatePipeline, TheAgreementDelaysForwardAndNotTheBuckets) {
-  const Pipeline step = simulate_pipeline(two_tensors(), {kTwoBuckets.buckets, {1, 0}}, kCosts, {.agreement_s = 1.5});
-  EXPECT_DOUBLE_EQ(step.period_s, 8);  // it is over at 3.5; the bucket comes at 4
-  EXPECT_DOUBLE_EQ(step.waited_s, 0.5);
 }
 
 TEST(SimulatePipeline, WithoutAKnownForwardIsBackwardThenUpdatesThenForward) {
@@ -164,23 +184,6 @@ TEST(SimulatePipeline, EqualsManyConsecutiveStepsSimulatedTensorByTensor) {
     const double expected = ConsecutiveSteps(profile, plan, costs, options).last_period(5);
     EXPECT_NEAR(simulate_pipeline(profile, plan, costs, options).period_s, expected, 1e-9 * expected) << "seed " << seed;
   }
-}
-
-TEST(SimulatePipeline, ContentionSlowsForwardWhileBucketsAreInFlight) {
-  // One bucket of 8 bytes, ready at 1, needed at the end of forward. During its 2 s forward computes 1 s.
-  TensorProfile profile = make_profile({8}, {1});
-  profile.needed_s = {5};
-  profile.forward_s = 5;
-  const Pipeline step = simulate_pipeline(profile, {.buckets = {{0, 1}}}, kCosts, {.compute_slowdown = 2});
-  EXPECT_DOUBLE_EQ(step.period_s, 1 + 2 + 4);
-  EXPECT_DOUBLE_EQ(step.buckets[0].end_s - step.buckets[0].start_s, 2);
-}
-
-TEST(SimulatePipeline, ABlockedForwardDoesNotSlowTheLink) {
-  // Needed at 0: the computation stands still, and the bucket takes its 2 s.
-  const TensorProfile profile = with_forward(make_profile({8}, {1}), 5);
-  const SimulationOptions options = {.compute_slowdown = 2};
-  EXPECT_DOUBLE_EQ(simulate_pipeline(profile, {.buckets = {{0, 1}}}, kCosts, options).period_s, 1 + 2 + 5);
 }
 
 TEST(PipelineBound, NoPlanIsFaster) {
