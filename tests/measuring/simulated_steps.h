@@ -48,6 +48,7 @@ class SimulatedSteps {
  public:
   double noise = 0.005;                   // standard deviation of a step's logarithm, of its own; and twice as much that a block shares
   std::map<SettingKind, double> gain_s;   // seconds of settings where they are not the model's, in all phases but the calibration
+  std::vector<double> raced_s;            // seconds of the raced caps, where they are not the model's; the last of all others too
   std::map<std::string, double> options;  // the time with an option over that without
 
   // What run_phases() asks. tensors: of the tuning.
@@ -67,7 +68,8 @@ class SimulatedSteps {
     return sum;
   }
 
-  double typical_s(TuningPhase phase, const TunedSetting& setting, const TensorProfile& tensors) const {
+  double typical_s(TuningPhase phase, const TunedSetting& setting, size_t place, const TensorProfile& tensors) const {
+    if (phase == TuningPhase::kRace && !raced_s.empty()) return raced_s[std::min(place, raced_s.size() - 1)];
     const auto known = gain_s.find(setting.kind);
     double seconds = known != gain_s.end() && phase != TuningPhase::kCalibration ? known->second : modelled_step_s(setting.plan, tensors);
     for (const std::string& option : setting.options) {
@@ -85,7 +87,7 @@ class SimulatedSteps {
     for (int block = 0; block < blocks.most;) {
       const double shared = 2 * noise * normal();
       for (size_t i = 0; i < settings.size(); ++i) {
-        steps[i].step_s.push_back(typical_s(phase, settings[i], tensors) * std::exp(shared + noise * normal()));
+        steps[i].step_s.push_back(typical_s(phase, settings[i], i, tensors) * std::exp(shared + noise * normal()));
         clock_s_ += kSteps * steps[i].step_s.back();
       }
       ++block;
