@@ -68,20 +68,11 @@ TEST(AllowedCpus, FollowTheAffinityMask) {
       .join();
 }
 
-TEST(ThreadsPerRank, AreAnEqualShareAndAtLeastOne) {
-  EXPECT_EQ(threads_per_rank(2, nullptr, 8), 4);
-  EXPECT_EQ(threads_per_rank(3, nullptr, 8), 2);
-  EXPECT_EQ(threads_per_rank(9, nullptr, 8), 1);
-  EXPECT_EQ(threads_per_rank(0, nullptr, 8), 8);  // a launcher that does not say
-}
-
-TEST(ThreadsPerRank, AreWhatTheEnvironmentSays) {
-  EXPECT_EQ(threads_per_rank(2, "1", 8), 1);
-  EXPECT_EQ(threads_per_rank(2, " 3", 8), 3);
-  EXPECT_EQ(threads_per_rank(2, "6,2", 8), 6);
-}
-
-TEST(ThreadsPerRank, AreAnEqualShareWhereTheEnvironmentSaysNothingUseful) {
+TEST(ThreadsPerRank, AreWhatTheEnvironmentSaysOrAnEqualShareOfEightAndAtLeastOne) {
+  for (const auto& [ranks, threads] : {std::pair{2, 4}, {3, 2}, {9, 1}, {0, 8}}) {  // 0: a launcher that does not say
+    EXPECT_EQ(threads_per_rank(ranks, nullptr, 8), threads) << ranks;
+  }
+  for (const auto& [text, threads] : {std::pair{"1", 1}, {" 3", 3}, {"6,2", 6}}) EXPECT_EQ(threads_per_rank(2, text, 8), threads) << text;
   for (const char* text : {"", " ", "0", "-2", "two", "2x", "99999999999"}) EXPECT_EQ(threads_per_rank(2, text, 8), 4) << text;
 }
 
@@ -94,11 +85,6 @@ TEST(Gpus, AreNamedByTheirDriver) {
   folder.write("proc/driver/nvidia/version",
                "NVRM version: NVIDIA UNIX x86_64 Kernel Module  570.86.15  Tue Jan 21 2025\nGCC version:  12.3\n");
   EXPECT_EQ(gpus_in_words(folder.path), "2 x NVIDIA H100 80GB HBM3, driver 570.86.15");
-}
-
-TEST(Gpus, AreNoneWithoutADriver) {
-  const TemporaryFolder folder;
-  EXPECT_EQ(gpus_in_words(folder.path), "");
 }
 
 TEST(Host, IsReadFromTheKernelsFiles) {
@@ -133,10 +119,8 @@ TEST(Host, IsEmptyWhereTheKernelDoesNotSay) {
   EXPECT_FALSE(machine.cpu_quota);
   EXPECT_FALSE(machine.load);
   EXPECT_NE(machine.host, "");
-}
-
-TEST(AvailableMemory, IsUnlimitedWhereTheKernelDoesNotSay) {
-  EXPECT_EQ(available_memory_bytes(TemporaryFolder().path), std::numeric_limits<int64_t>::max());
+  EXPECT_EQ(gpus_in_words(empty.path), "");
+  EXPECT_EQ(available_memory_bytes(empty.path), std::numeric_limits<int64_t>::max());
 }
 
 TEST(AvailableMemory, IsWhatTheTightestGroupLeaves) {

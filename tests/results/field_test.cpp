@@ -49,6 +49,10 @@ Ride read(const json& document) {
   return value_from_json<Ride>(document, "rides[0]");
 }
 
+std::string refusal(const json& document) {
+  return message_of<InputError>([&] { read(document); });
+}
+
 TEST(Field, ARowIsReadAsItWasWritten) {
   const json document = json_of(kRide);
   EXPECT_EQ(document["twice_s"], 0.003);
@@ -60,21 +64,19 @@ TEST(Field, OnlyAnOptionalOneMayBeMissing) {
   document.erase("share");
   EXPECT_FALSE(read(document).share);
   document.erase("time_s");
-  EXPECT_THAT([&] { read(document); }, ThrowsMessage<InputError>(HasSubstr("rides[0].time_s: missing; expected a positive number")));
+  EXPECT_THAT(refusal(document), HasSubstr("rides[0].time_s: missing; expected a positive number"));
 }
 
 TEST(Field, AValueThatItsUnitDoesNotAllowIsRefused) {
-  json document = json_of(kRide);
-  document["time_s"] = -1;
-  EXPECT_THAT([&] { read(document); }, ThrowsMessage<InputError>(HasSubstr("rides[0].time_s: -1; expected a positive number")));
-  document["time_s"] = 1;
-  document["bytes"] = 0;
-  EXPECT_THROW(read(document), InputError);
-  document["bytes"] = 1.5;
-  EXPECT_THROW(read(document), InputError);
-  document["bytes"] = 1;
-  document["time_ci_s"] = {{"low", 3}, {"high", 2}};
-  EXPECT_THAT([&] { read(document); }, ThrowsMessage<InputError>(HasSubstr("expected low <= high")));
+  for (const auto& [name, value, error] :
+       {std::tuple<const char*, json, const char*>{"time_s", -1, "rides[0].time_s: -1; expected a positive number"},
+        {"bytes", 0, "rides[0].bytes"},
+        {"bytes", 1.5, "rides[0].bytes"},
+        {"time_ci_s", {{"low", 3}, {"high", 2}}, "expected low <= high"}}) {
+    json document = json_of(kRide);
+    document[name] = value;
+    EXPECT_THAT(refusal(document), HasSubstr(error));
+  }
 }
 
 TEST(Field, StructsNestAsObjectsListsAndAmongTheRowsOwnFields) {
@@ -90,15 +92,15 @@ TEST(Field, StructsNestAsObjectsListsAndAmongTheRowsOwnFields) {
   EXPECT_EQ(document["legs"][1], (json{{"from", "b"}, {"km", 2.0}}));
   EXPECT_EQ(json_of(read(document)), document);
   document["legs"][1]["km"] = -1;
-  EXPECT_THAT([&] { read(document); }, ThrowsMessage<InputError>(HasSubstr("rides[0].legs[1].km: -1; expected a positive number")));
+  EXPECT_THAT(refusal(document), HasSubstr("rides[0].legs[1].km: -1; expected a positive number"));
   document["legs"] = "none";
-  EXPECT_THAT([&] { read(document); }, ThrowsMessage<InputError>(HasSubstr("rides[0].legs: \"none\"; expected an array")));
+  EXPECT_THAT(refusal(document), HasSubstr("rides[0].legs: \"none\"; expected an array"));
   document["legs"] = json::array();
   document["heights"][0][1] = "high";
-  EXPECT_THAT([&] { read(document); }, ThrowsMessage<InputError>(HasSubstr("rides[0].heights[0][1]: \"high\"; expected a number")));
+  EXPECT_THAT(refusal(document), HasSubstr("rides[0].heights[0][1]: \"high\"; expected a number"));
   document["heights"] = json::array();
   document["back"] = 5;
-  EXPECT_THAT([&] { read(document); }, ThrowsMessage<InputError>(HasSubstr("rides[0].back: 5; expected an object")));
+  EXPECT_THAT(refusal(document), HasSubstr("rides[0].back: 5; expected an object"));
 }
 
 TEST(Field, ATableHasUnitsAndLeavesColumnsWithoutAValueOut) {

@@ -123,8 +123,6 @@ TEST(TraceRecorder, RecordsOnceMoreAfterOneThatWasDropped) {
   EXPECT_NE(find(recorder.stop(), "aten::add"), nullptr);
 }
 
-constexpr double kNanosecond = 1e-9;
-
 Span compute(int64_t start_ns, int64_t end_ns) {
   return {.name = "aten::mm", .activity = Activity::kOperator, .start_ns = start_ns, .end_ns = end_ns};
 }
@@ -136,64 +134,50 @@ Span phase(int64_t start_ns, int64_t end_ns) {
 }
 
 TEST(Overlap, IsTheTimeInWhichBothRun) {
-  // compute 0-10 and 20-30, communication 5-25: 5 and 5 in common.
-  const Overlap overlap = overlap_of({compute(0, 10), collective(5, 25), compute(20, 30)});
-  EXPECT_DOUBLE_EQ(overlap.compute_s, 20 * kNanosecond);
-  EXPECT_DOUBLE_EQ(overlap.communication_s, 20 * kNanosecond);
-  EXPECT_DOUBLE_EQ(overlap.overlapped_s, 10 * kNanosecond);
+  const struct {
+    const char* what;
+    std::vector<Span> spans;
+    double compute_ns, communication_ns, overlapped_ns;
+  } rows[] = {
+      {"5 and 5 in common", {compute(0, 10), collective(5, 25), compute(20, 30)}, 20, 20, 10},
+      {"operators in operators and collectives side by side count once",
+       {compute(0, 100), compute(10, 20), compute(15, 40), collective(50, 80), collective(60, 120)},
+       100,
+       70,
+       50},
+      {"a phase is no computation", {phase(0, 100), compute(0, 10), collective(20, 100)}, 10, 80, 0},
+      {"many operators beside one collective", {collective(0, 100), compute(10, 20), compute(30, 40), compute(90, 130)}, 60, 100, 30},
+      {"nothing", {}, 0, 0, 0},
+  };
+  for (const auto& [what, spans, compute_ns, communication_ns, overlapped_ns] : rows) {
+    const Overlap overlap = overlap_of(spans);
+    EXPECT_DOUBLE_EQ(overlap.compute_s, compute_ns * 1e-9) << what;
+    EXPECT_DOUBLE_EQ(overlap.communication_s, communication_ns * 1e-9) << what;
+    EXPECT_DOUBLE_EQ(overlap.overlapped_s, overlapped_ns * 1e-9) << what;
+  }
 }
 
-TEST(Overlap, CountsOperatorsInOperatorsAndCollectivesSideBySideOnce) {
-  const Overlap overlap = overlap_of({compute(0, 100), compute(10, 20), compute(15, 40), collective(50, 80), collective(60, 120)});
-  EXPECT_DOUBLE_EQ(overlap.compute_s, 100 * kNanosecond);
-  EXPECT_DOUBLE_EQ(overlap.communication_s, 70 * kNanosecond);
-  EXPECT_DOUBLE_EQ(overlap.overlapped_s, 50 * kNanosecond);
-}
-
-TEST(Overlap, DoesNotTakeAPhaseForComputation) {
-  const Overlap overlap = overlap_of({phase(0, 100), compute(0, 10), collective(20, 100)});
-  EXPECT_DOUBLE_EQ(overlap.compute_s, 10 * kNanosecond);
-  EXPECT_DOUBLE_EQ(overlap.overlapped_s, 0);
-}
-
-TEST(Overlap, OfOneCollectiveBesideManyOperatorsIsTheirSum) {
-  const Overlap overlap = overlap_of({collective(0, 100), compute(10, 20), compute(30, 40), compute(90, 130)});
-  EXPECT_DOUBLE_EQ(overlap.overlapped_s, 30 * kNanosecond);
-}
-
-TEST(Overlap, OfNothingIsNothing) {
-  const Overlap overlap = overlap_of({});
-  EXPECT_EQ(overlap.compute_s, 0);
-  EXPECT_EQ(overlap.communication_s, 0);
-  EXPECT_EQ(overlap.overlapped_s, 0);
+// Where they begin and end.
+template <typename Spans>
+std::vector<std::pair<int64_t, int64_t>> ends_of(const Spans& spans) {
+  std::vector<std::pair<int64_t, int64_t>> ends;
+  for (const auto& span : spans) ends.emplace_back(span.start_ns, span.end_ns);
+  return ends;
 }
 
 TEST(BusyPeriods, AreMergedAndInOrder) {
-  const std::vector<Period> periods =
-      busy_periods({compute(30, 40), compute(0, 10), compute(10, 20), collective(0, 50)}, Activity::kOperator);
-  ASSERT_EQ(periods.size(), 2u);
-  EXPECT_EQ(periods[0].start_ns, 0);
-  EXPECT_EQ(periods[0].end_ns, 20);
-  EXPECT_EQ(periods[1].start_ns, 30);
+  const std::vector<Span> spans = {compute(30, 40), compute(0, 10), compute(10, 20), collective(0, 50)};
+  EXPECT_THAT(ends_of(busy_periods(spans, Activity::kOperator)), ElementsAre(Pair(0, 20), Pair(30, 40)));
 }
 
 TEST(BusyPeriods, CloseGapsUpToTheLeast) {
-  const std::vector<Period> periods = busy_periods({compute(0, 10), compute(15, 20), compute(26, 30)}, Activity::kOperator, 5);
-  ASSERT_EQ(periods.size(), 2u);
-  EXPECT_EQ(periods[0].end_ns, 20);
-  EXPECT_EQ(periods[1].start_ns, 26);
+  const std::vector<Span> spans = {compute(0, 10), compute(15, 20), compute(26, 30)};
+  EXPECT_THAT(ends_of(busy_periods(spans, Activity::kOperator, 5)), ElementsAre(Pair(0, 20), Pair(26, 30)));
 }
 
 TEST(SpansCutTo, KeepsWhatLiesInsideOfEverySpan) {
-  const std::vector<Span> within =
-      spans_cut_to({compute(0, 100), compute(5, 10), compute(8, 12), compute(20, 25), compute(30, 31)}, 10, 30);
-  ASSERT_EQ(within.size(), 3);
-  EXPECT_EQ(within[0].start_ns, 10);
-  EXPECT_EQ(within[0].end_ns, 30);
-  EXPECT_EQ(within[1].start_ns, 10);
-  EXPECT_EQ(within[1].end_ns, 12);
-  EXPECT_EQ(within[2].start_ns, 20);
-  EXPECT_EQ(within[2].end_ns, 25);
+  const std::vector<Span> spans = {compute(0, 100), compute(5, 10), compute(8, 12), compute(20, 25), compute(30, 31)};
+  EXPECT_THAT(ends_of(spans_cut_to(spans, 10, 30)), ElementsAre(Pair(10, 30), Pair(10, 12), Pair(20, 25)));
 }
 
 }  // namespace
