@@ -9,9 +9,6 @@
 namespace firkin {
 namespace {
 
-using testing::DoubleNear;
-using testing::Pointwise;
-
 TraceSteps steps_in(const std::string& text, const std::optional<GradientSizes>& sizes = {}, const std::string& file = "trace.json") {
   return find_trace_steps(parse_trace_events(text, file).at(0), sizes);
 }
@@ -49,12 +46,8 @@ TEST(ProfilerTrace, OnACpuAGradientIsReadyWhereItsAccumulateGradBegins) {
 }
 
 TEST(ProfilerTrace, TakesTheMedianOfTheStepsAndTheSlowestRank) {
-  TraceText slow = trace_of_steps(2);
-  slow.head = R"("distributedInfo": {"backend": "gloo", "rank": 1, "world_size": 2})";
-  for (const double start : {2000.0, 3000.0, 4000.0}) {  // the outer three of five have this gradient 40 us later
-    slow.forward(start, 300).node(start + 310).gradient(start + 440, "1000").gradient(start + 500, "20, 10");
-    slow.gradient(start + 600, "50").gloo(start + 510, 210, 1200).gloo(start + 610, 90, 50);
-  }
+  TraceText slow = trace_of_steps(2).of_rank(1);
+  for (const double start : {2000.0, 3000.0, 4000.0}) add_step(slow, start, 440);
   const ReadTrace read = combine_traces({steps_in(slow.text()), steps_in(trace_of_steps(3).text())});
   EXPECT_THAT(read.profile.ready_s, Pointwise(IsNearly(), {130e-6, 190e-6, 290e-6}));
   EXPECT_EQ(read.run.ranks.at(0).rank, 0) << "in the order of ranks, whatever that of the files";
@@ -104,14 +97,14 @@ TEST(ProfilerTrace, LeavesOutAStepWithOtherBuckets) {
   trace.forward(3000, 300).node(3310).gradient(3400, "1000").gradient(3500, "20, 10").gradient(3600, "50").gloo(3610, 90, 1250);
   const ReadTrace read = read_trace_text(trace.text());
   EXPECT_EQ(read.run.steps, 3);
-  EXPECT_THAT(read.run.findings, testing::Contains(HasSubstr("1 step with other gradients or buckets is left out")));
+  EXPECT_THAT(read.run.findings, Contains(HasSubstr("1 step with other gradients or buckets is left out")));
 }
 
 // A step on a GPU: the host is done with backward at 60 us, when the GPU begins with it. Kernels run on stream 7 and end
 // at 200, 300 and 400 us; all-reduces on another stream, the first from 305 to 500 us.
 TraceText gpu_trace(int steps, const std::string& kernel_name, bool shapes, int stream = 20, TraceSpan last_kernel = {300, 400}) {
   TraceText trace;
-  trace.head = R"("distributedInfo": {"backend": "nccl", "rank": 0, "world_size": 2})";
+  trace.of_rank(0, 2, "nccl");
   for (int i = 0; i < steps; ++i) {
     const double start = 1000.0 * i;
     const int id = 100 * (i + 1);
@@ -154,18 +147,18 @@ TEST(ProfilerTrace, OnAGpuAGradientIsReadyWhenTheLastKernelLaunchedBeforeItEnds)
     EXPECT_NEAR(read.run.ranks.at(0).exposed_s, 300e-6, 1e-9);
     EXPECT_NEAR(read.run.buckets.at(1).start_s, 550e-6, 1e-9);
     EXPECT_EQ(read.run.backend, "nccl");
-    EXPECT_THAT(read.run.findings, testing::Not(testing::Contains(HasSubstr("stands still"))));
+    EXPECT_THAT(read.run.findings, Not(Contains(HasSubstr("stands still"))));
   }
 }
 
 TEST(ProfilerTrace, SaysWhyNothingOverlapsOnAGpu) {
   const ReadTrace same = read_trace_text(gpu_trace(3, kNcclKernel, true, /*stream=*/7).text());
-  EXPECT_THAT(same.run.findings, testing::Contains("The all-reduces run on the stream that computes, so nothing overlaps."));
-  const auto stands_still = testing::Contains(HasSubstr("stands still while all-reduces run"));
+  EXPECT_THAT(same.run.findings, Contains("The all-reduces run on the stream that computes, so nothing overlaps."));
+  const auto stands_still = Contains(HasSubstr("stands still while all-reduces run"));
   const ReadTrace waits = read_trace_text(gpu_trace(3, kNcclKernel, true, 20, {505, 605}).text());
   EXPECT_THAT(waits.run.findings, stands_still);
   const ReadTrace ends = read_trace_text(gpu_trace(3, kNcclKernel, true, 20, {300, 304}).text());
-  EXPECT_THAT(ends.run.findings, testing::Not(stands_still)) << "nothing was left to compute";
+  EXPECT_THAT(ends.run.findings, Not(stands_still)) << "nothing was left to compute";
 }
 
 TEST(ProfilerTrace, TakesSizesThatTheTraceDoesNotSayIfItsAllReducesConfirmThem) {
@@ -214,8 +207,8 @@ TEST(ProfilerTrace, SaysHowGradientsTravelOtherThanInBuckets) {
     one.gloo(start + 610, 20, 1250);
   }
   EXPECT_THAT(read_trace_text(each.text()).run.findings,
-              testing::IsSupersetOf({HasSubstr("an all-reduce of its own"), HasSubstr("begin after backward in 3 of 3 steps")}));
-  EXPECT_THAT(read_trace_text(one.text()).run.findings, testing::Contains(HasSubstr("All gradients travel in one all-reduce")));
+              IsSupersetOf({HasSubstr("an all-reduce of its own"), HasSubstr("begin after backward in 3 of 3 steps")}));
+  EXPECT_THAT(read_trace_text(one.text()).run.findings, Contains(HasSubstr("All gradients travel in one all-reduce")));
 }
 
 TEST(ProfilerTrace, SaysThatBucketsWereNeverRebuilt) {
@@ -226,7 +219,7 @@ TEST(ProfilerTrace, SaysThatBucketsWereNeverRebuilt) {
     trace.gloo(start + 510, 210, 5242880).gloo(start + 610, 90, 1048576);
   }
   const ReadTrace read = read_trace_text(trace.text());
-  EXPECT_THAT(read.run.findings, testing::Contains(HasSubstr("never rebuilt")));
+  EXPECT_THAT(read.run.findings, Contains(HasSubstr("never rebuilt")));
   EXPECT_TRUE(read.run.is_default_cap);
 }
 
@@ -235,7 +228,7 @@ TEST(ProfilerTrace, SaysThatBucketsWereNeverRebuilt) {
 // Rank 0 joins the first of three all-reduces late, rank 1 the others; none overlaps another.
 TraceText apart(int rank) {
   TraceText trace;
-  trace.head = fmt::format(R"("distributedInfo": {{"backend": "gloo", "rank": {}, "world_size": 2}})", rank);
+  trace.of_rank(rank);
   for (const double start : {0.0, 2000.0, 4000.0}) {
     trace.forward(start, 300).node(start + 310);
     trace.gradient(start + 400, "10000").gradient(start + 800, "2000").gradient(start + 1100, "500");
@@ -260,9 +253,7 @@ TEST(ProfilerTrace, AnAllReduceTakesAsLongAsForTheLastRankToJoin) {
 
 TEST(ProfilerTrace, HasNoTableIfOneRankIsMissingOrTwoAllReducesOverlap) {
   EXPECT_THAT(read_trace_text(apart(0).text()).why_no_table, HasSubstr("all 2 ranks' traces together can show it"));
-  TraceText first = trace_of_steps(3), second = trace_of_steps(3);
-  second.head = R"("distributedInfo": {"backend": "gloo", "rank": 1, "world_size": 2})";
-  const ReadTrace read = combine_traces({steps_in(first.text()), steps_in(second.text())});
+  const ReadTrace read = combine_traces({steps_in(trace_of_steps(3).text()), steps_in(trace_of_steps(3).of_rank(1).text())});
   EXPECT_TRUE(read.table.empty());
   EXPECT_THAT(read.why_no_table, HasSubstr("none of them runs alone"));
 }
@@ -299,42 +290,32 @@ TraceText two_models() {
   return trace;
 }
 
-TraceText of_rank_five() {
-  TraceText trace = trace_of_steps(3);
-  trace.head = R"("distributedInfo": {"backend": "gloo", "rank": 5, "world_size": 2})";
-  return trace;
+TEST(ProfilerTrace, IsRefusedInOneLine) {
+  const std::string whole = trace_of_steps(3).text();
+  const Bad traces[] = {
+      {"empty", "", "trace.json:1: the file is empty"},
+      {"cut off", whole.substr(0, whole.size() / 2), "the trace is cut off"},
+      {"cut off at the end", whole.substr(0, whole.size() - 3), "the trace is cut off"},
+      {"no JSON", "{\"traceEvents\": [nothing]}", "trace.json:1: not JSON"},
+      {"huge number", "{\"traceEvents\": [\n{\"ts\": 1e999}]}", "trace.json:2: a number is too large"},
+      {"no events", "{\"traceEvents\": []}", "no events"},
+      {"other JSON", "{\"a\": {\"b\": 1}}", "no events"},
+      {"other program", R"({"traceEvents": [{"ph": "X", "cat": "toplevel", "name": "Run", "ts": 1, "dur": 2}]})", "no backward pass"},
+      {"no all-reduces", TraceText().forward(0, 300).node(310).gradient(400, "10").text(), "no all-reduce"},
+      {"two models", two_models().text(), "steps with gradients of 30 elements, and others with 1000"},
+      {"rank above world", trace_of_steps(3).of_rank(5).text(), "rank 5 of 2"},
+      {"one step", trace_of_steps(1).text(), "one step"},
+      {"two types", TraceText().forward(0, 9).gradient(40, "10").gradient(50, "5", "double").gloo(60, 9, 15).text(),
+       "gradients of two types"},
+      {"compression hook", with_type("float", "c10::Half").text(), "gradients of type float travel as c10::Half"},
+      {"whole numbers", with_type("long int", "long int").text(), "gradients of type long int"},
+  };
+  for (const auto& [name, text, problem] : traces) {
+    EXPECT_THAT(error_of([&, &text = text] { read_trace_text(text); }),
+                AllOf(StartsWith("trace.json:"), HasSubstr(problem), HasSubstr("; expected "), Not(HasSubstr("\n"))))
+        << name;
+  }
 }
-
-class BadTrace : public testing::TestWithParam<Bad> {};
-
-TEST_P(BadTrace, IsRefusedInOneLine) {
-  const std::string error = error_of([&] { read_trace_text(GetParam().text); });
-  EXPECT_THAT(error, testing::StartsWith("trace.json:"));
-  EXPECT_THAT(error, HasSubstr(GetParam().problem));
-  EXPECT_THAT(error, HasSubstr("; expected "));
-  EXPECT_THAT(error, testing::Not(HasSubstr("\n")));
-}
-
-const std::string kWhole = trace_of_steps(3).text();
-
-INSTANTIATE_TEST_SUITE_P(
-    All, BadTrace,
-    testing::Values(Bad{"Empty", "", "trace.json:1: the file is empty"},
-                    Bad{"CutOff", kWhole.substr(0, kWhole.size() / 2), "the trace is cut off"},
-                    Bad{"CutOffAtTheEnd", kWhole.substr(0, kWhole.size() - 3), "the trace is cut off"},
-                    Bad{"NoJson", "{\"traceEvents\": [nothing]}", "trace.json:1: not JSON"},
-                    Bad{"HugeNumber", "{\"traceEvents\": [\n{\"ts\": 1e999}]}", "trace.json:2: a number is too large"},
-                    Bad{"NoEvents", "{\"traceEvents\": []}", "no events"}, Bad{"OtherJson", "{\"a\": {\"b\": 1}}", "no events"},
-                    Bad{"OtherProgram", R"({"traceEvents": [{"ph": "X", "cat": "toplevel", "name": "Run", "ts": 1, "dur": 2}]})",
-                        "no backward pass"},
-                    Bad{"NoReduces", TraceText().forward(0, 300).node(310).gradient(400, "10").text(), "no all-reduce"},
-                    Bad{"TwoModels", two_models().text(), "steps with gradients of 30 elements, and others with 1000"},
-                    Bad{"RankAboveWorld", of_rank_five().text(), "rank 5 of 2"}, Bad{"OneStep", trace_of_steps(1).text(), "one step"},
-                    Bad{"TwoTypes", TraceText().forward(0, 9).gradient(40, "10").gradient(50, "5", "double").gloo(60, 9, 15).text(),
-                        "gradients of two types"},
-                    Bad{"CompressionHook", with_type("float", "c10::Half").text(), "gradients of type float travel as c10::Half"},
-                    Bad{"WholeNumbers", with_type("long int", "long int").text(), "gradients of type long int"}),
-    [](const auto& test) { return test.param.name; });
 
 TEST(ProfilerTrace, RefusesSizesThatContradictItsShapes) {
   const std::string text = trace_of_steps(3).text();
@@ -348,7 +329,7 @@ TEST(ProfilerTrace, SaysAfterBackwardOnlyIfMostStepsShowIt) {
   TraceText trace = trace_of_steps(3);
   trace.forward(3000, 300).node(3310).gradient(3400, "1000").gradient(3500, "20, 10").gradient(3600, "50");
   trace.gloo(3620, 210, 1200).gloo(3640, 90, 50);  // the last step alone
-  EXPECT_THAT(read_trace_text(trace.text()).run.findings, testing::Not(testing::Contains(HasSubstr("after backward"))));
+  EXPECT_THAT(read_trace_text(trace.text()).run.findings, Not(Contains(HasSubstr("after backward"))));
 }
 
 TEST(ProfilerTrace, RefusesTracesOfDifferentRuns) {
@@ -357,13 +338,10 @@ TEST(ProfilerTrace, RefusesTracesOfDifferentRuns) {
   };
   TraceText trace = trace_of_steps(3);
   EXPECT_THAT(error(trace.text()), "other.json: rank 0, as in another trace; expected traces of different ranks of one run");
-  trace.head = R"("distributedInfo": {"rank": 1, "world_size": 4})";
-  EXPECT_THAT(error(trace.text()), HasSubstr("other.json: 4 ranks, in trace.json 2"));
-  trace.head = R"("distributedInfo": {"rank": 1, "world_size": 2}, "baseTimeNanoseconds": 1780000000000000000)";
+  EXPECT_THAT(error(trace.of_rank(1, 4).text()), HasSubstr("other.json: 4 ranks, in trace.json 2"));
+  trace.of_rank(1).head += R"(, "baseTimeNanoseconds": 1780000000000000000)";
   EXPECT_THAT(error(trace.text()), HasSubstr("recorded at another time"));
-  TraceText other = with_type("float", "float");
-  other.head = R"("distributedInfo": {"rank": 1, "world_size": 2})";
-  EXPECT_THAT(error(other.text()), HasSubstr("other gradients than in trace.json"));
+  EXPECT_THAT(error(with_type("float", "float").of_rank(1).text()), HasSubstr("other gradients than in trace.json"));
 }
 
 }  // namespace

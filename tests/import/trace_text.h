@@ -36,6 +36,12 @@ class TraceText {
     return fmt::format(R"("Input Dims": [{}], "Input type": ["{}"])", dimensions, type);
   }
 
+  // The rest of the head is as torch.profiler leaves it out.
+  TraceText& of_rank(int rank, int world_size = 2, const char* backend = "gloo") {
+    head = fmt::format(R"("distributedInfo": {{"backend": "{}", "rank": {}, "world_size": {}}})", backend, rank, world_size);
+    return *this;
+  }
+
   std::string text() const {
     return fmt::format("{{\"schemaVersion\": 1, {}, \"displayTimeUnit\": \"ms\",\n\"traceEvents\": [\n{}\n]}}\n", head,
                        fmt::join(events_, ",\n"));
@@ -49,9 +55,9 @@ class TraceText {
 
 // One step under DistributedDataParallel, 1 ms long: backward begins at 310 us, gradients of 1000, 200 and 50 elements
 // are ready at 400, 500 and 600 us, and travel in two all-reduces, the first until 720 us.
-inline void add_step(TraceText& trace, double start_us) {
+inline void add_step(TraceText& trace, double start_us, double first_ready_us = 400) {
   trace.forward(start_us, 300).node(start_us + 310);
-  trace.gradient(start_us + 400, "1000").gradient(start_us + 500, "20, 10").gradient(start_us + 600, "50");
+  trace.gradient(start_us + first_ready_us, "1000").gradient(start_us + 500, "20, 10").gradient(start_us + 600, "50");
   trace.gloo(start_us + 510, 210, 1200).gloo(start_us + 610, 90, 50);
 }
 
