@@ -13,12 +13,11 @@ namespace {
 constexpr double kTimeForQueues = 1.5;  // seconds
 
 TEST(AllReduceBench, GivesEveryRankTheSameSamplesAndFindsNothingWrong) {
-  std::array<std::vector<AllReduceSeries>, 2> results;
   int rounds = 0;
-  run_ranks(2, [&](const ProcessGroup& group) {
+  const auto results = results_of(2, [&](const ProcessGroup& group) {
     AllReduceBenchOptions options{.sizes = {1 << 20, 4, 4096}, .seconds = kTimeForQueues, .on_progress = {}};
     if (group.rank == 0) options.on_progress = [&rounds](const std::string&) { ++rounds; };
-    results[static_cast<size_t>(group.rank)] = measure_allreduce(group, options);
+    return measure_allreduce(group, options);
   });
   EXPECT_GE(rounds, AllReduceSchedule::kFewestRounds);
   EXPECT_LE(rounds, AllReduceSchedule::kMostRounds);
@@ -46,12 +45,9 @@ TEST(AllReduceBench, SumsWhatGradientsAreMadeOf) {
 
 TEST(Collectives, OfEverySizeAreMeasuredInTurnsAndGiveEveryRankItsSumsAndEverybodysSlices) {
   for (const int ranks : {2, 3}) {
-    std::vector<std::vector<AllReduceSeries>> results(static_cast<size_t>(ranks));
-    run_ranks(ranks, [&](const ProcessGroup& group) {
-      results[static_cast<size_t>(group.rank)] = measure_allreduce(
-          group,
-          {.sizes = {24, 48'000}, .collectives = {kCollectives.begin(), kCollectives.end()}, .seconds = kTimeForQueues, .on_progress = {}});
-    });
+    const AllReduceBenchOptions options{
+        .sizes = {24, 48'000}, .collectives = {kCollectives.begin(), kCollectives.end()}, .seconds = kTimeForQueues, .on_progress = {}};
+    const auto results = results_of(ranks, [&](const ProcessGroup& group) { return measure_allreduce(group, options); });
     ASSERT_THAT(results[0], SizeIs(6));
     for (size_t i = 0; i < 6; ++i) {
       const AllReduceSeries& one = results[0][i];
@@ -137,10 +133,8 @@ TEST(ChunkSizes, EndWithEverythingInOneCallWhenTheyReachThatFar) {
 }
 
 TEST(ChunksBench, SumsEveryElementAndGivesEveryRankTheSameSamples) {
-  std::array<std::vector<ChunksPoint>, 2> results;
-  run_ranks(2, [&](const ProcessGroup& group) {
-    results[static_cast<size_t>(group.rank)] =
-        measure_chunks(group, {.elements = 10'001, .chunk_bytes = {16, 4096, 40'004}, .seconds = 0.5, .on_progress = {}});
+  const auto results = results_of(2, [](const ProcessGroup& group) {
+    return measure_chunks(group, {.elements = 10'001, .chunk_bytes = {16, 4096, 40'004}, .seconds = 0.5, .on_progress = {}});
   });
   ASSERT_THAT(results[0], SizeIs(3));
   EXPECT_EQ(results[0][0].calls, 2501);  // more than kMostInFlight

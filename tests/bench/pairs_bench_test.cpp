@@ -17,9 +17,8 @@ TEST(PairsBench, EveryPlaceHasTheNextTwoOfARing) {
 }
 
 TEST(PairsBench, TimesOnlyTheChosenRanksAndTellsAll) {
-  std::array<std::vector<PairRow>, 3> results;
-  run_ranks(3, [&](const ProcessGroup& group) {
-    results[static_cast<size_t>(group.rank)] = measure_pairs(group, {.ranks = {0, 2}, .bytes = 4096, .seconds = 0.1});
+  const auto results = results_of(3, [](const ProcessGroup& group) {
+    return measure_pairs(group, {.ranks = {0, 2}, .bytes = 4096, .seconds = 0.1});
   });
   ASSERT_THAT(results[0], SizeIs(1));
   const PairRow& pair = results[0][0];

@@ -94,8 +94,7 @@ using Setup = std::tuple<std::string, std::string, at::ScalarType, int>;
 
 Trained train_on_ranks(const char* strategy, const Setup& setup) {
   const auto& [name, optimizer, dtype, world_size] = setup;
-  Trained of_rank_0;
-  run_ranks(world_size, [&](const ProcessGroup& group) {
+  const auto train = [&, &name = name, &optimizer = optimizer, &dtype = dtype](const ProcessGroup& group) {
     const TestModel model = make_test_model(name, dtype);
     const int64_t share = kGlobalBatch / group.size;
     Workload workload;
@@ -103,9 +102,8 @@ Trained train_on_ranks(const char* strategy, const Setup& setup) {
     workload.parameters = model.module->parameters();
     workload.loss = [&](int64_t step) { return model.loss(static_cast<int>(step), group.rank * share, share); };
     workload.optimizer = make_named_optimizer(optimizer, trainable_parameters(*model.module));
-    DataParallelOptions options;
+    DataParallelOptions options = with_caps({.cap_bytes = 1500});
     options.strategy = find_strategy(strategy);
-    options.cap.cap_bytes = 1500;
     StepRunner runner(group, workload, options);
     Trained trained;
     for (int step = 0; step < kSteps; ++step) {
@@ -116,9 +114,9 @@ Trained train_on_ranks(const char* strategy, const Setup& setup) {
       }
     }
     trained.parameters = copies(workload.parameters);
-    if (group.rank == 0) of_rank_0 = trained;
-  });
-  return of_rank_0;
+    return trained;
+  };
+  return results_of(world_size, train)[0];
 }
 
 class OurBuckets : public testing::TestWithParam<Setup> {};

@@ -103,12 +103,10 @@ TEST(TuneModule, TheProfileKnowsTheOrderOfBackward) {
 
 // What tune() throws, on both ranks.
 std::vector<std::string> errors_of(const std::function<void(Own&, const ProcessGroup&)>& body) {
-  std::vector<std::string> errors(2);
-  run_ranks(2, [&](const ProcessGroup& group) {
+  return results_of(2, [&](const ProcessGroup& group) {
     Own own;
-    errors[static_cast<size_t>(group.rank)] = message_of<InputError>([&] { body(own, group); });
+    return message_of<InputError>([&] { body(own, group); });
   });
-  return errors;
 }
 
 TEST(TuneModule, AStepThatDoesNotGoBackOnceOrLeavesOutAParameterIsEveryRanksError) {
