@@ -65,27 +65,6 @@ TEST(Report, TheCurveHasALogarithmicAxisOfBucketSize) {
   EXPECT_THAT(spec, HasSubstr("MiB"));
 }
 
-TEST(Report, TheAnswerOfTuneSaysWhatToSetHowSureThatIsAndWhatCannotBeTold) {
-  Results results = tune_results();
-  Decision& decision = *results.decision;
-  decision.outcome = Outcome::kGain;
-  decision.cap_bytes = 3 * kMiB / 4;
-  decision.over_default = PairedRatio{0.76, {0.74, 0.78}};
-  decision.tied_bytes = {kMiB / 2, 3 * kMiB / 4};
-  const Wording answer = summarize(results);
-  EXPECT_EQ(answer.heading, "Set bucket_cap_mb=0.75: steps take 24.0 % less time than with PyTorch's default.");
-  EXPECT_THAT(answer.certainty, StartsWith("Shown: 22.0 % to 26.0 % less time (95 % interval, "));
-  EXPECT_THAT(answer.certainty, HasSubstr("Not told apart from 0.75 MiB: 0.5 MiB."));
-  EXPECT_EQ(answer.settings.front().setting, "DistributedDataParallel(model, bucket_cap_mb=0.75)");
-  decision.options = "gradient_as_bucket_view=True";
-  EXPECT_EQ(summarize(results).settings.front().setting,
-            "DistributedDataParallel(model, bucket_cap_mb=0.75, gradient_as_bucket_view=True)");
-  decision.options.reset();
-  decision.outcome = Outcome::kNothingToGain;
-  EXPECT_THAT(summarize(results).heading, StartsWith("Keep PyTorch's default"));
-  EXPECT_EQ(summarize(results).settings.front().setting, "DistributedDataParallel(model)");
-}
-
 TEST(Report, SettingsInElementsCountThoseOfTheModelHoweverItsTypeIsCalled) {
   Results results = tune_results();
   results.decision->cap_bytes = kMiB;
@@ -272,29 +251,6 @@ TEST(Report, TheHighlightedRowOfAPredictionIsTheCapOfTheHeadline) {
   prediction.curve[1].cap_bytes = 4 << 20;
   prediction.curve[1].buckets = prediction.best_uniform.buckets;
   EXPECT_EQ(rows(), "1 *4 25 ");
-}
-
-TEST(Report, TheHeadlineOfAPredictionIsItsGainOverPyTorchsDefault) {
-  Results results = predicted_results();
-  Prediction& prediction = *results.prediction;
-  prediction.best_uniform.time_s = 0.75;
-  prediction.best_uniform.exposed_s = 0.25;
-  prediction.over_default = {.expected = 0.18, .low = 0.02, .high = 0.31};
-  EXPECT_EQ(summarize(results).heading,
-            "Set bucket_cap_mb=4: backward is predicted to take 2.0 % to 31.0 % less time than with PyTorch's default.");
-  EXPECT_THAT(summarize(results).certainty, StartsWith("Likely, not shown: 18.0 % is expected. Of 36 gains measured"));
-  EXPECT_THAT(summarize(results).lead.at(0), HasSubstr("backward takes 750 ms, 250 ms of it exposed communication"));
-  prediction.over_default->low = -0.04;
-  EXPECT_EQ(summarize(results).heading,
-            "Keep PyTorch's default until steps are measured: with bucket_cap_mb=4 backward may take 4.0 % more to 31.0 % less time.");
-  EXPECT_THAT(summarize(results).certainty, StartsWith("Not told apart: 18.0 % is expected"));
-  prediction.over_default = {.expected = 0.003, .low = -0.01, .high = 0.02};
-  EXPECT_EQ(summarize(results).heading, "Keep PyTorch's default: no cap is expected to shorten backward by 3.0 % or more.");
-  EXPECT_THAT(summarize(results).certainty,
-              StartsWith("Nothing to gain: 0.3 % is expected of the best cap, 1.0 % more to 2.0 % less time."));
-  EXPECT_EQ(summarize(results).settings.front().setting, "DistributedDataParallel(model)");
-  prediction.over_default.reset();
-  EXPECT_EQ(summarize(results).heading, "Set bucket_cap_mb=4: backward is predicted to take 750 ms.");
 }
 
 TEST(Report, APredictionIsFourParagraphsBesideItsTables) {

@@ -93,52 +93,6 @@ TEST_P(RecordedNoise, IntervalsOfFewSettingsHoldTheTrueMedianInEightyFivePercent
   }
 }
 
-// Tukey's median polish as textbooks have it: the median of each block, then of each setting, is taken out in turn. Logarithms.
-SettingsByBlock textbook_polish(const SettingsByBlock& measured) {
-  SettingsByBlock polished = measured;
-  for (std::vector<double>& setting : polished) {
-    for (double& time : setting) time = std::log(time);
-  }
-  for (int sweep = 0; sweep < 20; ++sweep) {
-    for (size_t b = 0; b < measured[0].size(); ++b) {
-      std::vector<double> block;
-      for (const std::vector<double>& setting : polished) block.push_back(setting[b]);
-      for (std::vector<double>& setting : polished) setting[b] -= median(block);
-    }
-    for (std::vector<double>& setting : polished) {
-      const double effect = median(setting);
-      for (double& residual : setting) residual -= effect;
-    }
-  }
-  return polished;
-}
-
-TEST_P(RecordedNoise, NoIntervalIsWiderThanItsSamplesRangeOrOneAndAHalfTimesThePlainOne) {
-  int wider = 0;
-  int intervals = 0;
-  for (const size_t settings : {2, 4, 8}) {
-    for (const size_t blocks : {6, 12, 20, 30}) {
-      RecordedMeasurements recorded(GetParam());
-      for (int trial = 0; trial < 100; ++trial) {
-        const auto measured = recorded.draw(settings, blocks).settings;
-        const BlockFit fit = fit_blocks(measured);
-        const SettingsByBlock residuals = textbook_polish(measured);
-        for (size_t s = 0; s < settings; ++s) {
-          const double width = fit[s].interval.high - fit[s].interval.low;
-          const auto [shortest, longest] = std::ranges::minmax(measured[s]);
-          EXPECT_LE(width, (longest - shortest) * (1 + 1e-9));
-          std::vector<double> plain;
-          for (const double residual : residuals[s]) plain.push_back(fit[s].median * std::exp(residual));
-          const Interval interval = median_interval(plain);
-          wider += width > 1.5 * (interval.high - interval.low) ? 1 : 0;
-          ++intervals;
-        }
-      }
-    }
-  }
-  EXPECT_LE(wider, 0.01 * intervals);  // polishing ends elsewhere where it starts with the other sweep
-}
-
 TEST_P(RecordedNoise, PairsAreCalledDifferentInAboutFivePercentOrLess) {
   for (const size_t blocks : {6, 12, 20, 30}) {
     RecordedMeasurements recorded(GetParam());
@@ -149,20 +103,6 @@ TEST_P(RecordedNoise, PairsAreCalledDifferentInAboutFivePercentOrLess) {
     }
     EXPECT_LE(different, 120) << blocks << " blocks";  // 100, and two standard deviations
   }
-}
-
-// As recorded, without shuffling the names.
-TEST(RecordedNames, AreCalledDifferentInAtMostFivePercent) {
-  int different = 0;
-  int pairs = 0;
-  for (const char* name : {"loopback", "loaded", "link", "link_loaded"}) {
-    const SettingsByBlock recording = read_recording(name);
-    for (size_t a = 0; a < recording.size(); ++a) {
-      for (size_t b = 0; b < a; ++b, ++pairs) different += paired_ratio(recording[a], recording[b]).interval.contains(1) ? 0 : 1;
-    }
-  }
-  EXPECT_EQ(pairs, 112);
-  EXPECT_LE(different, 0.05 * pairs);
 }
 
 TEST_P(RecordedNoise, ATrulyBestSettingIsSeldomLeftOutAndTwoAreSeldomToldApart) {
