@@ -47,16 +47,12 @@ enum class Phase {
   kMoment,      // wherever it is so long after the constructor; the training does not end by itself
 };
 
-struct PhaseName {
-  Phase phase;
-  const char* name;
-};
-constexpr PhaseName kPhaseNames[] = {
-    {Phase::kRendezvous, "rendezvous"}, {Phase::kConstruction, "construction"},
-    {Phase::kForward, "forward"},       {Phase::kBackward, "backward"},
-    {Phase::kBucket, "bucket"},         {Phase::kAgreement, "agreement"},
-    {Phase::kOptimizer, "optimizer"},   {Phase::kGather, "gather"},
-    {Phase::kDestructor, "destructor"}, {Phase::kMoment, "moment"},
+const std::map<std::string, Phase> kPhases = {
+    {"rendezvous", Phase::kRendezvous}, {"construction", Phase::kConstruction},
+    {"forward", Phase::kForward},       {"backward", Phase::kBackward},
+    {"bucket", Phase::kBucket},         {"agreement", Phase::kAgreement},
+    {"optimizer", Phase::kOptimizer},   {"gather", Phase::kGather},
+    {"destructor", Phase::kDestructor}, {"moment", Phase::kMoment},
 };
 
 constexpr int kSteps = 5;
@@ -93,8 +89,8 @@ struct Fault {
 
   void reach(Phase now) const {
     if (now != phase) return;
-    for (const PhaseName& known : kPhaseNames) {
-      if (known.phase == now) fmt::print("reached {}\n", known.name);
+    for (const auto& [name, known] : kPhases) {
+      if (known == now) fmt::print("reached {}\n", name);
     }
     std::fflush(stdout);
     std::raise(signal);
@@ -281,12 +277,10 @@ int main(int argc, char** argv) {
   using namespace firkin;
   prctl(PR_SET_PDEATHSIG, SIGKILL);  // a stopped rank would outlive a test that was killed
   Flags flags;
-  std::map<std::string, Phase> phases;
-  for (const PhaseName& known : kPhaseNames) phases.emplace(known.name, known.phase);
   const std::map<std::string, int> signals{{"KILL", SIGKILL}, {"STOP", SIGSTOP}};
   CLI::App app("One rank of a training in which a rank is killed or stopped.");
   app.add_option("--victim", flags.victim, "the rank that gets the signal; -1 for none")->capture_default_str();
-  app.add_option("--phase", flags.phase, "where it gets it; those of a step are in step 2")->transform(CLI::CheckedTransformer(phases));
+  app.add_option("--phase", flags.phase, "where it gets it; those of a step are in step 2")->transform(CLI::CheckedTransformer(kPhases));
   app.add_option("--lives", flags.lives, "how many starts by torchrun it happens in")->capture_default_str();
   app.add_option("--moment-s", flags.moment_s, "of the phase moment: so long after the constructor; every rank must be told");
   app.add_option("--strategy", flags.strategy, "of the training")->capture_default_str();

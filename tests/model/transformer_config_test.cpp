@@ -1,9 +1,8 @@
 #include "model/transformer_config.h"
 
-#include <unistd.h>
-
 #include <tuple>
 
+#include "../base/temporary_folder.h"
 #include "../test.h"
 #include "firkin/base/file.h"
 #include "firkin/base/units.h"
@@ -119,14 +118,13 @@ TEST(NamedModels, TheDemosGradientsSpanManyBucketSizes) {
 
 class ModelFileTest : public ::testing::Test {
  protected:
-  ~ModelFileTest() override { std::filesystem::remove(path_); }
-
   TransformerConfig read(const std::string& text) {
     write_file_atomically(path_, text);
     return model_from_json_file(path_);
   }
 
-  std::filesystem::path path_ = std::filesystem::temp_directory_path() / ("model_file_test_" + std::to_string(getpid()) + ".json");
+  const TemporaryFolder folder_;
+  const std::filesystem::path path_ = folder_.path / "model.json";
 };
 
 TEST_F(ModelFileTest, ReadsACompleteConfiguration) {
