@@ -159,6 +159,7 @@ constexpr std::array<std::pair<std::string_view, const char*>, 8> kOtherNames = 
 
 // The flag of the command that is meant by an unknown one: by its other name, or the one that it resembles; else empty.
 std::string flag_meant(const CLI::App& command, const std::string& unknown) {
+  if (command.get_option_no_throw(unknown)) return unknown;  // it stands before the command's name
   for (const auto& [other, name] : kOtherNames) {
     if (other == unknown && command.get_option_no_throw(name)) return name;
   }

@@ -141,7 +141,7 @@ class Claims(InAFolder):
         ours = next(row for row in engine if row["strategy"] == "bucketed")
         interval = ours["ratio_to_torch_ci"]
         self.claim("docs/gpu.md", f"{ours['ratio_to_torch']:.3f} of the step of c10d::Reducer ({interval['low']:.3f} to {interval['high']:.3f})",
-                   f"change backward by {100 * kept('ready-times')['perturbation']:+.2f} %", f"median error {100 * stock['median_error']:.1f} %",
+                   f"change backward by {100 * kept('ready-times')['perturbation']:+.2f} %", f"off by {100 * stock['median_error']:.1f} % in the median",
                    f"was {100 * stock['worst_error']:.0f} % slower than predicted, and a choice lost {100 * stock['regret']:.1f} %")  # fmt: skip
 
     def test_steps_of_cs336(self):
@@ -168,7 +168,7 @@ class Claims(InAFolder):
                    f"in {xl['tensors']} tensors", f"each travels alone ({one})", f"join a neighbour ({ten}); 100 MiB makes {hundred}, 1000 MiB {thousand}.",
                    f"`medium` makes {medium['caps'][1]['buckets']} and {medium['caps'][2]['buckets']} buckets and `large` "
                    f"{large['caps'][1]['buckets']} and {large['caps'][2]['buckets']}",
-                   f'TianqGuo\'s "6x too many" is {hundred / (size / (100 * 2**20)):.1f}',
+                   f'TianqGuo counts 6 times too many buckets; with 7.99 GB it is {hundred / (size / (100 * 2**20)):.1f}',
                    f"takes at least {1e3 * size / 450e9:.1f} ms")  # fmt: skip
         self.assertEqual(sum(seed_facts.XL_BYTES), size)
 
