@@ -74,9 +74,8 @@ void read_object(const JsonFields& fields, TracedRun& run) {
 std::vector<Table> traced_tables(const TracedRun& run, unsigned shown) {
   std::vector<Table> tables;
   tables.push_back(table_of(run.ranks, shown, "Medians over the traced steps"));
-  tables.push_back(
-      table_of(run.buckets, shown,
-               fmt::format("The all-reduces of a step as rank {} saw them: medians, from the start of backward", run.ranks.front().rank)));
+  tables.push_back(table_of(run.buckets, shown,
+                            fmt::format("A step's all-reduces on rank {}: medians, from the start of backward", run.ranks.front().rank)));
   if (!run.others.empty()) tables.push_back(table_of(run.others, shown, "Collectives that carry no gradients, in the whole trace"));
   return tables;
 }
