@@ -342,9 +342,11 @@ void bind_watching(nb::module_& module) {
 }  // namespace firkin::python
 
 NB_MODULE(_core, module) {
+  nb::set_leak_warnings(false);  // what modules still hold when Python ends is no leak
   module.doc() = "Planning, statistics and reports, without PyTorch.";
   module.attr("version") = FIRKIN_VERSION;
   const auto input_error = nb::exception<firkin::InputError>(module, "InputError", PyExc_ValueError);
+  input_error.attr("__module__") = "firkin";  // where it is public
   input_error.attr("__doc__") = "Wrong input, in one line: where, what, and what was expected. A ValueError.";
   firkin::python::bind_profile(module);
   firkin::python::bind_allreduce(module);

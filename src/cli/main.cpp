@@ -88,10 +88,10 @@ void check_subcommand(const std::vector<std::string>& words) {
   const Command* command = words.empty() ? nullptr : find_command(words[0], kCommands, "subcommand");
   if (!command) return;
   if (measures(*command) && !can_measure()) {
-    const bool is_tune = words[0] == "tune";
     throw InputError(
-        fmt::format("'{}' measures, for which this program starts firkin-measure of the C++ build: there is none beside it{}", words[0],
-                    is_tune ? "; with the Python package: torchrun --nproc-per-node 2 -m firkin.tune my_script.py:build" : ""));
+        fmt::format("'{}' measures, for which this program starts firkin-measure of the C++ build: there is none beside it; {}", words[0],
+                    words[0] == "tune" ? "with the Python package: torchrun --nproc-per-node 2 -m firkin.tune my_script.py:build"
+                                       : "expected the program of the release's tarball, or of `make program` in the source"));
   }
   if (words[0] == "bench" && words.size() > 1) find_command(words[1], kExperiments, "experiment");
 }

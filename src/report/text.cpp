@@ -17,6 +17,24 @@ namespace firkin {
 
 namespace {
 
+// What the measured steps of a configuration leave open about the fastest setting: sentences, each with a full stop before
+// it.
+std::string doubts_about_fastest(const StepConfiguration& configuration, size_t fastest) {
+  std::string text;
+  if (configuration.strategies[fastest].exposed_s.value_or(1) <= 0) {
+    text += ". Steps without communication took as long, so what it exposes is not known";
+  }
+  if (!configuration.samples.contains("step_s")) return text;
+  std::vector<std::vector<double>> communicate;
+  for (size_t i = 0; i < configuration.strategies.size(); ++i) {
+    if (configuration.strategies[i].strategy == "none") continue;
+    communicate.push_back(configuration.samples.at("step_s").at(i).get<std::vector<double>>());
+  }
+  const size_t as_fast = indifference_set(communicate).members.size() - 1;
+  if (as_fast > 0) text += fmt::format(". {} of {} other settings may be as fast", as_fast, communicate.size() - 1);
+  return text;
+}
+
 std::string steps_heading(const Results& results) {
   std::vector<std::string> names, skipped;
   std::string first;
@@ -28,14 +46,15 @@ std::string steps_heading(const Results& results) {
     if (first.empty()) {
       first = fmt::format("Fastest for {}: {}, {} per step", name_of(configuration.model), setting_name(*best),
                           display_seconds(best->measured_s));
-      if (best->exposed_s) first += fmt::format(", {} of it exposed communication", display_seconds(std::max(0.0, *best->exposed_s)));
+      if (best->exposed_s > 0) first += fmt::format(", {} of it exposed communication", display_seconds(*best->exposed_s));
+      first += doubts_about_fastest(configuration, static_cast<size_t>(&*best - configuration.strategies.data()));
     }
     names.push_back(setting_name(*best));
   }
   if (first.empty()) return fmt::format("None of {} configurations fits into memory.", results.configurations.size());
   std::string text = first + ".";
   const auto wins = std::ranges::count(names, names.front());
-  if (names.size() > 1) text += fmt::format(" It is the fastest in {} of {} configurations.", wins, names.size());
+  if (names.size() > 1) text += fmt::format(" {} is the fastest in {} of {} configurations.", names.front(), wins, names.size());
   if (!skipped.empty())
     text += fmt::format(" {} of {} configurations did not fit into memory.", skipped.size(), results.configurations.size());
   return text;

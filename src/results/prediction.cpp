@@ -150,18 +150,24 @@ void keep_first_and_last(Table& table) {
   table.rows[kFirst].cells[0] = "...";
 }
 
-// The curve's caps, and the cap to use among them: the only row that is highlighted.
+// The curve's caps, and the cap to use among them: the only row that is highlighted. A row with other buckets of nearly
+// the same cap is another row.
 Table predicted_curve_table(const Prediction& prediction, unsigned shown) {
   const PredictedCap& best = prediction.best_uniform;
   std::vector<PredictedCap> rows = prediction.curve;
   auto chosen = std::ranges::find_if(rows, [&](const PredictedCap& row) {
-    return row.buckets == best.buckets && display_cap(row.cap_bytes) == display_cap(best.cap_bytes);
+    return row.time_s == best.time_s && row.buckets == best.buckets && display_cap(row.cap_bytes) == display_cap(best.cap_bytes);
   });
   if (chosen == rows.end()) chosen = rows.insert(std::ranges::upper_bound(rows, best.cap_bytes, {}, &PredictedCap::cap_bytes), best);
   std::string caption = "Backward with its communication, by bucket cap";
   if (shown != kFirstTable) caption += " (expected cost: over the best cap, on average over what model and measurements may have wrong)";
   Table table = table_of(rows, shown, caption);
-  table.rows[static_cast<size_t>(chosen - rows.begin())].highlighted = true;
+  const auto place = static_cast<size_t>(chosen - rows.begin());
+  table.rows[place].highlighted = true;
+  const std::string name = table.rows[place].cells[0];
+  if (std::ranges::count(table.rows, name, [](const Table::Row& row) { return row.cells[0]; }) > 1) {
+    table.rows[place].cells[0] = fmt::format("{:.6g}", mib(best.cap_bytes));
+  }
   return table;
 }
 

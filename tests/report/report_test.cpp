@@ -250,7 +250,29 @@ TEST(Report, TheHighlightedRowOfAPredictionIsTheCapOfTheHeadline) {
   EXPECT_EQ(rows(), "1 *4 7 25 ");
   prediction.curve[1].cap_bytes = 4 << 20;
   prediction.curve[1].buckets = prediction.best_uniform.buckets;
+  prediction.curve[1].time_s = prediction.best_uniform.time_s;
   EXPECT_EQ(rows(), "1 *4 25 ");
+  prediction.curve[1].time_s *= 1.01;  // other buckets under nearly the same cap
+  prediction.best_uniform.cap_bytes += 1000;
+  EXPECT_EQ(rows(), "1 4 *4.00095 25 ");
+}
+
+TEST(Report, TheFastestSettingIsSaidAsSurelyAsItsBlocksShowIt) {
+  Results results;
+  StepConfiguration& configuration = results.configurations.emplace_back();
+  configuration.model.name = "demo";
+  const auto heading = [&](double without_s, std::vector<double> other_s) {
+    const std::vector<double> fastest_s = {0.100, 0.101, 0.102, 0.103, 0.104, 0.105};
+    configuration.strategies = {{.strategy = "none", .measured_s = without_s},
+                                {.strategy = "bucketed", .measured_s = 0.1025, .exposed_s = 0.1025 - without_s},
+                                {.strategy = "flat", .measured_s = median(other_s)}};
+    configuration.samples = {{"step_s", {fastest_s, fastest_s, other_s}}};
+    return summarize(results).heading;
+  };
+  EXPECT_THAT(heading(0.09, {0.200, 0.201, 0.202, 0.203, 0.204, 0.205}), HasSubstr("per step, 12.5 ms of it exposed communication."));
+  EXPECT_THAT(
+      heading(0.11, {0.109, 0.100, 0.112, 0.099, 0.111, 0.098}),
+      HasSubstr("per step. Steps without communication took as long, so what it exposes is not known. 1 of 1 other settings may be"));
 }
 
 TEST(Report, APredictionIsFourParagraphsBesideItsTables) {
