@@ -179,7 +179,11 @@ std::string about_extra_words(const CLI::App& app) {
   const CLI::App& command = innermost(app);
   const auto is_flag = [](const std::string& word) { return word.starts_with("--"); };
   const auto found = std::ranges::find_if(words, is_flag);
-  if (found == words.end()) return fmt::format("'{}': {} takes no such word", words.front(), full_name(command));
+  if (found == words.end()) {
+    const bool is_number = words.front().find_first_not_of("0123456789.") == std::string::npos;
+    return fmt::format("'{}': {} takes no such word{}", words.front(), full_name(command),
+                       is_number ? "; expected commas in a list, as in 2,4" : "");
+  }
   const std::string flag = found->substr(0, found->find('='));
   const std::string meant = flag_meant(command, flag);
   if (meant == flag) return fmt::format("{}: expected behind '{}'", flag, full_name(command));
@@ -235,7 +239,7 @@ int run(int argc, char** argv) {
   } catch (const CLI::RequiredError&) {  // all flags are optional
     return report_error(about_missing_subcommand(app), kUsageError);
   } catch (const CLI::ParseError& error) {
-    return report_error(with_config_file(app, about_conversion(error.what())) + " (see firkin --help, firkin SUBCOMMAND --help)",
+    return report_error(fmt::format("{} (see {} --help)", with_config_file(app, about_conversion(error.what())), full_name(innermost(app))),
                         kUsageError);
   } catch (const InputError& error) {
     return report_error(with_config_file(app, error.what()), kUsageError);
