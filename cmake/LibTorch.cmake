@@ -30,8 +30,12 @@ list(JOIN version_numbers "." FIRKIN_TORCH_VERSION)
 string(REGEX MATCH "^[0-9]+\\.[0-9]+" torch_series "${FIRKIN_TORCH_VERSION}")
 if(NOT torch_series IN_LIST FIRKIN_TORCH_VERSIONS)
   list(JOIN FIRKIN_TORCH_VERSIONS ", " expected)
+  set(with_this_one "try this one with -DFIRKIN_TORCH_VERSIONS=${torch_series}")
+  if(CMAKE_FIND_PACKAGE_NAME)  # Firkin is compiled already, with the one series that its package file sets
+    set(with_this_one "build Firkin from source with this one")
+  endif()
   message(FATAL_ERROR "LibTorch ${FIRKIN_TORCH_VERSION} in ${FIRKIN_LIBTORCH}: expected ${expected}; name another with FIRKIN_PYTHON or "
-    "-DFIRKIN_LIBTORCH=DIR, or try this one with -DFIRKIN_TORCH_VERSIONS=${torch_series}")
+    "-DFIRKIN_LIBTORCH=DIR, or ${with_this_one}")
 endif()
 message(STATUS "LibTorch ${FIRKIN_TORCH_VERSION} in ${FIRKIN_LIBTORCH}")
 
