@@ -25,6 +25,7 @@ from ports import reserved_port
 
 PYTHON = os.environ.get("FIRKIN_PACKAGE_PYTHON", sys.executable)
 pytestmark = pytest.mark.timeout(2600)  # the first test waits for all packages
+TUTORIAL = (SOURCE / "docs/tutorial_cpp.md").read_text()
 VERSION = re.search(r"project\(firkin VERSION ([\d.]+)", (SOURCE / "CMakeLists.txt").read_text())[1]
 
 # What docs/data_parallel.md leaves to its reader, around its lines.
@@ -153,17 +154,29 @@ class Tarball(unittest.TestCase):
         result = self.without_its_libtorch(self.firkin, *BENCH, "--out", FOLDER / "with", FIRKIN_LIBTORCH=ELSEWHERE)
         self.assertEqual(result.returncode, 0, result)
 
-    def test_a_project_of_its_own_builds_as_the_tutorial_says_and_runs_the_lines_of_the_documentation(self):
-        project = FOLDER / "app"
+    def built(self, name: str, main: str) -> pathlib.Path:
+        """The program that the tutorial's CMakeLists.txt makes of this main.cpp."""
+        project = FOLDER / name
         project.mkdir()
-        (cmake,) = re.findall(r"```cmake\n(.*?)```", (SOURCE / "docs/tutorial_cpp.md").read_text(), re.DOTALL)
+        (cmake,) = re.findall(r"```cmake\n(.*?)```", TUTORIAL, re.DOTALL)
         (project / "CMakeLists.txt").write_text(cmake)
-        lines = re.search(r"```cpp\n(.*?)```", (SOURCE / "docs/data_parallel.md").read_text(), re.DOTALL)[1].splitlines()
-        (project / "main.cpp").write_text(PROGRAM.replace("STATEMENTS", "\n".join(lines)))
+        (project / "main.cpp").write_text(main)
         settings = {"CMAKE_PREFIX_PATH": self.prefix, "CMAKE_CXX_COMPILER": os.environ.get("CMAKE_CXX_COMPILER", "c++")}
         checked(CMAKE, "-S", project, "-B", project / "build", *(f"-D{name}={value}" for name, value in settings.items()))
         checked(CMAKE, "--build", project / "build", deadline_s=BUILD_DEADLINE_S)
-        app = project / "build/app"
+        return project / "build/app"
+
+    def test_the_tutorials_program_trains_and_says_what_is_wrong_in_one_line(self):
+        program, own_main = (re.search(rf"```cpp\n({start}.*?)```", TUTORIAL, re.DOTALL)[1] for start in ("#include <torch/torch.h>", "int main"))
+        losses = checked(self.built("tutorial", program), "--ranks", "2").splitlines()
+        self.assertEqual([line.split()[0] for line in losses], [str(step) for step in range(10)])
+        alone = run(self.built("own_main", program[: program.index("int main")] + own_main))
+        self.assertEqual((alone.returncode, len(alone.stderr.splitlines())), (1, 1), alone)
+        self.assertTrue(alone.stderr.startswith("app: no launcher started this process"), alone)
+
+    def test_a_project_of_its_own_runs_the_lines_of_the_documentation(self):
+        lines = re.search(r"```cpp\n(.*?)```", (SOURCE / "docs/data_parallel.md").read_text(), re.DOTALL)[1].splitlines()
+        app = self.built("app", PROGRAM.replace("STATEMENTS", "\n".join(lines)))
 
         with reserved_port() as port:
             launched = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
