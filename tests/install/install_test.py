@@ -11,7 +11,7 @@ import shutil
 import sys
 import unittest
 
-from commands import BUILD, BUILD_DEADLINE_S, CMAKE, SOURCE, checked
+from commands import BUILD, BUILD_DEADLINE_S, CMAKE, SOURCE, checked, run
 from folders import folder_until
 from ports import reserved_port
 from processes import mpirun
@@ -70,6 +70,16 @@ class InstalledPackage(unittest.TestCase):
         alone = epochs(checked(self.program))
         first_loss, expected = alone[0][0], epochs(self.reference)[0][0]
         self.assertAlmostEqual(first_loss, expected, delta=1e-3 * expected)  # rounding grows with every step
+
+    def test_it_refuses_a_libtorch_of_another_series_without_advice_that_fails(self):
+        header = self.folder / "other/include/torch/headeronly/version.h"
+        header.parent.mkdir(parents=True)
+        header.write_text("".join(f"#define TORCH_VERSION_{part} 9\n" for part in ("MAJOR", "MINOR", "PATCH")))
+        settings = {"CMAKE_PREFIX_PATH": self.prefix, "CMAKE_CXX_COMPILER": os.environ["CMAKE_CXX_COMPILER"], "FIRKIN_LIBTORCH": self.folder / "other"}
+        words = ["-S", SOURCE / "examples/own_model", "-B", self.folder / "refused", *(f"-D{name}={value}" for name, value in settings.items())]
+        result = run(CMAKE, *words)
+        self.assertNotEqual(result.returncode, 0)
+        self.assertRegex(" ".join(result.stderr.split()), "LibTorch 9.9.9 in .*: expected .* or build Firkin from source with this one")
 
     def test_a_module_of_the_users_own_is_tuned(self):
         program = self.built_example("own_model")
