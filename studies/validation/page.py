@@ -20,7 +20,7 @@ following `tune` cost, in {count} configurations: four workloads over each of fo
 a modelled link. Over the cap that was measured best the chosen cap cost {median} in the median and {worst} at worst, PyTorch's default
 {default_median} and {default_worst}.
 
-**Read the gains with care.** The links are kernel-limited and join hosts on one machine ({machine}). The workloads are small: PyTorch's default of
+**Read the gains with care.** The links are limited by the Linux kernel and join hosts on one machine ({machine}). The workloads are small: PyTorch's default of
 1 MiB and then 25 MiB is nearly one bucket on them, so gains over it say little about a cluster ([map](where_it_matters.md)).
 `studies/validation/study.py build/firkin` measures everything in about {minutes:.0f} minutes on two idle cores, and writes this page and a
 report for each configuration (`--page` writes only them).{few}
@@ -36,8 +36,8 @@ report for each configuration (`--page` writes only them).{few}
 - **Rules**: the recommendation is the chosen cap, or PyTorch's default where `tune` says to keep it. The default runs in c10d::Reducer.
   MG-WFBP (Shi, Chu, Li: INFOCOM 2019) is the calibrated model's prediction where its buckets were not measured."""
 
-DEFINITION = """Limits were set before the study was run; "missed by 0.6 points" means 0.6 percentage points beyond one. Errors are absolute, pooled over
-the caps of all configurations of a kind. Nothing was asked (-) of the worst error of caps below 1 MiB. [The model's
+DEFINITION = """What was asked are limits, set before the study was run. "Missed by 0.6 points": what was measured lies 0.6 percentage points
+beyond the limit, such as 2.1 % where at most 1.5 % was asked. Errors are absolute, pooled over the caps of all configurations of a kind. Nothing was asked (-) of the worst error of caps below 1 MiB. [The model's
 page](performance_model.md#where-predictions-miss) says why limits are missed."""
 
 
