@@ -89,6 +89,10 @@ std::string format_seconds(double seconds) {
   return fmt::format("{:.3g} s", seconds);
 }
 
+std::string counted(int64_t count, std::string_view noun) {
+  return fmt::format("{} {}{}", count, noun, count == 1 ? "" : "s");
+}
+
 const char* expected_of_measured(double seconds) {
   constexpr double kShortest = 1e-12;
   constexpr double kLongest = 1e9;

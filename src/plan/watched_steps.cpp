@@ -3,15 +3,19 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <functional>
 #include <limits>
 #include <map>
 #include <numeric>
+#include <optional>
 #include <set>
 #include <stdexcept>
+#include <utility>
 
 #include "firkin/base/error.h"
 #include "firkin/base/json_text.h"
 #include "firkin/base/units.h"
+#include "firkin/plan/bucket_plan.h"
 #include "firkin/stats/estimates.h"
 
 namespace firkin {
@@ -19,15 +23,16 @@ namespace firkin {
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(RankStep, step, phases_s, exposed_s, gradients_s, sent_s)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(RankSteps, host, threads, cpus, phases, broadcasts_in_forward, bucket_bytes, last_bytes,
                                                 keeps_first_buckets, averaged, updated, settings, steps)
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(WatchSummary, ranks, steps, first_step, last_step, step_s, phases, phases_s, exposed_s, waiting_s,
-                                   waited_s, last_rank, last_share, last_by_s, last_in, gain_at_most_s, bytes_per_s, bucket_bytes, causes,
-                                   reasons, next, notes)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(WatchSummary, ranks, steps, first_step, last_step, step_s, phases, phases_s, exposed_s, step_error_s,
+                                   waiting_s, waited_s, last_rank, last_share, last_by_s, last_in, gain_at_most_s, bytes_per_s,
+                                   bucket_bytes, causes, reasons, next, notes)
 
 namespace {
 
 constexpr double kNoticeable = 0.05;    // the share of a step that makes something a cause
 constexpr double kOftenLast = 2.0 / 3;  // a rank that is last in this share of steps is slow
 constexpr double kLateShare = 0.05;     // buckets that are all sent within this last share of the time of gradients are sent late
+constexpr double kNormal95 = 1.96;      // standard errors that half of a 95 % interval has
 constexpr double kFastShare = 0.9;      // the quantile of the link's rate that bounds the possible gain
 
 using StepOfRanks = std::vector<const RankStep*>;  // by rank
@@ -90,8 +95,13 @@ void append_shared_cores_notes(const std::vector<RankSteps>& ranks, std::vector<
   for (const auto& [name, host] : hosts) {
     const int64_t cores = std::ssize(host.cores);
     if (cores == 0 || host.threads <= cores) continue;
-    notes.push_back(fmt::format("{} ranks with {} threads share {} core{} on {}, and then wait for each other without another cause",
-                                host.ranks, host.threads, cores, cores == 1 ? "" : "s", name));
+    if (host.ranks == 1) {
+      notes.push_back(fmt::format("1 rank has {} for {} on {}, and is then slow without another cause", counted(host.threads, "thread"),
+                                  counted(cores, "core"), name));
+    } else {
+      notes.push_back(fmt::format("{} with {} share {} on {}, and then wait for each other without another cause",
+                                  counted(host.ranks, "rank"), counted(host.threads, "thread"), counted(cores, "core"), name));
+    }
   }
 }
 
@@ -129,17 +139,41 @@ std::vector<std::string> reasons_of(const RankSteps& facts, bool is_late) {
   return reasons;
 }
 
+// Why no other bucket size is worth a tuning; none if one may be.
+std::optional<std::string> against_tuning(const WatchSummary& summary) {
+  if (summary.gain_at_most_s < kWorthTuning * summary.step_s) return "";
+  // The bound knows no latency, which is most of what so small a bucket takes.
+  if (summary.bucket_bytes.size() == 1 && summary.bucket_bytes[0] <= *kTorchDefaultCaps.first_cap_bytes)
+    return fmt::format(", since PyTorch's default has all {} in one bucket too", format_bytes(summary.bucket_bytes[0]));
+  if (summary.gain_at_most_s < summary.step_error_s)
+    return fmt::format(", since it is less than the error of the median step, {}", format_seconds(summary.step_error_s));
+  return std::nullopt;
+}
+
+// What a rank that is last takes of a step: its usual lead, or the mean waiting if a few steps have a much longer one.
+double slow_rank_s(const WatchSummary& summary) {
+  return std::max(summary.last_by_s, summary.waiting_s);
+}
+
 std::vector<std::string> next_of(const WatchSummary& summary, const std::vector<RankSteps>& ranks) {
-  std::vector<std::string> next;
+  struct Advice {
+    double about_s;  // what it is about takes so much of a step
+    std::string text;
+  };
+  std::vector<Advice> advice;
   const auto has = [&summary](const char* cause) { return std::ranges::find(summary.causes, cause) != summary.causes.end(); };
-  if (summary.gain_at_most_s >= kWorthTuning * summary.step_s) next.emplace_back("firkin.tune(net, step) finds the best bucket size");
+  if (!against_tuning(summary)) advice.emplace_back(summary.exposed_s, "firkin.tune(net, step) finds the best bucket size");
   if (has(kSlowRankCause)) {
-    next.push_back(fmt::format("see what rank {} on {} does in \"{}\"", summary.last_rank,
-                               ranks[static_cast<size_t>(summary.last_rank)].host, summary.last_in));
+    advice.emplace_back(slow_rank_s(summary), fmt::format("see what rank {} on {} does in \"{}\"", summary.last_rank,
+                                                          ranks[static_cast<size_t>(summary.last_rank)].host, summary.last_in));
   }
   std::set<std::string> hosts;
   for (const RankSteps& rank : ranks) hosts.insert(rank.host);
-  if (has(kCommunicationCause) && hosts.size() > 2) next.emplace_back("firkin bench pairs tells whether one host's link is slow");
+  if (has(kCommunicationCause) && hosts.size() > 2)
+    advice.emplace_back(summary.exposed_s, "firkin bench pairs tells whether one host's link is slow");
+  std::ranges::stable_sort(advice, std::greater(), &Advice::about_s);
+  std::vector<std::string> next;
+  for (Advice& each : advice) next.push_back(std::move(each.text));
   return next;
 }
 
@@ -149,7 +183,8 @@ void add_causes(const std::vector<RankSteps>& ranks, int64_t late, WatchSummary&
   const bool is_slow = ranks.size() > 1 && summary.last_by_s >= kNoticeable * summary.step_s && summary.last_share >= kOftenLast;
   const bool communicates = summary.exposed_s >= kNoticeable * summary.step_s;
   if (communicates) summary.causes.emplace_back(kCommunicationCause);
-  if (is_slow) summary.causes.insert(summary.last_by_s > summary.exposed_s ? summary.causes.begin() : summary.causes.end(), kSlowRankCause);
+  const bool is_larger = slow_rank_s(summary) > summary.exposed_s;
+  if (is_slow) summary.causes.insert(is_larger ? summary.causes.begin() : summary.causes.end(), kSlowRankCause);
   if (communicates) summary.reasons = reasons_of(ranks[0], 2 * late > summary.steps);
   summary.next = next_of(summary, ranks);
 }
@@ -185,7 +220,7 @@ WatchSummary summarize(const std::vector<RankSteps>& ranks) {
 
   std::vector<std::vector<double>> times_s;                              // of the last rank: phases, exposed, step, window of gradients
   std::vector<std::vector<std::vector<double>>> excess_s(ranks.size());  // by the rank that was last: per phase, then of all work
-  std::vector<double> rates;
+  std::vector<double> rates, step_times_s;
   int64_t late = 0;  // steps
   summary.waited_s.assign(ranks.size(), 0);
   for (const auto& [number, rows] : steps) {
@@ -196,6 +231,7 @@ WatchSummary summarize(const std::vector<RankSteps>& ranks) {
     const RankStep& row = *rows[last];
     std::vector<double>& times = times_s.emplace_back(row.phases_s);
     const double step_s = std::reduce(times.begin(), times.end(), row.exposed_s);
+    step_times_s.push_back(step_s);
     times.insert(times.end(), {row.exposed_s, step_s, row.gradients_s - row.exposed_s});
     std::vector<double>& excess = excess_s[last].emplace_back();
     for (size_t phase = 0; phase < facts.phases.size(); ++phase) excess.push_back(excess_of(phase_of(rows, phase), last));
@@ -209,6 +245,7 @@ WatchSummary summarize(const std::vector<RankSteps>& ranks) {
   summary.phases_s.assign(medians_s.begin(), end_of_phases);
   summary.exposed_s = end_of_phases[0];
   summary.step_s = end_of_phases[1];
+  summary.step_error_s = kNormal95 * series_error(step_times_s).value_or(0);
   const double window_s = end_of_phases[2];
 
   const auto most = std::ranges::max_element(excess_s, {}, [](const auto& of_rank) { return of_rank.size(); });
@@ -230,23 +267,25 @@ WatchSummary summarize(const std::vector<RankSteps>& ranks) {
 }
 
 std::string describe(const WatchSummary& summary) {
+  if (summary.steps == 0 && summary.ranks == 1) return "no steps yet\n";
   if (summary.steps == 0) return fmt::format("no steps yet that all {} ranks have seen\n", summary.ranks);
   const auto line = [&summary](const char* what, double seconds) {
     return fmt::format("  {:24}{:>9}, {:>6}", what, format_seconds(seconds), fmt::format("{:.1f} %", 100 * seconds / summary.step_s));
   };
   const bool has_all = summary.steps == summary.last_step - summary.first_step + 1;
-  std::string text = fmt::format("{}steps {} to {}, {} ranks: {} a step\n", has_all ? "" : fmt::format("{} of the ", summary.steps),
-                                 summary.first_step, summary.last_step, summary.ranks, format_seconds(summary.step_s));
+  std::string text = fmt::format("{}steps {} to {}, {}: {} a step\n", has_all ? "" : fmt::format("{} of the ", summary.steps),
+                                 summary.first_step, summary.last_step, counted(summary.ranks, "rank"), format_seconds(summary.step_s));
   text += line("communication not hidden", summary.exposed_s);
   if (summary.bytes_per_s > 0) text += fmt::format("   all-reduces at {} or more", rate_in_words(summary.bytes_per_s));
   text += fmt::format("\n{}", line("waiting for others", summary.waiting_s));
   if (summary.waiting_s >= kWorthTuning * summary.step_s) {
-    text += fmt::format("   rank {} is last in {:.0f} % of the steps, by {}, most of it in \"{}\"", summary.last_rank,
-                        100 * summary.last_share, format_seconds(summary.last_by_s), summary.last_in);
+    text += fmt::format("   on average; rank {} is last in {:.0f} % of the steps, by {} in the median, most of it in \"{}\"",
+                        summary.last_rank, 100 * summary.last_share, format_seconds(summary.last_by_s), summary.last_in);
   }
-  text += fmt::format("\n  a better bucket size could gain at most {}, {:.1f} %: {}worth a firkin.tune\n",
-                      format_seconds(summary.gain_at_most_s), 100 * summary.gain_at_most_s / summary.step_s,
-                      summary.gain_at_most_s < kWorthTuning * summary.step_s ? "not " : "");
+  const std::optional<std::string> against = against_tuning(summary);
+  text += fmt::format("\n  a better bucket size could gain at most {}, {:.1f} %: {}worth a firkin.tune{}\n",
+                      format_seconds(summary.gain_at_most_s), 100 * summary.gain_at_most_s / summary.step_s, against ? "not " : "",
+                      against.value_or(""));
   for (const std::string& reason : summary.reasons) text += fmt::format("  why: {}\n", reason);
   for (const std::string& step : summary.next) text += fmt::format("  next: {}\n", step);
   for (const std::string& note : summary.notes) text += fmt::format("  note: {}\n", note);

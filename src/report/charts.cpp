@@ -103,7 +103,7 @@ std::optional<Chart> allreduce_chart(const Results& results) {
   const bool several_worlds = table.front().world_size != table.back().world_size;
   json points = json::array(), fit = json::array(), worlds = json::array(), key = {kIsolated};
   for (const AllReduceRow& row : table) {
-    const std::string ranks = fmt::format("{} ranks", row.world_size);
+    const std::string ranks = counted(row.world_size, "rank");
     points.push_back(allreduce_point(row.bytes, ranks, kIsolated, row.median_s));
     if (row.samples) points.back()["samples"] = *row.samples;
     if (row.min_s && row.max_s) add_interval(points.back(), Interval{*row.min_s, *row.max_s});
@@ -232,8 +232,9 @@ std::optional<Chart> traced_chart(const Results& results) {
                                    period.end_s));
     }
   }
-  Chart chart = chart_of("timeline", {{"periods", periods}},
-                         fmt::format("Periods of computation and of all-reduces in one step, on {} ranks.", results.traced->ranks.size()));
+  Chart chart = chart_of(
+      "timeline", {{"periods", periods}},
+      fmt::format("Periods of computation and of all-reduces in one step, on {}.", counted(std::ssize(results.traced->ranks), "rank")));
   chart.title = "One step of the run: when each rank computed, and when its gradients travelled";
   chart.caption =
       "Computation: at least one operator ran, on a GPU one kernel. Communication: at least one all-reduce of gradients was under way; "

@@ -174,8 +174,8 @@ std::string kicker(const Results& results) {
   std::vector<std::string> parts = {fmt::format("firkin {}", run.command)};
   const Environment& environment = run.environment;
   if (run.model) parts.push_back(fmt::format("model {}", run.model->name));
-  if (results.traced) parts.push_back(fmt::format("{} steps", results.traced->steps));
-  if (environment.world_size) parts.push_back(*environment.world_size == 1 ? "1 rank" : fmt::format("{} ranks", *environment.world_size));
+  if (results.traced) parts.push_back(counted(results.traced->steps, "step"));
+  if (environment.world_size) parts.push_back(counted(*environment.world_size, "rank"));
   if (results.prediction) parts.push_back(fmt::format("{} ranks", results.prediction->workload.world_size));
   if (environment.backend) parts.push_back(*environment.backend);
   if (environment.link) parts.push_back("modelled link " + *environment.link);

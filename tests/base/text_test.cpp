@@ -194,6 +194,10 @@ TEST(FormatBytes, CountsIn1024AndWritesThreeDigits) {
   }
 }
 
+TEST(Counted, HasAPluralUnlessItIsOne) {
+  EXPECT_EQ(counted(1, "rank") + ", " + counted(0, "rank") + ", " + counted(2, "rank"), "1 rank, 0 ranks, 2 ranks");
+}
+
 TEST(FormatSeconds, WritesThreeDigitsInTheUnitThatFits) {
   EXPECT_EQ(format_seconds(2.34e-5) + ", " + format_seconds(0.0123) + ", " + format_seconds(1.5), "23.4 us, 12.3 ms, 1.5 s");
 }

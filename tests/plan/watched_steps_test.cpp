@@ -2,6 +2,7 @@
 #include "firkin/plan/watched_steps.h"
 
 #include "../test.h"
+#include "firkin/base/units.h"
 
 namespace firkin {
 namespace {
@@ -147,7 +148,7 @@ TEST(WatchedSteps, SayWhichSettingsKeepGpusFromOverlapping) {
 
 TEST(WatchedSteps, SayWhatToDoNext) {
   EXPECT_THAT(summarize(ranks_with({{2, 8, 9.9, 0.1}, {2, 8, 9.9, 0.1}})).next, IsEmpty());
-  std::vector<RankSteps> ranks = exposing({4000}, 0.01);
+  std::vector<RankSteps> ranks = exposing({4 * kMiB}, 0.01);
   const std::string tune = "firkin.tune(net, step) finds the best bucket size",
                     pairs = "firkin bench pairs tells whether one host's link is slow";
   EXPECT_THAT(summarize(ranks).next, ElementsAre(tune));
@@ -157,16 +158,77 @@ TEST(WatchedSteps, SayWhatToDoNext) {
   ranks[2].host = "c";
   EXPECT_THAT(summarize(ranks).next, ElementsAre(tune, pairs));
   EXPECT_THAT(describe(summarize(ranks)),
-              HasSubstr("\n  why: all gradients are in one bucket of 3.91 KiB, sent after the last of them\n  next: " + tune));
-  EXPECT_THAT(describe(summarize(ranks)), HasSubstr("communication not hidden    10 ms, 50.0 %   all-reduces at 0.4 MB/s or more\n"));
+              HasSubstr("\n  why: all gradients are in one bucket of 4 MiB, sent after the last of them\n  next: " + tune));
+  EXPECT_THAT(describe(summarize(ranks)), HasSubstr("communication not hidden    10 ms, 50.0 %   all-reduces at 419 MB/s or more\n"));
   EXPECT_THAT(summarize(ranks_with({{2, 2, 9.9, 6.1}, {2, 8, 9.9, 0.1}})).next, Contains("see what rank 1 on a does in \"forward\""));
+}
+
+// Rank 1 works 6 ms longer than rank 0, whose bucket of 8 MiB travels for `exposed_ms` beyond that.
+std::vector<RankSteps> slow_and_exposing(double exposed_ms) {
+  std::vector<RankSteps> ranks = ranks_with({{2, 2, 5, 6 + exposed_ms}, {2, 8, 5, exposed_ms}});
+  for (RankSteps& rank : ranks) {
+    rank.bucket_bytes = {8 * kMiB};
+    for (RankStep& step : rank.steps) step.sent_s = {step.exposed_s};
+  }
+  return ranks;
+}
+
+TEST(WatchedSteps, SayFirstWhatToDoAboutTheLargestCause) {
+  const auto tune = HasSubstr("firkin.tune"), see = HasSubstr("see what rank 1");
+  EXPECT_THAT(summarize(slow_and_exposing(2)).next, ElementsAre(see, tune));
+  EXPECT_THAT(summarize(slow_and_exposing(7)).next, ElementsAre(tune, see));
+  // In one of ten steps rank 1 works another 200 ms longer, so that rank 0 waits for 6 ms in the median, and for 26 in the mean.
+  std::vector<RankSteps> ranks = slow_and_exposing(7);
+  ranks[1].steps[0].phases_s[1] += 0.2;
+  ranks[0].steps[0].exposed_s += 0.2;
+  EXPECT_THAT(summarize(ranks).next, ElementsAre(see, tune));
+  EXPECT_THAT(
+      describe(summarize(ranks)),
+      HasSubstr("13 ms, 59.1 %   on average; rank 1 is last in 100 % of the steps, by 6 ms in the median, most of it in \"forward\"\n"));
+}
+
+TEST(WatchedSteps, AdviseNoTuningWhereNothingCanBeSplit) {
+  const WatchSummary small = summarize(exposing({16 * kKiB}, 0.01));
+  EXPECT_GT(small.gain_at_most_s, kWorthTuning * small.step_s);
+  EXPECT_THAT(small.next, IsEmpty());
+  EXPECT_THAT(describe(small), HasSubstr(": not worth a firkin.tune, since PyTorch's default has all 16 KiB in one bucket too\n"));
+  for (const std::vector<int64_t>& bytes : {std::vector<int64_t>{kMiB + 4}, {8 * kKiB, 8 * kKiB}}) {
+    EXPECT_THAT(summarize(exposing(bytes, 0.01)).next, ElementsAre(HasSubstr("firkin.tune"))) << bytes.size();
+  }
+}
+
+// Two of every four steps take `slower_s` longer; 6 of 20 ms could be gained.
+WatchSummary scattered_by(double slower_s) {
+  std::vector<RankSteps> ranks = exposing({2 * kMiB, 8 * kMiB}, 0.01);
+  for (RankSteps& rank : ranks) {
+    rank.last_bytes = kMiB;
+    for (size_t step = 0; step < rank.steps.size(); ++step) rank.steps[step].phases_s[0] += step % 4 < 2 ? slower_s : 0;
+  }
+  return summarize(ranks);
+}
+
+TEST(WatchedSteps, AdviseNoTuningForLessThanTheErrorOfTheStep) {
+  EXPECT_THAT(scattered_by(0.0001).next, ElementsAre(HasSubstr("firkin.tune")));
+  const WatchSummary scattered = scattered_by(0.05);
+  EXPECT_GT(scattered.gain_at_most_s, kWorthTuning * scattered.step_s);
+  EXPECT_THAT(scattered.next, IsEmpty());
+  EXPECT_THAT(describe(scattered), HasSubstr(": not worth a firkin.tune, since it is less than the error of the median step, "));
+}
+
+TEST(WatchedSteps, CountOneRankAsOne) {
+  std::vector<RankSteps> ranks = ranks_with({{2, 8, 5, 5}});
+  ranks[0].threads = 5;
+  EXPECT_THAT(describe(summarize(ranks)), StartsWith("steps 1 to 10, 1 rank: 20 ms a step\n"));
+  EXPECT_THAT(summarize(ranks).notes, ElementsAre("1 rank has 5 threads for 4 cores on a, and is then slow without another cause"));
+  ranks[0].steps.clear();
+  EXPECT_EQ(describe(summarize(ranks)), "no steps yet\n");
 }
 
 TEST(WatchedSteps, TravelAsText) {
   const RankSteps rank = ranks_with({{2, 8, 5, 5}})[0];
   EXPECT_EQ(rank_steps_text(parse_rank_steps(rank_steps_text(rank))), rank_steps_text(rank));
   EXPECT_THROW(parse_rank_steps("{"), InputError);
-  EXPECT_THAT(summary_text(summarize({rank})), HasSubstr("\"lines\":\"steps 1 to 10, 1 ranks: 20 ms a step"));
+  EXPECT_THAT(summary_text(summarize({rank})), HasSubstr("\"lines\":\"steps 1 to 10, 1 rank: 20 ms a step"));
 }
 
 }  // namespace

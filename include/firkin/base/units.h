@@ -62,6 +62,9 @@ std::string format_bytes(int64_t bytes);
 // Three significant digits and a unit: "0 s", "12.3 us", "4.56 ms", "1.2 s".
 std::string format_seconds(double seconds);
 
+// "1 rank", "2 ranks": of a noun whose plural ends in s.
+std::string counted(int64_t count, std::string_view noun);
+
 // Seconds since `start`.
 inline double seconds_since(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();

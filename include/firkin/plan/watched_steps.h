@@ -63,7 +63,7 @@ inline constexpr std::array kOverlapSettings = {
 std::string rank_steps_text(const RankSteps& steps);
 RankSteps parse_rank_steps(const std::string& text);
 
-// Medians over the steps that all ranks have seen with the buckets of rank 0, in seconds.
+// Over the steps that all ranks have seen with the buckets of rank 0, in seconds: medians, if nothing else is said.
 struct WatchSummary {
   int64_t ranks = 0, steps = 0;  // without steps everything else is empty
   int64_t first_step = 0, last_step = 0;
@@ -71,11 +71,12 @@ struct WatchSummary {
   std::vector<std::string> phases;
   std::vector<double> phases_s;  // on the rank that was last in each step
   double exposed_s = 0;          // on that rank
+  double step_error_s = 0;       // half of the 95 % interval of step_s; 0 if there are too few steps for one
   double waiting_s = 0;          // the mean over ranks and steps
   std::vector<double> waited_s;  // the mean of each rank
   int64_t last_rank = 0;         // the rank that was last in the most steps
   double last_share = 0;         // the share of steps in which it was
-  double last_by_s = 0;          // how much more work it then had than the median of the others
+  double last_by_s = 0;          // how much more work it then had than the median of the others: the median of these steps
   std::string last_in;           // the phase with most of that
   double gain_at_most_s = 0;     // a bound on what other buckets could gain
   double bytes_per_s = 0;        // the rate of all-reduces, at least, from the buckets' own times; 0 if unknown
@@ -83,10 +84,10 @@ struct WatchSummary {
   std::vector<std::string> causes;  // those of the two below that take 5 % of a step or more, the larger first
   // If communication is a cause: why it is not hidden, as far as a measurement or a setting shows it. One sentence each.
   std::vector<std::string> reasons;
-  std::vector<std::string> next;   // what to do, the most useful first; empty if nothing takes 5 % of a step
+  std::vector<std::string> next;   // what to do, about what takes most of a step first
   std::vector<std::string> notes;  // what makes the figures doubtful, one sentence each
 };
-inline constexpr double kWorthTuning = 0.02;  // the gain, as a share of a step, that is worth a tuning
+inline constexpr double kWorthTuning = 0.02;  // the least gain, as a share of a step, that may be worth a tuning
 inline constexpr const char* kCommunicationCause = "communication";
 inline constexpr const char* kSlowRankCause = "slow rank";  // one rank is last in two thirds of the steps
 
