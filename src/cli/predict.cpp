@@ -107,6 +107,7 @@ PredictionInputs read_inputs(const PredictFlags& flags, std::vector<std::string>
   if (!flags.traces.empty()) {
     inputs.profile = read_traced_profile(flags, traced, notes);
   } else {
+    inputs.compute_assumed = !flags.model.empty();
     inputs.profile = flags.model.empty() ? read_tensors_csv(flags.tensors) : assume_profile(flags, published.gpu, notes);
   }
   set_forward(flags, inputs.profile);

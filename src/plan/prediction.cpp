@@ -23,6 +23,7 @@ struct PredictionModel {
   std::vector<InputDraw> input_draws = {};  // none if the inputs' errors are unknown
   bool draws_growth = false;                // whether they are laws of growth, which differ by more than the model's error
   std::vector<InputDraw> all_draws = {};    // with the model's errors: possible_inputs()
+  bool compute_assumed = false;             // PredictionInputs::compute_assumed
   std::optional<CapOdds> odds = {};         // over these
   UniformCap choice = {};                   // the cap to use
 
@@ -95,12 +96,19 @@ PredictedGain gain_over_default(const PredictionModel& model) {
   const std::vector<double> by_default = model.odds->times(default_plan);
   std::vector<double> gains = model.odds->times(model.choice.plan);
   for (size_t draw = 0; draw < gains.size(); ++draw) gains[draw] = by_default[draw] > 0 ? 1 - gains[draw] / by_default[draw] : 0;
-  // The inputs as they are stated are possible as well, whatever contention was drawn beside them.
-  const double stated_s = simulate(model.profile, model.choice.plan, model.costs, model.search.simulation).end_s;
-  const double default_s = simulate(model.profile, default_plan, model.costs, model.search.simulation).end_s;
-  const double stated = default_s > 0 ? 1 - stated_s / default_s : 0;
-  return {
-      .expected = mean(gains), .low = std::min(stated, quantile(gains, kOutside)), .high = std::max(stated, quantile(gains, 1 - kOutside))};
+  // The inputs as they are stated are possible as well, whatever contention was drawn beside them; and, if computing was
+  // assumed, with it as slow as it may be.
+  constexpr double kNormal90 = 1.645;
+  const auto stated = [&](double compute_factor) {
+    const TensorProfile profile = slowed(model.profile, compute_factor);
+    const double stated_s = simulate(profile, model.choice.plan, model.costs, model.search.simulation).end_s;
+    const double default_s = simulate(profile, default_plan, model.costs, model.search.simulation).end_s;
+    return default_s > 0 ? 1 - stated_s / default_s : 0;
+  };
+  const double as_stated = stated(1), slowest = model.compute_assumed ? stated(std::exp(kNormal90 * kOfAssumedCompute)) : as_stated;
+  return {.expected = mean(gains),
+          .low = std::min({as_stated, slowest, quantile(gains, kOutside)}),
+          .high = std::max({as_stated, slowest, quantile(gains, 1 - kOutside)})};
 }
 
 std::vector<PredictedBaseline> predicted_baselines(const PredictionModel& model, double best_s) {
@@ -193,12 +201,13 @@ Prediction predict(PredictionInputs inputs) {
   };
   model.input_draws = draws_of(with_latency(grown ? grown->laws : redraw_costs(inputs.table, world)), model.search.simulation);
   model.draws_growth = grown.has_value();
+  model.compute_assumed = inputs.compute_assumed;
   // The times of a table that states no errors are taken to err by this part of the table's distance from its own line.
   constexpr double kPartOfMisfit = 0.15;
   const double unstated = kPartOfMisfit * fit_alpha_beta(model.costs.isolated.points()).median_relative_error;
   std::vector<CommCosts> drawn_costs = with_latency(grown ? grown->laws : redraw_costs(inputs.table, world, unstated));
   if (drawn_costs.empty()) drawn_costs = {model.costs};
-  model.all_draws = possible_inputs(drawn_costs, model.search.simulation, model.residual.has_value());
+  model.all_draws = possible_inputs(drawn_costs, model.search.simulation, model.residual.has_value(), inputs.compute_assumed);
   model.odds.emplace(model.profile, model.all_draws, model.rule, model.search);
   model.choice = model.odds->least_regret(grown ? kSameShareOfGrown : 0);
   const auto has_gap = [&](const AllReduceRow& row) { return row.gap_s && (!measured || row.world_size == world); };
@@ -210,6 +219,7 @@ Prediction predict(PredictionInputs inputs) {
                      .rule = name_of(model.rule.rule),
                      .first_cap_bytes = model.rule.first_cap_bytes,
                      .gap_measured = std::ranges::any_of(inputs.table, has_gap),
+                     .compute_assumed = inputs.compute_assumed,
                      .simulation = model.search.simulation,
                      .latency_factor = inputs.latency_factor != 1 ? std::optional(inputs.latency_factor) : std::nullopt};
   result.alpha_beta = fit_alpha_beta(model.costs.isolated.points());

@@ -167,7 +167,8 @@ std::vector<InputDraw> with_model_errors(std::vector<InputDraw> draws, const Inp
   return draws;
 }
 
-std::vector<InputDraw> possible_inputs(const std::vector<CommCosts>& costs, const SimulationOptions& simulation, bool contention_known) {
+std::vector<InputDraw> possible_inputs(const std::vector<CommCosts>& costs, const SimulationOptions& simulation, bool contention_known,
+                                       bool compute_assumed) {
   if (costs.empty()) throw InputError("no all-reduce times to draw from; expected at least one curve");
   // Standard deviations of logarithms; of the slowdown, that of its excess over 1.
   constexpr double kOfLatency = 0.35, kOfBytes = 0.2, kOfCompute = 0.15, kOfBucketBytes = 0.02, kOfKnownSlowdown = 0.75, kOfSlowdown = 2;
@@ -184,7 +185,8 @@ std::vector<InputDraw> possible_inputs(const std::vector<CommCosts>& costs, cons
   for (size_t draw = 0; draw < size_t{kDraws}; ++draw) {
     const size_t from = draw % costs.size();
     const double latency = std::exp(kOfLatency * random_normal(random)), bytes = std::exp(kOfBytes * random_normal(random));
-    const double compute = std::exp(kOfCompute * random_normal(random));
+    const double computing = random_normal(random);
+    const double compute = std::exp((compute_assumed && computing > 0 ? kOfAssumedCompute : kOfCompute) * computing);
     const double slowdown = random_normal(random), overhead = random_uniform(random);
     InputDraw& wrong = draws.emplace_back(compute, scaled(costs[from], latency, bytes), simulation);
     wrong.simulation.compute_slowdown = 1 + (knows_slowdown ? (simulation.compute_slowdown - 1) * std::exp(kOfKnownSlowdown * slowdown)

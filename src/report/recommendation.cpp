@@ -329,8 +329,9 @@ std::string kind_of_certainty(const Prediction& prediction) {
     case PredictedAnswer::kLikely:
       return fmt::format("Likely, not shown: {} is expected. {}", gain, what_held(prediction));
     case PredictedAnswer::kNotToldApart:
-      return fmt::format("Not told apart: {} is expected, but the errors of such predictions reach further. `firkin tune` measures it.",
-                         gain);
+      return fmt::format(
+          "Not told apart: {} is expected, but the errors of such predictions reach further. {}`firkin tune` measures it.", gain,
+          prediction.workload.compute_assumed ? "Computing times are assumed: measured ones (`firkin import`) narrow this. " : "");
     case PredictedAnswer::kNothingToGain:
       break;
   }

@@ -14,7 +14,8 @@ constexpr auto kFields<PredictedWorkload> = std::tuple(
     Field("tensors", &PredictedWorkload::tensors), Field(kGradientBytesKey, &PredictedWorkload::gradient_bytes),
     Field(kBackwardKey, &PredictedWorkload::backward_s), Field("rule", &PredictedWorkload::rule),
     Field("first_cap_mib", &PredictedWorkload::first_cap_bytes, Unit::kBytesAsMib), Field("gap_measured", &PredictedWorkload::gap_measured),
-    Field("", &PredictedWorkload::simulation), Field("latency_factor", &PredictedWorkload::latency_factor, Unit::kRatio));
+    Field("compute_assumed", &PredictedWorkload::compute_assumed, kIfAny), Field("", &PredictedWorkload::simulation),
+    Field("latency_factor", &PredictedWorkload::latency_factor, Unit::kRatio));
 
 namespace {
 

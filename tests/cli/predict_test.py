@@ -37,6 +37,16 @@ class NamedModelOnAPublishedCluster(InFolder):
         half = self.predicted("--model", "small", "--gpu", "h100", "--cluster", "azure-nd-a100-64", "--batch", "4", "--sequence", "256", "--utilization", "0.2")
         self.assertAlmostEqual(half["model"]["backward_s"] / one["model"]["backward_s"], 2, delta=1e-6)
 
+    def test_a_gain_that_hangs_on_assumed_computing_is_not_told_apart(self):
+        """The course measured 829 ms of backward, where the default is best."""
+        words = ["--model", "gpt2-large", "--batch", "4", "--cluster", "zaratan"]
+        result = self.predicted(*words)
+        self.assertTrue(result["model"]["compute_assumed"])
+        self.assertLessEqual(result["over_default"]["low"], 0)
+        said = " ".join(self.assert_succeeds("predict", *words).stdout.split())
+        self.assertIn("Keep PyTorch's default until steps are measured", said)
+        self.assertIn("Computing times are assumed: measured ones (`firkin import`) narrow this.", said)
+
     def test_a_log_may_stand_beside_a_named_model(self):
         result = self.predicted("--model", "gpt2", "--gpu", "a100", "--allreduce", ALLREDUCE)
         self.assertEqual(result["model"]["tensors"], 148)

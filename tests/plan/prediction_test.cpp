@@ -49,6 +49,16 @@ TEST(Prediction, TakesACapOnlyForAGainThatErrorsLeave) {
   EXPECT_EQ(answer_of(unsure), PredictedAnswer::kNotToldApart);
 }
 
+TEST(Prediction, OfAssumedComputingIsNotSureOfAGain) {
+  const AllReduceTable table = table_of({4}, [&](double, double bytes) { return 20e-6 + 1e-8 * bytes; });
+  const Prediction measured = predict({.profile = kEven, .table = table, .world_size = 4});
+  const Prediction assumed = predict({.profile = kEven, .table = table, .world_size = 4, .compute_assumed = true});
+  EXPECT_FALSE(measured.workload.compute_assumed);
+  EXPECT_TRUE(assumed.workload.compute_assumed);
+  EXPECT_LT(assumed.over_default->low, measured.over_default->low);
+  EXPECT_GT(assumed.best_uniform.high_s, measured.best_uniform.high_s);
+}
+
 TEST(Prediction, OfATableFarFromItsOwnLineIsLessSure) {
   AllReduceTable table = measured_on({4});
   const double sure = *predict({.profile = kEven, .table = table, .world_size = 4}).best_uniform.expected_regret;

@@ -99,6 +99,19 @@ TEST(PossibleInputs, HaveWhatTwoFilesCannotSayUnlessItIsKnown) {
   EXPECT_EQ(error_of([] { possible_inputs({}, {}, false); }), "no all-reduce times to draw from; expected at least one curve");
 }
 
+TEST(PossibleInputs, OfAssumedComputingReachFarOnTheSlowerSideAlone) {
+  const std::vector<InputDraw> measured = possible_inputs({linear_costs(1, 1e-9)}, {}, false);
+  const std::vector<InputDraw> assumed = possible_inputs({linear_costs(1, 1e-9)}, {}, false, true);
+  std::vector<double> factors;
+  for (size_t draw = 0; draw < assumed.size(); ++draw) {
+    const double factor = measured[draw].compute_factor;
+    factors.push_back(assumed[draw].compute_factor);
+    EXPECT_NEAR(assumed[draw].compute_factor, factor < 1 ? factor : std::pow(factor, kOfAssumedCompute / 0.15), 1e-9 * factors.back());
+    EXPECT_EQ(assumed[draw].costs.isolated(8), measured[draw].costs.isolated(8));
+  }
+  EXPECT_GT(quantile(factors, 0.95), 9.1);  // what a course measured in float32
+}
+
 // Two buckets of 8 bytes and one of 16 take the same time; what errs is the time of either size alone.
 TEST(PossibleInputs, AnErrorOfOneSizeOfBucketsIsNotOneOfAnother) {
   InputDraw draw{.costs = linear_costs(0, 1)};

@@ -34,6 +34,7 @@ struct PredictedWorkload {
   std::string rule;
   std::optional<int64_t> first_cap_bytes;
   bool gap_measured = false;
+  bool compute_assumed = false;  // computing times were not measured
   SimulationOptions simulation;
   std::optional<double> latency_factor;  // if it is not 1
 };
@@ -65,8 +66,9 @@ struct PredictedGain {
 struct PredictionInputs {
   TensorProfile profile;
   AllReduceTable table;
-  int64_t world_size = 0;  // ranks; extrapolated to when the table has other worlds only (GrownCosts)
-  CapOptions rule = {};    // its cap is ignored
+  int64_t world_size = 0;        // ranks; extrapolated to when the table has other worlds only (GrownCosts)
+  bool compute_assumed = false;  // whether the profile's times are assumed, not measured (kOfAssumedCompute)
+  CapOptions rule = {};          // its cap is ignored
   SearchOptions search = {};
   double latency_factor = 1;  // from a calibration (calibration.h)
   // How well the model fits, by the same calibration; none if it was not calibrated.

@@ -74,14 +74,22 @@ double model_range(const std::optional<double>& residual);
 std::vector<InputDraw> with_model_errors(std::vector<InputDraw> draws, const InputDraw& nominal,
                                          const std::optional<double>& residual = {});
 
+// For computing times that are assumed (model/transformer_config.h), not measured: the error on the slower side is
+// exp(kOfAssumedCompute z), z > 0, in place of exp(0.15 z). The root mean square of the logarithm of measured over
+// assumed backward: 1.16 and 1.14 for the slowest runs of llm-foundry on A100s and H100s, 1.23 for gpt2-medium in bf16 on
+// an H200 (studies/gpu/h200), 9.1 for gpt2-large in float32 on an A100 (data/cmsc828g), and 24 for the xl of CS336 in
+// float32 on an H100, batch 2 x 512 (data/gpu_sweeps, as studies/worth/published.py derives it).
+inline constexpr double kOfAssumedCompute = 1.7;
+
 // All the errors that a prediction may have, at once: kDraws sets of inputs, whose all-reduces are `costs` in turn. In
 // each, latency, the time of bytes and backward err by factors exp(0.35 z), exp(0.2 z) and exp(0.15 z), each z standard
 // normal, and the time of every size of bucket by exp(0.02 z) of its own. Unless `contention_known`, what the simulation
 // leaves out is drawn too: an all-reduce slows computation by 1 + 0.3 exp(2 z), and a call takes up to half its latency
 // on the computing thread; but what `simulation` states of these is kept, the slowdown up to a factor of exp(0.75 z) on
-// its excess over 1. Fitted to two studies and tried on others (docs/performance_model.md). Deterministic. Throws
-// InputError without costs.
-std::vector<InputDraw> possible_inputs(const std::vector<CommCosts>& costs, const SimulationOptions& simulation, bool contention_known);
+// its excess over 1. compute_assumed: kOfAssumedCompute holds. Fitted to two studies and tried on others (docs/performance_model.md).
+// Deterministic. Throws InputError without costs.
+std::vector<InputDraw> possible_inputs(const std::vector<CommCosts>& costs, const SimulationOptions& simulation, bool contention_known,
+                                       bool compute_assumed = false);
 
 // Backward with its communication under `plan`, one time per draw.
 std::vector<double> drawn_times(const TensorProfile& profile, const BucketPlan& plan, const std::vector<InputDraw>& draws);
