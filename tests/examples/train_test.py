@@ -158,6 +158,14 @@ class Train(Training):
                 self.assertIn(expected, running.lines[0])
         self.assertEqual((self.out / "checkpoint.pt").read_bytes(), before)
 
+    def test_a_checkpoint_replaces_the_one_before_as_a_whole_file(self):
+        self.train("--steps", 1, ranks=1)
+        before = self.out / "before.pt"
+        before.hardlink_to(self.out / "checkpoint.pt")
+        content = before.read_bytes()
+        self.train("--steps", 2, "--resume", ranks=1)
+        self.assertEqual(before.read_bytes(), content)  # nothing has been written into it
+
 
 @pytest.mark.full
 class EveryVictim(Training):
