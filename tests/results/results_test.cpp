@@ -46,6 +46,13 @@ TEST(Results, EveryLayerHasSamples) {
   EXPECT_THAT(refusal([](json& layers) { layers["samples"]["layers"].erase(0); }, results_json(results)), HasSubstr("samples.layers: of"));
 }
 
+TEST(Results, TheLinksOfFourRanksCarryHalfAsMuchAgainAsOneRanksData) {
+  Results results;
+  results.run = begin_head("bench-allreduce");
+  results.allreduce = {{.bytes = 4000, .world_size = 4, .median_s = 0.5, .calls_per_sample = 1}};
+  EXPECT_EQ(results_json(results)["allreduce"][0]["busbw_bytes_per_s"], 12000.0);  // 2 * 3 / 4 of 4000 / 0.5
+}
+
 TEST(Results, AnInterruptedTuneNeedsNoAnswer) {
   json document = tune_document();
   document["complete"] = false;
