@@ -346,7 +346,6 @@ NB_MODULE(_core, module) {
   module.doc() = "Planning, statistics and reports, without PyTorch.";
   module.attr("version") = FIRKIN_VERSION;
   const auto input_error = nb::exception<firkin::InputError>(module, "InputError", PyExc_ValueError);
-  input_error.attr("__module__") = "firkin";  // where it is public
   input_error.attr("__doc__") = "Wrong input, in one line: where, what, and what was expected. A ValueError.";
   firkin::python::bind_profile(module);
   firkin::python::bind_allreduce(module);

@@ -67,7 +67,7 @@ class Usage(InFolder):
             (["buckets", "--ranks", "8"], "--ranks: no flag of firkin buckets (see"),
             (["--ranks", "2", "tune"], "--ranks: expected behind 'firkin tune'"),
             (["tune", "extra"], "'extra': firkin tune takes no such word (see firkin tune --help-all)"),
-            (["predict", "--batch", "2", "4"], "'4': firkin predict takes no such word; expected commas in a list, as in 2,4"),
+            (["predict", "--model", "gpt2", "--batch", "2", "4"], "'4': firkin predict takes no such word; expected commas in a list, as in 2,4"),
             (["bench", "chunks", "--elements", "x"], "(see firkin bench chunks --help)"),
             (["bench", "--json"], "firkin: bench: expected one of step, allreduce"),
             (["tune", "--ranks", "0"], "--ranks: 0: expected a whole number from"),
