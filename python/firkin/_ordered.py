@@ -65,6 +65,7 @@ class OverlappedOptimizer(EngineOptimizer):
         return loss
 
     def zero_grad(self, set_to_none: bool = True) -> None:
+        """Like torch.optim.Optimizer.zero_grad(): sets the gradients to None, or to zero."""
         self._before_gradients_are_read()
         self.optimizer.zero_grad(set_to_none)
 

@@ -148,6 +148,7 @@ class ShardedOptimizer(EngineOptimizer):
         return float(self._native.clip_gradients(max_norm))
 
     def zero_grad(self, set_to_none: bool = True) -> None:
+        """Like torch.optim.Optimizer.zero_grad(): sets the gradients to None, or to zero."""
         self._before_gradients_are_read()
         self._drop_stand_ins()
         self.optimizer.zero_grad(set_to_none)
