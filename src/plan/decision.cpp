@@ -219,7 +219,6 @@ Standing weigh(std::span<const PredictedCap> caps, const std::vector<std::vector
   const double limit = std::ranges::min(log_s) + kNoDifference;
   const auto rank = [&](size_t i) { return std::tuple(log_s[i] > limit, caps[i].buckets, log_s[i]); };
   standing.choice = std::ranges::min(std::views::iota(size_t{0}, caps.size()), {}, rank);
-  constexpr double kNormal95 = 1.96;
   const double deviation = std::sqrt(2 / precision);
   for (size_t i = 0; i < caps.size(); ++i) {
     const double slower = log_s[i] - log_s[standing.choice];

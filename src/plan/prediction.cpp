@@ -98,7 +98,6 @@ PredictedGain gain_over_default(const PredictionModel& model) {
   for (size_t draw = 0; draw < gains.size(); ++draw) gains[draw] = by_default[draw] > 0 ? 1 - gains[draw] / by_default[draw] : 0;
   // The inputs as they are stated are possible as well, whatever contention was drawn beside them; and, if computing was
   // assumed, with it as slow as it may be.
-  constexpr double kNormal90 = 1.645;
   const auto stated = [&](double compute_factor) {
     const TensorProfile profile = slowed(model.profile, compute_factor);
     const double stated_s = simulate(profile, model.choice.plan, model.costs, model.search.simulation).end_s;

@@ -32,7 +32,6 @@ namespace {
 constexpr double kNoticeable = 0.05;    // the share of a step that makes something a cause
 constexpr double kOftenLast = 2.0 / 3;  // a rank that is last in this share of steps is slow
 constexpr double kLateShare = 0.05;     // buckets that are all sent within this last share of the time of gradients are sent late
-constexpr double kNormal95 = 1.96;      // standard errors that half of a 95 % interval has
 constexpr double kFastShare = 0.9;      // the quantile of the link's rate that bounds the possible gain
 
 using StepOfRanks = std::vector<const RankStep*>;  // by rank

@@ -183,10 +183,9 @@ Interval series_interval(std::span<const double> samples) {
 }
 
 std::optional<double> series_error(std::span<const double> samples) {
-  constexpr double kOf95Percent = 2 * 1.96;
   if (samples.size() < kFewestSamples) return std::nullopt;
   const Interval interval = series_interval(samples);
-  return (interval.high - interval.low) / kOf95Percent;
+  return (interval.high - interval.low) / (2 * kNormal95);
 }
 
 PairedRatio paired_ratio(std::span<const double> a, std::span<const double> reference, double confidence) {

@@ -51,6 +51,12 @@ double stdev(std::span<const double> values);
 // The members of Summary at once.
 Summary summarize(std::span<const double> values);
 
+// ---- The normal distribution.
+
+// Standard errors between the middle of a normal distribution and either end of its middle 90 and 95 %.
+inline constexpr double kNormal90 = 1.645;
+inline constexpr double kNormal95 = 1.96;
+
 // ---- Confidence intervals of medians.
 //
 // All are 95 % intervals. Their ends are order statistics: the number of n samples below the median is binomial

@@ -130,7 +130,7 @@ PlanChoice choose_plan(const std::vector<NamedTensor>& parameters, const DataPar
 
 std::string describe_buckets(const std::vector<NamedTensor>& parameters, const CommunicationPlan& plan) {
   const std::vector<int64_t> bytes = bucket_bytes(plan.plan, sizes_of(parameters, plan.order));
-  return fmt::format("{} bucket{} (largest {})", bytes.size(), bytes.size() == 1 ? "" : "s", format_bytes(std::ranges::max(bytes)));
+  return fmt::format("{} (largest {})", counted(std::ssize(bytes), "bucket"), format_bytes(std::ranges::max(bytes)));
 }
 
 std::optional<CommunicationPlan> plan_of_rank_0(const ProcessGroup& group, const std::optional<CommunicationPlan>& ours) {
