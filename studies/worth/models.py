@@ -13,8 +13,10 @@ TOKENS = 8192  # of a rank and a step, of every transformer: 8 sequences of GPT-
 IMAGES = 128
 
 # Peak of dense bf16 (NVIDIA's data sheets), and the part of it that training reaches. github.com/mosaicml/llm-foundry, commit 061f2c7c,
-# scripts/train/benchmarking: models of 125m to 7b, sequences of 1,024 and 2,048, reach 43 to 64 % on 8 A100s (80 GB), 35 to 46 % on 8 H100s.
-GPUS = {"A100": 312e12 * 0.5, "H100": 989e12 * 0.4, "A40": 149.7e12 * 0.5}
+# scripts/train/benchmarking: sequences of 1,024 and 2,048, models of 125m to 7b reach 43 to 64 % on 8 A100s (80 GB), of 760m to 7b 35 to 46 % on 8
+# H100s. There is no A40.
+PEAK, PART = {"A100": 312e12, "H100": 989e12, "A40": 149.7e12}, {"A100": 0.5, "H100": 0.4, "A40": 0.5}
+GPUS = {gpu: PEAK[gpu] * PART[gpu] for gpu in PEAK}
 # Images per second of one A100 in mixed precision: github.com/NVIDIA/DeepLearningExamples, PyTorch/Classification/ConvNets/resnet50v1.5.
 # Other GPUs by the ratio of the rates above. Convolutions reach a far smaller part of the peak than transformers.
 RESNET_IMAGES_S = 2470

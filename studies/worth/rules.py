@@ -72,12 +72,11 @@ def mg_wfbp(ready_s, sizes, alpha_s, beta_s):
     return buckets, end_s
 
 
-# PyTorch's default (25 MiB, first bucket 1 MiB), Horovod's 128 MiB (operations.cc since 0.21; its manual said 64 until 0.23) and MG-WFBP, on the
-# measured table and with the alpha that is fitted to it, are baselines of firkin predict.
+# PyTorch's default (25 MiB, first bucket 1 MiB), Horovod's 128 MiB (operations.cc since 0.21, 64 before) and MG-WFBP, on the measured table
+# and with the alpha that is fitted to it, are baselines of firkin predict.
 TITLES = {
     "pytorch": "PyTorch, 25 MiB",
     "mlx": "MLX, 32 MiB",
-    "horovod_64": "Horovod, 64 MiB",
     "horovod": "Horovod, 128 MiB",
     "megatron": "Megatron-LM",
     "inductor": "Inductor",
@@ -93,6 +92,5 @@ def caps(cluster, ranks, hidden):
     return {
         # MLX: python/mlx/nn/utils.py, average_gradients: a group is closed when it has reached 32 MiB.
         "close-when-full": {"megatron": megatron(ranks), "mlx": 32 * MIB},
-        "at-most": {"deepspeed": deepspeed(), "transformers_auto": transformers_auto(hidden), "inductor": inductor(ranks, link),
-                    "horovod_64": 64 * MIB},
+        "at-most": {"deepspeed": deepspeed(), "transformers_auto": transformers_auto(hidden), "inductor": inductor(ranks, link)},
     }  # fmt: skip
