@@ -13,7 +13,7 @@ BLOCKS = 20  # what the bars are stated for
 @dataclasses.dataclass(frozen=True)
 class Bar:
     text: str
-    asked: str
+    asked: str  # the most, or a range
     measured: str
     verdict: str
 
@@ -22,7 +22,7 @@ def at_most(text, value, limit):
     """limit: infinity where nothing is asked."""
     if limit == math.inf:
         return Bar(text, "-", percent(value), "-")
-    return Bar(text, f"at most {percent(limit)}", percent(value), "no such configuration measured" if value is None else verdict(value - limit))
+    return Bar(text, percent(limit), percent(value), "no such configuration measured" if value is None else verdict(value - limit))
 
 
 def verdict(excess):
@@ -31,7 +31,7 @@ def verdict(excess):
 
 def count_at_most(text, names, limit, of):
     shown = f"{len(names)} of {of}" + (": " + ", ".join(names) if names else "")
-    return Bar(text, f"at most {limit}", shown, "met" if len(names) <= limit else f"**missed** by {len(names) - limit}")
+    return Bar(text, str(limit), shown, "met" if len(names) <= limit else f"**missed** by {len(names) - limit}")
 
 
 def error_bars(words, errors, median, worst):

@@ -59,11 +59,6 @@ class Figures:
     def keeps_default(self):
         return keeps_default(self.outcome)
 
-    @property
-    def median_signed_error(self):
-        errors = [error for _, error in self.large_errors + self.small_errors]
-        return statistics.median(errors) if errors else None
-
 
 def read_json(path):
     try:

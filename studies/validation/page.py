@@ -7,7 +7,7 @@ import sys
 from bars import BLOCKS, all_bars
 from figures import STEADY, Broken, median_error, read_figures, worst_error
 from measure import write_atomically
-from regimes import ALPS, ALPS_RANKS, ALPS_SETTING
+from regimes import ALPS_RANKS
 from section import report
 from words import cap_text, percent, reflowed, share_text, signed, table
 
@@ -15,36 +15,38 @@ RULES = ["chosen cap", "recommendation", "predicted best", "PyTorch's default", 
 
 INTRODUCTION = """# Does the prediction hold? The validation study
 
-`firkin tune` predicts the step time T(b) of every bucket cap b, then races the best few. This page shows how far the predictions missed and what
-following `tune` cost, in {count} configurations: four workloads over each of four links, one over four hosts, and one as one of {ranks} GPUs over
-a modelled link. Over the cap that was measured best the chosen cap cost {median} in the median and {worst} at worst, PyTorch's default
-{default_median} and {default_worst}.
+`firkin tune` predicts the step time T(b) of every bucket cap b, then races the best few. This page shows how far predictions missed, and what following
+`tune` cost, in {count} configurations: four workloads over each of four links, one over four hosts, one over a modelled link of {ranks} GPUs. Over the
+cap that was measured best the chosen cap cost {median} in the median and {worst} at worst, PyTorch's default {default_median} and {default_worst}.
 
-**Read the gains with care.** The links are limited by the Linux kernel and join hosts on one machine ({machine}). The workloads are small: PyTorch's default of
-1 MiB and then 25 MiB is nearly one bucket on them, so gains over it say little about a cluster ([map](where_it_matters.md)).
-`studies/validation/study.py build/firkin` measures everything in about {minutes:.0f} minutes on two idle cores, and writes this page and a
-report for each configuration (`--page` writes only them).{few}
+`studies/validation/study.py build/firkin` measures them, and writes this page and the reports (`--page` writes only). It took {minutes:.0f} minutes on
+{machine}.
 
-- **Error**: predicted over measured step, less 1. **Regret**: a step over the step of the cap measured best, less 1, paired within
-  blocks. Intervals are 95 %.
-- **Workloads**: the demo model with batch 4 (`compute`) and 1 (`communication`), sequences of 128; 24 narrow layers
-  (`small-tensors`); gpt2-large with an A100's ready times, [replayed](emulated_links.md#replay-a-profile) and scaled to steps of
-  tenths of a second.
-- **Links**: [`lab/run`](emulated_links.md#lab-a-network-on-one-machine) joins hosts of one core and one rank each (replays: [two
-  cores](emulated_links.md#lab-a-network-on-one-machine), shared); `loopback` has no limit. The modelled link has the all-reduce times of
-  {ranks} GH200s of Alps (`{alps}`, {setting}).
-- **Rules**: the recommendation is the chosen cap, or PyTorch's default where `tune` says to keep it. The default runs in c10d::Reducer.
-  MG-WFBP (Shi, Chu, Li: INFOCOM 2019) is the calibrated model's prediction where its buckets were not measured."""
+**Read the gains with care.** The hosts are emulated on this one machine. The workloads are small: PyTorch's default makes {default_buckets} buckets of
+them, so gains over it say little about a cluster ([map](where_it_matters.md)).{few}
 
-DEFINITION = """What was asked are limits, set before the study was run. "Missed by 0.6 points": what was measured lies 0.6 percentage points
-beyond the limit, such as 2.1 % where at most 1.5 % was asked. Errors are absolute, pooled over the caps of all configurations of a kind. Nothing was asked (-) of the worst error of caps below 1 MiB. [The model's
-page](performance_model.md#where-predictions-miss) says why limits are missed."""
+- **Error**: predicted over measured step, less 1. **Regret**: a step over that of the cap measured best, less 1, paired within blocks.
+- **Workloads**: the demo model with batch 4 (`compute`) and 1 (`communication`); 24 narrow layers (`small-tensors`); gpt2-large with an A100's ready
+  times, scaled down and [replayed](emulated_links.md#replay-a-profile).
+- **Links**: [`lab/run`](emulated_links.md#lab-a-network-on-one-machine) joins hosts of one rank and one core; hosts of replays share two cores.
+  `loopback` has no limit. The modelled link has the all-reduce times of {ranks} GH200s of Alps.
+- **Rules**: the recommendation is the chosen cap, or PyTorch's default where `tune` says to keep it. The default runs in c10d::Reducer. MG-WFBP (Shi, Chu,
+  Li: INFOCOM 2019) is predicted where its buckets were not measured."""
+
+DEFINITION = """The limits were set before these runs. Points are percentage points. Errors are absolute, pooled over the caps of all configurations of a
+kind. [The model's page](performance_model.md#where-predictions-miss) lists where predictions miss."""
 
 
 def machine_text(figures):
     environment = figures[0][1].result["environment"]
     host = environment["hosts"][0]
-    return f"{host['cpu']}, {host['cores']} cores, LibTorch {environment['libtorch']}, one thread per rank"
+    return f"{host['cores']} cores of an {host['cpu']}, with LibTorch {environment['libtorch']}"
+
+
+def default_buckets_text(figures):
+    """Of PyTorch's default, where it was measured."""
+    counts = sorted({row["buckets"] for _, these in figures for row in these.result["strategies"] if row["strategy"] == "torch default"})
+    return " or ".join(map(str, counts)) or "few"
 
 
 def few_text(figures):
@@ -59,7 +61,7 @@ def bars_text(figures):
         if bar.text.endswith(": worst"):  # beside its median
             cells = (f"{rows[-1][0]}, worst", *(median if median == worst else f"{median}; {worst}" for median, worst in zip(rows.pop()[1:], cells[1:], strict=True)))
         rows.append(cells)
-    parts = ["## What was asked, and what was measured", DEFINITION, table(("what", "asked", "measured", "verdict"), rows), unsteady_text(figures)]
+    parts = ["## What was asked, and what was measured", DEFINITION, table(("what", "asked: at most", "measured", "verdict"), rows), unsteady_text(figures)]
     return "\n\n".join(filter(None, parts))
 
 
@@ -68,13 +70,12 @@ def unsteady_text(figures):
     unsteady = [(regime, these) for regime, these in figures if not these.is_steady]
     if not unsteady:
         return ""
-    changes = [f"in {regime.name} by {signed(these.level - 1)}, which alone makes an error of {signed(1 / these.level - 1)} (median measured: "
-               f"{signed(these.median_signed_error)})" for regime, these in unsteady]
+    changes = ", ".join(f"{regime.name} ({signed(these.level - 1)})" for regime, these in unsteady)
     steady = all_bars([(regime, these) for regime, these in figures if these.is_steady])
     worst = [f"{alone.text} {alone.measured}" for bar, alone in zip(all_bars(figures), steady, strict=True)
              if bar.text.endswith("worst") and bar.measured != alone.measured]
-    return (f"Where a step without communication changed by more than {percent(STEADY - 1, 0)} between calibration and measurement, errors are also the "
-            f"machine's: {'; '.join(changes)}." + (f" Without it: {'; '.join(worst)}." if worst else ""))
+    return (f"Between calibration and measurement a step without communication changed by more than {percent(STEADY - 1, 0)} in {changes}."
+            + (f" Without {'it' if len(unsteady) == 1 else 'them'}: {'; '.join(worst)}." if worst else ""))
 
 
 def link_to(regime):
@@ -82,9 +83,9 @@ def link_to(regime):
 
 
 def row_of(regime, figures):
-    errors = [percent(of(errors)) for errors, of in ((figures.large_errors, median_error), (figures.large_errors, worst_error), (figures.small_errors, worst_error))]
+    errors = [percent(of(errors)).removesuffix(" %") for errors, of in ((figures.large_errors, median_error), (figures.large_errors, worst_error), (figures.small_errors, worst_error))]
     chosen, best = (cap_text(cap) for cap in (figures.chosen["cap_mib"], figures.result["best_measured"]["cap_mib"]))
-    measured = [share_text(share) for share in (figures.regrets["chosen cap"], figures.over_default)]
+    measured = [share_text(share).removesuffix(" %") for share in (figures.regrets["chosen cap"], figures.over_default)]
     return (link_to(regime), *errors, chosen if figures.chosen_in_set else f"**{chosen}**", best, *measured, figures.outcome)
 
 
@@ -100,9 +101,9 @@ def overview_text(figures):
     told = any(not these.chosen_in_set for _, these in figures)
     parts = ["## All configurations", ("Regret of each rule over the configurations; in "
              f"{sum(these.keeps_default for _, these in figures)} of {len(figures)} `tune` recommends PyTorch's default:"), table(("regret", *RULES), regret_summary(figures)),
-             ("Then absolute errors of T(b), for caps of 1 MiB and more and the worst of smaller ones; the cap that `tune` chose and the one measured best, in MiB "
-             f"({'bold where the measurement tells them apart' if told else 'the measurement tells them apart in none'}); the chosen cap's regret, and its step over "
-             "PyTorch's default; and [the answer](performance_model.md#the-decision) of `tune`. The linked reports have the rest."),
+             ("Of each configuration: errors of T(b) for caps of 1 MiB and more, and the worst of smaller ones, in per cent; the cap that `tune` chose and the one "
+              f"measured best, in MiB ({'bold where the measurement tells them apart' if told else 'the measurement tells them apart in none'}); the chosen cap's "
+              "regret, and its step over PyTorch's default, in per cent; and [the answer](performance_model.md#the-decision)."),
              table(columns, [row_of(regime, these) for regime, these in figures])]  # fmt: skip
     return "\n\n".join(parts)
 
@@ -130,8 +131,8 @@ def read_all(regimes, folder):
 def page_text(regimes, found, missing):
     regret, default = ([percent(of([max(0.0, these.regrets[rule].value) for _, these in found])) for of in (statistics.median, max)]
                        for rule in ("chosen cap", "PyTorch's default"))  # fmt: skip
-    introduction = INTRODUCTION.format(count=f"{len(found)} of {len(regimes)}" if missing else len(found), ranks=ALPS_RANKS, machine=machine_text(found), few=few_text(found), alps=ALPS,
-                                       setting=ALPS_SETTING, minutes=sum(regime.expected_s for regime in regimes) / 60,
+    introduction = INTRODUCTION.format(count=f"{len(found)} of {len(regimes)}" if missing else len(found), ranks=ALPS_RANKS, machine=machine_text(found), few=few_text(found), default_buckets=default_buckets_text(found),
+                                       minutes=sum(these.run["seconds"] for _, these in found) / 60,
                                        median=regret[0], worst=regret[1], default_median=default[0], default_worst=default[1])  # fmt: skip
     return reflowed("\n\n".join(filter(None, [introduction, missing_text(missing), bars_text(found), overview_text(found)])))
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """The validation study: firkin tune in 18 regimes, its raw results, and the page docs/validation.md.
 
-  studies/validation/study.py build/firkin                    what is not measured yet, then the page; takes about 50 minutes
+  studies/validation/study.py build/firkin                    what is not measured yet, then the page; took an hour on two cores
   studies/validation/study.py build/firkin --only 1gbit-gpt2-large
   studies/validation/study.py --list                          the regimes, and what each takes
   studies/validation/study.py --page                          the page anew, from what is kept
