@@ -9,6 +9,7 @@ import clusters
 import models
 import rules
 from chart import gain, ordered_gain
+from published import CAPS_MIB
 
 VALIDATION = pathlib.Path(__file__).resolve().parents[1] / "validation"
 sys.path.insert(0, str(VALIDATION))
@@ -56,6 +57,10 @@ def buckets_at_most(sizes, cap):
 
 def sizes_of(model):
     return [size for _, size, _, _ in models.profile(model, 1).rows]
+
+
+def one_bold(steps_s, mib):
+    return ", ".join(f"**{1e3 * step_s:.0f}**" if cap == mib else f"{1e3 * step_s:.0f}" for cap, step_s in zip(CAPS_MIB, steps_s, strict=True))
 
 
 def course_backward_s():
@@ -109,9 +114,9 @@ def text(result):
         rules=table(["", *groups], by_rule),
         single=sum(single), models=len(single), auto_mib=f"{auto / MIB:.2f}", auto_buckets=buckets_at_most(sizes_of(small), auto),
         xl=models.cs336_xl(1, 1, False).elements / 1e9, damek_rate=f"{max(size / time_s for size, time_s in pcie_s.items()) / 1e9:.0f}",
-        published=table(["", "batch x sequence", "measured", "predicted", "named", "measured best", "regret"], [
-            [row["name"], f"{row['batch']} x {row['sequence']}", *(", ".join(f"{1e3 * value:.0f}" for value in row[key]) for key in ("measured_s", "predicted_s")),
-             f"{row['named_mib']:g}", f"{row['best_mib']}", percent(row["regret"])] for row in published]),
+        published=table(["", "batch x sequence", "measured, **least**", "predicted, **named**", "regret"], [
+            [row["name"], f"{row['batch']} x {row['sequence']}", one_bold(row["measured_s"], row["best_mib"]), one_bold(row["predicted_s"], row["named_mib"]),
+             percent(row["regret"])] for row in published]),
         regret_median=percent(statistics.median(row["regret"] for row in published)), regret_worst=percent(max(row["regret"] for row in published)),
         error_median=percent(-statistics.median(errors), 0),
         low=percent(-max(errors), 0), high=percent(-min(errors), 0),
