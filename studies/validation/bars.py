@@ -26,12 +26,12 @@ def at_most(text, value, limit):
 
 
 def verdict(excess):
-    return "met" if excess <= 0 else f"**missed** by {100 * excess:.1f} points"
+    return "met" if excess <= 0 else "**missed**"
 
 
 def count_at_most(text, names, limit, of):
     shown = f"{len(names)} of {of}" + (": " + ", ".join(names) if names else "")
-    return Bar(text, str(limit), shown, "met" if len(names) <= limit else f"**missed** by {len(names) - limit}")
+    return Bar(text, str(limit), shown, verdict(len(names) - limit))
 
 
 def error_bars(words, errors, median, worst):

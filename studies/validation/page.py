@@ -33,7 +33,7 @@ them, so gains over it say little about a cluster ([map](where_it_matters.md)).{
 - **Rules**: the recommendation is the chosen cap, or PyTorch's default where `tune` says to keep it. The default runs in c10d::Reducer. MG-WFBP (Shi, Chu,
   Li: INFOCOM 2019) is predicted where its buckets were not measured."""
 
-DEFINITION = """The limits were set before these runs. Points are percentage points. Errors are absolute, pooled over the caps of all configurations of a
+DEFINITION = """The limits were set before these runs. Errors are absolute, pooled over the caps of all configurations of a
 kind. [The model's page](performance_model.md#where-predictions-miss) lists where predictions miss."""
 
 
@@ -59,7 +59,7 @@ def bars_text(figures):
     for bar in all_bars(figures):
         cells = (bar.text, bar.asked, bar.measured, bar.verdict)
         if bar.text.endswith(": worst"):  # beside its median
-            cells = (f"{rows[-1][0]}, worst", *(median if median == worst else f"{median}; {worst}" for median, worst in zip(rows.pop()[1:], cells[1:], strict=True)))
+            cells = (f"{rows[-1][0]}, worst", *(median if median == worst and median not in ("met", "**missed**") else f"{median}; {worst}" for median, worst in zip(rows.pop()[1:], cells[1:], strict=True)))
         rows.append(cells)
     parts = ["## What was asked, and what was measured", DEFINITION, table(("what", "asked: at most", "measured", "verdict"), rows), unsteady_text(figures)]
     return "\n\n".join(filter(None, parts))
