@@ -301,12 +301,12 @@ PROGRAMS = {
     "parts frozen by turns": trains(TwoHeads, freezing_parts_by_turns),  # JDAI-CV/fast-reid#178, Lightning-AI/pytorch-lightning#20866
     "adapters by turns": trains(two_adapters, freezing_parts_by_turns),  # huggingface/peft#1571, facebookresearch/fairscale#368
     "loads by assignment": trains(net, loading_by_assignment),  # pytorch/pytorch#12603, NVIDIA/Megatron-LM#6087
-    "averages by itself": trains(net, averaging_by_itself),  # pytorch/functorch#445
-    "steps in backward": steps_in_backward,  # pytorch/pytorch#124523
+    "averages by itself": trains(net, averaging_by_itself),  # pytorch/pytorch#47562
+    "steps in backward": steps_in_backward,  # kohya-ss/musubi-tuner#679
     "an average of copies": copies_itself_for_an_average,  # pytorch/pytorch#73825, ultralytics/yolov5#279, microsoft/Tutel#177
     "leaves out a layer": trains(net, leaving_out_a_layer),  # lightly-ai/lightly#731
     "validates before the step": trains(lambda: net(nn.BatchNorm1d(WIDTH)), validating_before_the_step),  # pytorch/pytorch#53979, #54059
-    "becomes channels-last": trains(images, becoming_channels_last),  # pytorch/pytorch#70222, vturrisi/solo-learn#306
+    "becomes channels-last": trains(images, becoming_channels_last),  # vturrisi/solo-learn#306
     "hooks on modules": trains(net, hooking_modules),  # pytorch/pytorch#35191, #66229
     "hooks on what thaws": trains(only_its_head, hooking_what_thaws),
     "swaps in an average": trains(net, swapping_in_an_average),  # lucidrains/ema-pytorch#9, Lightning-AI/pytorch-lightning#21724
