@@ -4,6 +4,7 @@ FIRKIN names the binary, FIRKIN_SOURCE_DIR the repository, FIRKIN_PACKAGE the fo
 lines break. All figures of README.md are here.
 """
 
+import csv
 import gzip
 import html
 import json
@@ -167,8 +168,9 @@ class Claims(InAFolder):
         free, link = measured_ms(study("loopback-compute")), measured_ms(study("1gbit-compute"))
         self.claim("docs/experiments.md", f"`none` | {free['none']:.0f} | {link['none']:.0f} |",
                    *(f"| {free[name]:.0f}, +{free[name] - free['none']:.0f} | {link[name]:.0f}, +{link[name] - link['none']:.0f} |"
-                     for name in ("naive", "flat", "overlap", "1", "4", "32")),
-                   f"{link['4'] - link['1']:.0f} ms more on the link")  # fmt: skip
+                     for name in ("naive", "flat", "overlap", "1", "4", "32")))  # fmt: skip
+        self.assertEqual(min(link, key=lambda name: link[name] if name in ("naive", "flat", "overlap", "1", "4", "32") else math.inf), "1")
+        self.assertLess(free["flat"], min(free["1"], free["overlap"]))
 
     def test_naive_beside_overlap(self):
         result = json.loads((ROOT / "studies/step/trace.json").read_text())
@@ -183,11 +185,11 @@ class Claims(InAFolder):
                              for model in ("xl", "medium", "large"))  # fmt: skip
         one, ten, hundred, thousand = (row["buckets"] for row in xl["caps"])
         size = xl["gradient_bytes"]
-        self.claim("docs/experiments.md", f"**xl has {size / 1e9:.2f} GB of gradients, not 1.7**: {size // 4:,} parameters",
+        self.claim("docs/experiments.md", f"**xl has {size / 1e9:.2f} GB of gradients, not 1.7** (TianqGuo): {size // 4:,} parameters",
                    f"in {xl['tensors']} tensors", f"each travels alone ({one})", f"join a neighbour ({ten}); 100 MiB makes {hundred}, 1000 MiB {thousand}.",
                    f"`medium` makes {medium['caps'][1]['buckets']} and {medium['caps'][2]['buckets']} buckets and `large` "
                    f"{large['caps'][1]['buckets']} and {large['caps'][2]['buckets']}",
-                   f'TianqGuo counts 6 times too many buckets; with 7.99 GB it is {hundred / (size / (100 * 2**20)):.1f}',
+                   f"{hundred} is {hundred / (size / (100 * 2**20)):.1f} times size over cap, not 6 times",
                    f"takes at least {1e3 * size / 450e9:.1f} ms")  # fmt: skip
         self.assertEqual(sum(seed_facts.XL_BYTES), size)
 
@@ -204,10 +206,16 @@ class Claims(InAFolder):
         slower, effect = apart("bucketed 1", "overlap"), apart("bucketed 1", "bucketed 100")
         long = apart("bucketed 1000", "bucketed 100", [cell for cell in cells if cell[1] == "512"])
         buckets = {row["num_buckets"] for row in rows if row["source_repo"].startswith("damek") and row["bucket_mb"] == "1"}
-        caps = [time for (_, _, setting), times in seed_facts.runs_of(rows, "TianqGuo").items() if setting.startswith("bucketed") for time in times[-1:]]
-        self.claim("docs/experiments.md", f"runs repeat within {reruns:.1f} ms", f"costs {effect[0]:.1f} to {effect[1]:.1f} ms over 100 in all {['', '', '', '', '', '', 'six'][len(cells)]}",
-                   f"(+{slower[0]:.1f} to +{slower[1]:.1f} ms)", f"so {'/'.join(buckets)} buckets of 435 tensors", f"gain for 100 ({long[0]:.1f} and {long[1]:.1f} ms)",
-                   f'"2-3 %": it is {100 * (max(caps) / min(caps) - 1):.1f} %')  # fmt: skip
+        others = {setting: times for (_, _, setting), times in seed_facts.runs_of(rows, "TianqGuo").items() if setting.startswith("bucketed")}
+        caps = [times[-1] for times in others.values()]
+        spread = [max(times) - min(times) for times in others.values()]
+        ranks = [sorted(others, key=lambda setting: others[setting][run]).index("bucketed 10") for run in range(3)]
+        self.assertEqual(sorted(ranks), [0, 3, 3])  # 10 MiB: the fastest of one run, the slowest of two
+        above = sum(runs[(*cell, "bucketed 1")][-1] - runs[(*cell, "overlap")][-1] > reruns + 1e-6 for cell in cells)
+        self.claim("docs/experiments.md", f"repeat within {reruns:.1f} ms", f"costs {effect[0]:.1f} to {effect[1]:.1f} ms over 100 in all {['', '', '', '', '', '', 'six'][len(cells)]}",
+                   f"(+{slower[0]:.1f} to +{slower[1]:.1f} ms, above {reruns:.1f} in {['', 'one', 'two', 'three'][above]} cells)",
+                   f"{'/'.join(buckets)} buckets of 435 tensors", f"show a gain for 100 ({long[0]:.1f} and {long[1]:.1f} ms)",
+                   f"lie {min(spread):.0f} to {max(spread):.0f} ms apart", f'"2-3 %" is {100 * (max(caps) / min(caps) - 1):.1f} %')  # fmt: skip
 
     def test_what_overlap_saves(self):
         said = subprocess.run([sys.executable, seed_facts.__file__, ROOT / "data"], check=True, capture_output=True, text=True).stdout
@@ -227,11 +235,8 @@ class Claims(InAFolder):
         result = self.predicted_of_the_course()
         o, per_byte = result["alpha_beta"]["alpha_s"], result["alpha_beta"]["beta_s_per_byte"]
         s, backward = result["model"]["gradient_bytes"], result["model"]["backward_s"]
-        r = s / backward
         b = math.sqrt(s * o / per_byte)
-        any_ratio = min(math.sqrt(s * o * r), o / (1 / r - per_byte))
         self.claim("docs/experiments.md", f"sqrt(s o w) = {b / 2**20:.0f} MiB", f"backward takes {1e3 * backward:.0f} ms here and all bytes {1e3 * s * per_byte:.0f} ms",
-                   f"gives {any_ratio / 2**20:.0f} MiB", f"a(x) = {1e3 * o:.2f} ms + x / ({1e-9 / per_byte:.1f} GB/s), a line that misses the table by {100 * result['alpha_beta']['median_relative_error']:.0f} %",
                    f"{b / 2**20:.0f} MiB in {s / b:.1f} buckets with {2e3 * math.sqrt(s * o * per_byte):.1f} ms left")  # fmt: skip
 
     def test_how_the_courses_cap_moves(self):
@@ -245,7 +250,7 @@ class Claims(InAFolder):
             beyond = {factor for factor in costs[influence] if (factor >= from_factor if from_factor > 1 else factor <= from_factor)}
             self.assertEqual({factor for factor, cost in costs[influence].items() if cost > 0.01}, beyond, influence)
         as_stated = next(point for point in result["sensitivity"]["points"] if point["factor"] == 1)
-        self.claim("docs/experiments.md", f"Keeping the {as_stated['cap_mib']:.0f} MiB that are best as stated",
+        self.claim("docs/experiments.md", f"Keeping the {as_stated['cap_mib']:.2f} MiB that are best as stated costs over 1 % (`keep cap`)",
                    "only with twice the bytes, four times the latency, a quarter of the bandwidth, or backward four times as fast, and beyond")  # fmt: skip
 
     def test_why_predict_names_a_larger_cap_than_the_course(self):
@@ -253,12 +258,11 @@ class Claims(InAFolder):
         text = firkin("import", "--out", self.folder, *COURSE) and firkin("predict", "--tensors", tensors, "--allreduce", allreduce)
         first = re.search(r"```text\n(Keep .*?)```", (ROOT / "docs/experiments.md").read_text(), re.DOTALL)[1]
         self.assertTrue(text.startswith(first), text)
-        caps = ("--cap", "25MiB,50MiB,200MiB,200.17MiB")
+        caps = ("--cap", "25MiB,50MiB,200.17MiB")
         stated, busy = ([(round(1e3 * row["backward_s"]), row["buckets"]) for row in self.predicted_of_the_course(*caps, *flags)["curve"]]
                         for flags in ((), ("--overhead", "1ms")))  # fmt: skip
-        self.assertEqual(stated[0][0], stated[1][0])
-        self.claim("docs/experiments.md", f"25 to 50 MiB, T(b\\*) = {stated[0][0]} ms", f"is no better: {stated[3][0]} ms, where 25 and 50 MiB take {stated[0][0]} (200 MiB makes other buckets, which take {stated[2][0]}).",
-                   f"25 MiB ({busy[0][1]} buckets) take {busy[0][0]} ms, 50 MiB ({busy[1][1]}) {busy[1][0]} and 200.17 MiB ({busy[3][1]}) {busy[3][0]}.")  # fmt: skip
+        self.claim("docs/experiments.md", f"is no better: {stated[2][0]} ms, where 25 MiB takes {stated[0][0]}.",
+                   f"25 MiB ({busy[0][1]} buckets) take {busy[0][0]} ms, 50 MiB ({busy[1][1]}) {busy[1][0]} and 200.17 MiB ({busy[2][1]}) {busy[2][0]}.")  # fmt: skip
 
     def test_what_the_notebook_says(self):
         notebook = json.loads((ROOT / "examples/cmsc828g/assignment2.ipynb").read_text())
@@ -273,7 +277,11 @@ class Claims(InAFolder):
         for mib in caps:
             self.assertEqual(time_s[mib] <= 1.01 * time_s[least_at], mib not in beyond, mib)
         cost = re.search(r"following the model costs ([\d.]+) %", text)[1]
-        self.claim("docs/experiments.md", f"at {least_at} MiB, is {float(least_ms):.0f} ms", f"every size from {low} to {high} MiB lies within 1 % of the least predicted time", f"6 MiB takes {beyond['6']} % longer and 78 MiB {beyond['78']} %", f"costs {cost} % over the best measured one")
+        best, best_ms = re.search(r"b\* = ([\d.]+ to [\d.]+) MiB, of stretches wider than 1 MiB: ([\d.]+) ms", text).groups()
+        with open(ROOT / COURSE[0], newline="") as file:
+            scatter = [100 * float(row["stdev_time"]) / float(row["average_time"]) for row in csv.DictReader(file)]
+        self.claim("docs/experiments.md", f"{best} MiB, T(b\\*) = {float(best_ms):.0f} ms", f"({float(least_ms):.0f} ms, at {least_at} MiB)",
+                   f"standard deviations of {min(scatter):.0f} to {max(scatter):.0f} %", f"size from {low} to {high} MiB lies within 1 % of the least predicted time", f"6 MiB takes {beyond['6']} % longer and 78 MiB {beyond['78']} %", f"costs {cost} % over the best measured one")
 
     def test_the_tutorials_table(self):
         result = study("1gbit-communication")
