@@ -59,7 +59,7 @@ def read_docstring(app, what, name, obj, options, lines: list[str]) -> None:
     lines[:] = found
 
 
-COMMANDS = ["tune", "predict", "bench step", "bench allreduce", "bench chunks", "bench collectives", "bench layers",
+COMMANDS = ["tune", "predict", "bench step", "bench allreduce", "bench chunks", "bench collectives", "bench pairs", "bench layers",
             "trace", "import", "buckets", "report"]  # fmt: skip
 
 
