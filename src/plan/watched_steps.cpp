@@ -33,6 +33,7 @@ constexpr double kNoticeable = 0.05;    // the share of a step that makes someth
 constexpr double kOftenLast = 2.0 / 3;  // a rank that is last in this share of steps is slow
 constexpr double kLateShare = 0.05;     // buckets that are all sent within this last share of the time of gradients are sent late
 constexpr double kFastShare = 0.9;      // the quantile of the link's rate that bounds the possible gain
+constexpr double kLargeBucket = kMiB;   // from this mean size on, latency is taken to be little of what buckets take
 
 using StepOfRanks = std::vector<const RankStep*>;  // by rank
 
@@ -188,6 +189,16 @@ void add_causes(const std::vector<RankSteps>& ranks, int64_t late, WatchSummary&
   summary.next = next_of(summary, ranks);
 }
 
+// The least exposed communication of any buckets, at this rate: a link busy from the first gradient on, and the last
+// gradient's tensor sent after it is ready. window_s: from the first gradient to the last. The rate contains the latency
+// of the buckets that were sent. Larger ones than many small ones may travel faster by any factor, so then it is 0.
+double least_exposed_s(const RankSteps& facts, double bytes_per_s, double window_s) {
+  const auto all = static_cast<double>(std::reduce(facts.bucket_bytes.begin(), facts.bucket_bytes.end()));
+  const bool are_small = facts.bucket_bytes.size() > 1 && all < kLargeBucket * static_cast<double>(facts.bucket_bytes.size());
+  if (are_small || !(bytes_per_s > 0)) return 0;
+  return std::max({0.0, static_cast<double>(facts.last_bytes) / bytes_per_s, all / bytes_per_s - window_s});
+}
+
 // The steps that all ranks have, with the same buckets.
 std::map<int64_t, StepOfRanks> common_steps(const std::vector<RankSteps>& ranks) {
   std::map<int64_t, StepOfRanks> steps;
@@ -255,12 +266,7 @@ WatchSummary summarize(const std::vector<RankSteps>& ranks) {
   summary.last_in = facts.phases[static_cast<size_t>(std::max_element(lead_s.begin(), lead_s.end() - 1) - lead_s.begin())];
 
   summary.bytes_per_s = median(rates);
-  // The least exposed communication of any buckets: no latency, a link busy from the first gradient on, and the last
-  // gradient's tensor sent after it is ready.
-  const auto all = static_cast<double>(std::reduce(facts.bucket_bytes.begin(), facts.bucket_bytes.end()));
-  const double fast = quantile(rates, kFastShare), last = static_cast<double>(facts.last_bytes);
-  const double least_s = fast > 0 ? std::max({0.0, last / fast, all / fast - window_s}) : 0;
-  summary.gain_at_most_s = std::max(0.0, summary.exposed_s - least_s);
+  summary.gain_at_most_s = std::max(0.0, summary.exposed_s - least_exposed_s(facts, quantile(rates, kFastShare), window_s));
   add_causes(ranks, late, summary);
   return summary;
 }

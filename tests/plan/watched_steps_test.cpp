@@ -69,20 +69,33 @@ TEST(WatchedSteps, NamesWhatTakesTime) {
 TEST(WatchedSteps, BoundsTheGainByTheLastTensorAndByTheWindow) {
   std::vector<RankSteps> ranks = ranks_with({{0, 4, 6, 10}, {0, 4, 6, 10}});
   for (RankSteps& rank : ranks) {
-    rank.bucket_bytes = {4000, 10000};  // 1 byte a microsecond
-    rank.last_bytes = 500;
+    rank.bucket_bytes = {4 * kMiB, 10 * kMiB};  // 1 MiB a millisecond
+    rank.last_bytes = kMiB / 2;
     for (RankStep& step : rank.steps) step.sent_s = {0.015, 0.01};
   }
   WatchSummary summary = summarize(ranks);
-  EXPECT_THAT(summary.bytes_per_s, DoubleNear(1e6, 1));
+  EXPECT_THAT(summary.bytes_per_s, DoubleNear(1000 * kMiB, 1));
   EXPECT_THAT(summary.gain_at_most_s, DoubleNear(0.002, kHalfMicrosecond));  // 14 ms to send, of which 6 fit beside the gradients
-  for (RankSteps& rank : ranks) rank.last_bytes = 9000;
+  for (RankSteps& rank : ranks) rank.last_bytes = 9 * kMiB;
   EXPECT_THAT(summarize(ranks).gain_at_most_s, DoubleNear(0.001, kHalfMicrosecond));
-  for (RankStep& step : ranks[1].steps) step.sent_s = {0.015, 0.005};  // a later launch: 2 bytes a microsecond
-  EXPECT_THAT(summarize(ranks).bytes_per_s, DoubleNear(2e6, 1));
+  for (RankStep& step : ranks[1].steps) step.sent_s = {0.015, 0.005};  // a later launch: 2 MiB a millisecond
+  EXPECT_THAT(summarize(ranks).bytes_per_s, DoubleNear(2000 * kMiB, 1));
   ranks[1].steps.pop_back();
   ranks[1].steps[0].sent_s.pop_back();  // other buckets
   EXPECT_EQ(summarize(ranks).steps, 8);
+}
+
+// 100 buckets of 10 KiB and a millisecond each: their rate says nothing about that of one bucket.
+TEST(WatchedSteps, ManySmallBucketsBoundNoGain) {
+  std::vector<RankSteps> ranks = ranks_with({{0, 4, 30, 80}, {0, 4, 30, 80}});
+  for (RankSteps& rank : ranks) {
+    rank.bucket_bytes.assign(100, 10 * kKiB);
+    rank.last_bytes = 10 * kKiB;
+    for (RankStep& step : rank.steps) step.sent_s.assign(100, 0.1);
+  }
+  const WatchSummary summary = summarize(ranks);
+  EXPECT_EQ(summary.gain_at_most_s, summary.exposed_s);
+  EXPECT_THAT(summary.next, ElementsAre(HasSubstr("firkin.tune")));
 }
 
 TEST(WatchedSteps, CountsOnlyWhatAllRanksHaveSeenAndSaysWhenTheyShareCores) {
