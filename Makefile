@@ -10,16 +10,16 @@ help: ## this list
 demo: program ## set everything up, tune the demo model on two ranks over a modelled 1 Gbit/s link
 	$(BUILD)/firkin tune --ranks 2 --link 1gbit --blocks 6 --compare --cap 4MiB,16MiB --time 1m
 
-program: bootstrap ## build/firkin alone
+program: bootstrap ## build/firkin, and the library that is installed
 	@test -f $(BUILD)/build.ninja || cmake --preset release -DFIRKIN_BUILD_TESTS=OFF
-	cmake --build $(BUILD) --target firkin
+	cmake --build $(BUILD) --target firkin firkin_library
 
 build: ## build/firkin and the tests
 	@tools/bootstrap test
 	@grep -qs '^FIRKIN_BUILD_TESTS:BOOL=ON' $(BUILD)/CMakeCache.txt || cmake --preset release -DFIRKIN_BUILD_TESTS=ON
 	cmake --build $(BUILD)
 
-test: build ## build, and test every behaviour once; takes five minutes on two cores once built
+test: build ## build, and test every behaviour once
 	tools/test $(BUILD) $(TEST_FLAGS)
 
 test-all: test ## and full products, long runs, packaging
@@ -70,7 +70,7 @@ fuzz: ## fuzz every reader of files for FUZZ_SECONDS (600) in all; needs Clang 1
 bootstrap: ## install what the program needs
 	@tools/bootstrap
 
-lint: build ## findings of Ruff, mypy, clang-format and clang-tidy on our own code, as CI looks for them; takes five to ten minutes
+lint: build ## findings of Ruff, mypy, clang-format and clang-tidy on our own code, as CI looks for them
 	@tools/bootstrap dev
 	tools/lint --python $(BUILD)
 	tools/lint $(BUILD)

@@ -1,7 +1,7 @@
 // Which bucket size is best for this module on these machines, and a few steps of training with it.
 //
 //   own_model --ranks 2            or: torchrun --nproc-per-node 2 --no-python own_model
-//   own_model --ranks 2 6 tuned    six blocks of measurements instead of twelve; the results go to the folder tuned/
+//   own_model --ranks 2 6 tuned    at most six blocks of measurements; the results go to the folder tuned/
 #include <torch/torch.h>
 
 #include <cstdio>

@@ -47,7 +47,7 @@ def train(steps: int, **ddp_kwargs: Any) -> DDP:
 
 def main() -> tuple[firkin.TuneResult, DDP]:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seconds", type=float, default=20.0, help="for tuning; a model of yours wants 150 (default: %(default)s)")
+    parser.add_argument("--seconds", type=float, default=20.0, help="for tuning; your own model: 150 (default: %(default)s)")
     parser.add_argument("--steps", type=int, default=20, help="of training; the check needs 3 (default: %(default)s)")
     arguments = parser.parse_args()
 

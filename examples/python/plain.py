@@ -57,7 +57,7 @@ def train(model: torch.nn.Module, step: Step, steps: int, **ddp_kwargs: Any) -> 
 def main() -> tuple[firkin.TuneResult, DDP]:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", choices=["transformer", "resnet"], default="transformer", help="what to train (default: %(default)s)")
-    parser.add_argument("--seconds", type=float, default=20.0, help="for tuning; a model of yours wants 150 (default: %(default)s)")
+    parser.add_argument("--seconds", type=float, default=20.0, help="for tuning; your own model: 150 (default: %(default)s)")
     parser.add_argument("--steps", type=int, default=20, help="of training; the check needs 3 (default: %(default)s)")
     parser.add_argument("--report", help="a page to write, such as report.html: what was measured, predicted and chosen")
     arguments = parser.parse_args()

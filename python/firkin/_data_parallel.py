@@ -43,7 +43,7 @@ class DistributedDataParallel(torch.nn.Module):
 
     device_ids: the module's one GPU, to which inputs are moved, or None. cap_mib or bucket_cap_mb: the bucket cap in MiB,
     25 by default; first_cap_mib: that of the first bucket. plan: a Plan (TuneResult.plan) instead of caps. buckets:
-    "automatic" starts with cap_mib, measures during training (about 3 s and 92 steps) and keeps the fastest buckets; the
+    "automatic" starts with cap_mib, measures during training (about a hundred steps, and 3 s for all-reduces) and keeps the fastest buckets; the
     logger "firkin" says which and why. strategy: "bucketed" (with a plan, "planned"), "ordered" (see
     OverlappedOptimizer) or "sharded" (see ShardedOptimizer). compression: the type of float32 gradients on the wire,
     "none", "bf16" or "fp16". process_group: None is the default group; if it has only NCCL, the engine connects Gloo for

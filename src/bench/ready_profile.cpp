@@ -38,13 +38,15 @@ class ReadyRecorder {
  public:
   ReadyRecorder(const std::vector<NamedTensor>& parameters, ReadyWhen when)
       : ready_(parameters.size()),
-        hooks_(parameters, [this, device = parameters.empty() ? c10::Device(c10::kCPU) : parameters[0].tensor.device()](size_t parameter) {
-          if (buckets_) {
-            buckets_->place(static_cast<int64_t>(parameter));
-            buckets_->pack(static_cast<int64_t>(parameter));  // each in a bucket of its own
-          }
-          ready_[parameter] = device_now(device);
-        }) {
+        hooks_(parameters,
+               [this, &parameters, device = parameters.empty() ? c10::Device(c10::kCPU) : parameters[0].tensor.device()](size_t parameter) {
+                 if (buckets_) {
+                   refuse_sparse_gradient(parameters[parameter]);
+                   buckets_->place(static_cast<int64_t>(parameter));
+                   buckets_->pack(static_cast<int64_t>(parameter));  // each in a bucket of its own
+                 }
+                 ready_[parameter] = device_now(device);
+               }) {
     constexpr double kAnyScale = 0.5;  // not 1, which would save the multiplication
     if (when == ReadyWhen::kInBucket) buckets_.emplace(tensors_of(parameters), one_tensor_per_bucket(parameters.size()), kAnyScale);
   }

@@ -127,9 +127,10 @@ Run declare_import(CLI::App& app) {
   auto flags = std::make_shared<ImportFlags>();
   app.footer(
       "Recognises files by their content: traces of torch.profiler, zipped or not (one\n"
-      "rank's, or several of one run); logs of all_reduce_perf (nccl-tests,\n"
-      "rccl-tests), osu_allreduce and IMB-MPI1, all-reduce times in CSV, layer sizes\n"
-      "and times of CMSC 828G's assignment 2. Where a file does not say which\n"
+      "rank's, or several of one run); logs of NCCL's Inspector, of\n"
+      "all_reduce_perf (nccl-tests, rccl-tests), osu_allreduce, IMB-MPI1 and oneCCL's\n"
+      "benchmark; all-reduce times in CSV; layer sizes and times of CMSC 828G's\n"
+      "assignment 2. Where a file does not say which\n"
       "collective was timed, or on how many ranks, --collective all_reduce and --world\n"
       "do. What is left out is said.\n\n"
       "  firkin import trace_0.json.gz trace_1.json.gz --out imported\n"

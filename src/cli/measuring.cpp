@@ -205,16 +205,15 @@ Run declare_bench_step(CLI::App& app) {
   app.footer(std::string(kStrategiesInHelp) +
              "Takes about blocks x settings x (warm-up + timed) steps per configuration; says\n"
              "how long that is before it begins, and after the first block how long is left.\n"
-             "Without flags: one configuration, ten minutes on two cores. The courses' whole\n"
-             "matrix, six configurations, takes an hour or more.\n\n"
+             "Without flags it measures one configuration.\n\n"
              "step: median over blocks of the slowest rank's step. spread: slowest minus\n"
              "fastest rank. after bw, share: from the end of backward to the last gradient.\n"
-             "ovlp: share of the communication hidden by backward. exposed: the step minus\n"
+             "ovlp: share of the communication hidden by computation. exposed: the step less\n"
              "the step without communication, paired. memory: the most that tensors hold in a\n"
              "step. x torch: ratio to c10d::Reducer under the same cap, paired, 95 %\n"
              "interval.\n\n"
              "  firkin bench step --ranks 2 --batch 4 --sequence 128 --cap 1MiB,4MiB\n"
-             "  firkin bench step --batch 2,4 --sequence 128,256,512   the whole matrix\n"
+             "  firkin bench step --batch 2,4 --sequence 128,256,512   six configurations\n"
              "  firkin bench step --ranks 2 --model small,medium --resume\n"
              "  firkin bench step --config matrix.toml   with [bench.step] and batch = [2, 4]\n");
   add_run_flags(app, *flags, "bench-step");
@@ -296,10 +295,12 @@ Run declare_bench_pairs(CLI::App& app) {
       "rank is in, since the other link of a pair may limit it. slow: below 80 % of the\n"
       "fastest. Two hosts cannot tell which of them is slow; a host all of whose\n"
       "partners are slow looks slow.\n\n"
-      "  torchrun --nnodes 4 --rdzv-endpoint HOST:29500 --no-python firkin bench pairs\n"
+      "  torchrun --nnodes 4 --rdzv-backend c10d --rdzv-endpoint HOST:29500 \\\n"
+      "    --no-python firkin bench pairs\n"
       "  srun --ntasks-per-node 1 firkin bench pairs --time 30s\n"
       "  lab/run --hosts 3 --rate 1gbit,300mbit,1gbit -- firkin bench pairs\n");
   add_run_flags(app, *flags, "bench-pairs");
+  for (const char* refused : {"--link", "--world"}) app.get_option(refused)->group("");
   add_bytes(app, "-b,--bytes", flags->bytes, "what each of a pair sends to the other");
   add_budget(app, "--time", flags->seconds, "budget for everything; two rounds at least");
   return [flags] {

@@ -6,6 +6,7 @@
 #include <ATen/ops/_foreach_copy.h>
 #include <ATen/ops/mul.h>
 #include <ATen/ops/zeros.h>
+#include <fmt/format.h>
 
 #include <algorithm>
 #include <utility>
@@ -120,13 +121,17 @@ bool GradientBuckets::leave_kept_gradients() {
   return any;
 }
 
+void refuse_sparse_gradient(const NamedTensor& parameter) {
+  const at::Tensor& gradient = parameter.tensor.grad();
+  if (!gradient.defined() || gradient.layout() == at::kStrided) return;
+  throw InputError(fmt::format("DataParallel: {} has a sparse gradient, and only dense ones travel; expected a module without `sparse`",
+                               parameter.name));
+}
+
 void GradientBuckets::place(int64_t tensor) {
   const at::NoGradGuard no_grad;
   const auto index = static_cast<size_t>(tensor);
   at::Tensor& gradient = parameters_[index].mutable_grad();
-  if (gradient.defined() && gradient.layout() != at::kStrided) {
-    throw InputError("a gradient is sparse; Firkin synchronises dense gradients only");
-  }
   if (!gradient.defined()) {
     wire_views_[index].zero_();
     if (!wire_views_[index].is_cpu()) views_[index].zero_();

@@ -8,6 +8,7 @@
 #include <optional>
 #include <vector>
 
+#include "firkin/ddp/module_parameters.h"
 #include "firkin/plan/bucket_plan.h"
 
 namespace firkin {
@@ -58,7 +59,7 @@ class GradientBuckets {
 
   // Moves the parameter's gradient, scaled, into its bucket. On a CPU this is one pass over the data, in place if the
   // gradient is in the bucket already. On a device the gradient waits for pack(). An undefined gradient counts as
-  // zeros. Throws InputError for a sparse gradient.
+  // zeros, and a sparse one is refused before (refuse_sparse_gradient()).
   void place(int64_t tensor);
 
   // Before the launch, on the stream that launches. On a device, copies and scales all gradients that were placed, with
@@ -112,5 +113,8 @@ class GradientBuckets {
 // Note [Gradients that the program holds].
 enum class HeldBy { kNobody, kMemory, kTensor };
 HeldBy held_elsewhere(const at::Tensor& gradient);
+
+// Throws InputError, with the parameter's name, if its gradient is sparse.
+void refuse_sparse_gradient(const NamedTensor& parameter);
 
 }  // namespace firkin

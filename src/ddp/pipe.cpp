@@ -133,6 +133,7 @@ void GradientPipe::place_and_launch(size_t parameter) {
 }
 
 void GradientPipe::place(size_t parameter) {
+  refuse_sparse_gradient(setup_.parameters[parameter]);
   if (is_programs_own(parameter)) own_gradients_.insert_or_assign(parameter, setup_.parameters[parameter].tensor.grad());
   buckets_->place(position_of(parameter));
   placed_[parameter] = true;

@@ -20,8 +20,8 @@ namespace firkin {
 namespace {
 
 constexpr const char* kExpectedFiles =
-    "a trace of torch.profiler, all-reduce times in CSV with a header such as bytes,time_us,ranks, a log of nccl-tests, osu_allreduce, "
-    "IMB-MPI1 or NCCL's Inspector, or layer sizes or layer times of CMSC 828G";
+    "a trace of torch.profiler, all-reduce times in CSV with a header such as bytes,time_us,ranks, a log of nccl-tests, rccl-tests, "
+    "osu_allreduce, IMB-MPI1, oneCCL's benchmark or NCCL's Inspector, or layer sizes or layer times of CMSC 828G";
 
 struct Format {
   ImportFormat format;

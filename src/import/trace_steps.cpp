@@ -268,7 +268,7 @@ class Finder {
       fail(all == 1 ? "one step" : fmt::format("{} steps with different gradients or buckets", all),
            "at least two steps alike, after a few of warm-up");
     }
-    found_.odd_steps = all - std::ssize(kept_);
+    found_.odd_steps = all - std::ssize(kept_) + match_others_with(kept_.front()->reduces);
     const Pass& pass = *kept_.front();
     for (size_t i = 0; i < pass.gradients.size(); ++i) {
       const TraceGradient& gradient = *pass.gradients[i];
@@ -276,6 +276,19 @@ class Finder {
       found_.names.push_back(uses_given() ? sizes_->names[i] : fmt::format("gradient {} ({})", i, fmt::join(gradient.dimensions, "x")));
     }
     if (uses_given()) confirm_given(pass);
+  }
+
+  // Of the passes without all-reduces of their gradients: those with all-reduces of the same sizes as `buckets`. Some
+  // parameters got no gradient there. Returns how many.
+  int64_t match_others_with(const std::vector<const TraceCollective*>& buckets) {
+    int64_t found = 0;
+    for (Pass& pass : passes_) {
+      if (!pass.reduces.empty()) continue;
+      const auto match = std::ranges::search(pass.candidates, buckets, {}, &TraceCollective::elements, &TraceCollective::elements);
+      pass.reduces.assign(match.begin(), match.end());
+      found += match.empty() ? 0 : 1;
+    }
+    return found;
   }
 
   // Every bucket must hold whole gradients, in the order given.

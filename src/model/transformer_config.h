@@ -138,7 +138,7 @@ struct Accelerator {
 };
 
 // Peaks are from NVIDIA's data sheets. llm-foundry's tables (github.com/mosaicml/llm-foundry, commit 061f2c7c,
-// scripts/train/benchmarking) show a utilization of 43 to 64 % on A100s and 35 to 46 % on H100s; a GH200 and an H200
+// scripts/train/benchmarking) show a utilization of 36 to 64 % on A100s and 26 to 46 % on H100s; a GH200 and an H200
 // have an H100's processor.
 inline constexpr std::array kAccelerators = {
     Accelerator{"a100", 312e12, 0.5}, Accelerator{"a40", 149.7e12, 0.5}, Accelerator{"gh200", 989e12, 0.4},

@@ -140,7 +140,7 @@ std::vector<InputDraw> draws_of(std::vector<CommCosts> costs, const SimulationOp
 }
 
 double model_range(const std::optional<double>& residual) {
-  // Fitted to 36 configurations of two studies, each judged by a fit to the others.
+  // Fitted to 36 configurations of two studies.
   constexpr double kQuantile = 2.74, kFloor = 0.02, kUncalibrated = 0.06;
   return std::exp(kQuantile * std::hypot(kFloor, residual.value_or(kUncalibrated)));
 }

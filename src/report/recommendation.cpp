@@ -150,7 +150,7 @@ std::string_view word_of(Certainty certainty) {
 
 std::string doubt_text(const std::optional<CalibrationSection>& calibration) {
   if (!calibration || !is_doubtful(calibration->fit)) return "";
-  return "Firkin's time estimates do not match these steps, so it chose from measured steps alone.";
+  return "Firkin's time estimates do not match these steps. Where caps raced, measured steps alone chose.";
 }
 
 // The raced caps that the measurement cannot tell apart from the chosen one; one whose median is far off with its interval.
@@ -346,9 +346,9 @@ std::string near_best_text(double near_best, double expected_regret) {
   const std::string expected = fmt::format("expected to take {} longer than with the best cap, which is not known", regret);
   switch (near_best_of(near_best)) {
     case NearBest::kLikely:
-      return fmt::format("It is {}; that it is within 5 % is likely: three in four such caps were.", expected);
+      return fmt::format("It is {}; that it is within 5 % is likely: seven in ten such caps were.", expected);
     case NearBest::kPossible:
-      return fmt::format("It is {}; it may be within 5 %: six in ten such caps were.", expected);
+      return fmt::format("It is {}; it may be within 5 %: more than half of such caps were.", expected);
     case NearBest::kUnlikely:
       break;
   }

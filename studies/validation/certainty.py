@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """How often what `firkin predict` says of its own certainty held, against caps that were measured.
 
-  studies/validation/certainty.py build/firkin              the tables of docs/performance_model.md, in about half a minute
+  studies/validation/certainty.py build/firkin              the figures of docs/performance_model.md
   studies/validation/certainty.py build/firkin --cases      a line for each configuration as well
 
 Each case is a profile and an all-reduce table as `tune` measured them, without its calibration, and the steps of several caps and of PyTorch's default:

@@ -1,5 +1,5 @@
 // Logs as people have them: what surrounds the tables of nccl-tests, rccl-tests and OSU, each with the rows that it must give, and those
-// that are refused. docs/public_reports.md says after which reports.
+// that are refused. docs/public_reports.md names some reports.
 
 #include <fmt/ranges.h>
 

@@ -100,6 +100,15 @@ TEST(ProfilerTrace, LeavesOutAStepWithOtherBuckets) {
   EXPECT_THAT(read.run.findings, Contains(HasSubstr("1 step with other gradients or buckets is left out")));
 }
 
+TEST(ProfilerTrace, LeavesOutAStepWithAnUnusedParameter) {
+  TraceText trace = trace_of_steps(3);
+  trace.forward(3000, 300).node(3310).gradient(3400, "1000").gradient(3600, "50").gloo(3610, 90, 1200).gloo(3705, 20, 50);
+  const ReadTrace read = read_trace_text(trace.text());
+  EXPECT_EQ(read.run.steps, 3);
+  EXPECT_THAT(read.run.findings, Contains(HasSubstr("1 step with other gradients or buckets is left out")));
+  EXPECT_THAT(read.run.others, IsEmpty());
+}
+
 // A step on a GPU: the host is done with backward at 60 us, when the GPU begins with it. Kernels run on stream 7 and end
 // at 200, 300 and 400 us; all-reduces on another stream, the first from 305 to 500 us.
 TraceText gpu_trace(int steps, const std::string& kernel_name, bool shapes, int stream = 20, TraceSpan last_kernel = {300, 400}) {

@@ -1,5 +1,5 @@
-"""Programs after public reports, in which PyTorch's class fails or surprises: under every strategy they train as with means taken by hand, or are
-refused in one line. The reports stand behind the programs, as OWNER/REPOSITORY#NUMBER on GitHub."""
+"""Programs after public reports: under every strategy they train as with means taken by hand, or are refused in
+one line. The reports stand behind the programs, as OWNER/REPOSITORY#NUMBER on GitHub."""
 
 import copy
 

@@ -6,7 +6,7 @@
 // Rank 0 prints every hundred steps, and at the end of a shorter run:
 //
 //   firkin.watch, steps 21 to 120, 8 ranks: 312 ms a step
-//     communication not hidden     41 ms, 13.1 %   all-reduces at 1.2 GB/s or more
+//     communication not hidden     41 ms, 13.1 %   all-reduces at 1200 MB/s or more
 //     waiting for others            9 ms,  2.9 %   on average; rank 5 is last in 71 % of the steps, by 10 ms in the median, ...
 //     a better bucket size could gain at most 24 ms, 7.7 %: worth a firkin.tune
 //     next: firkin.tune(net, step) finds the best bucket size

@@ -75,10 +75,11 @@ std::vector<InputDraw> with_model_errors(std::vector<InputDraw> draws, const Inp
                                          const std::optional<double>& residual = {});
 
 // For computing times that are assumed (model/transformer_config.h), not measured: the error on the slower side is
-// exp(kOfAssumedCompute z), z > 0, in place of exp(0.15 z). The root mean square of the logarithm of measured over
-// assumed backward: 1.16 and 1.14 for the slowest runs of llm-foundry on A100s and H100s, 1.23 for gpt2-medium in bf16 on
-// an H200 (studies/gpu/h200), 9.1 for gpt2-large in float32 on an A100 (data/cmsc828g), and 24 for the xl of CS336 in
-// float32 on an H100, batch 2 x 512 (data/gpu_sweeps, as studies/worth/published.py derives it).
+// exp(kOfAssumedCompute z), z > 0, in place of exp(0.15 z). About the root mean square of the logarithm of
+// measured over assumed backward: 1.4 and 1.5 for the slowest runs in llm-foundry's tables of bf16 on A100s and H100s
+// (model/transformer_config.h), 1.23 for gpt2-medium in bf16 on an H200 (studies/gpu/h200), 9.1 for gpt2-large on an A100
+// (data/cmsc828g), and 24 for the xl of CS336 in float32 on an H100, batch 2 x 512 (data/gpu_sweeps, as
+// studies/worth/published.py derives it).
 inline constexpr double kOfAssumedCompute = 1.7;
 
 // All the errors that a prediction may have, at once: kDraws sets of inputs, whose all-reduces are `costs` in turn. In

@@ -16,7 +16,7 @@ namespace {
 // Note [Pieces of a bucket]
 // If both directions of a connection are busy, Gloo's large calls (PyTorch 2.13) leave a slow link idle for a part of
 // the time, and small calls cost host time on a fast link. So a bucket on the CPU travels in pieces of about this size,
-// all in flight together; docs/decisions.md has the times. A piece is the same run of elements of every rank's slice. A
+// all in flight together. A piece is the same run of elements of every rank's slice. A
 // bucket travels whole over a modelled link, which is never idle, and if slices are unequally long.
 constexpr int64_t kPieceBytes = 4 * kMiB;
 
