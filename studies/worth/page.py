@@ -113,7 +113,7 @@ def text(result):
         groups=table(["", "best cap: a quarter of the batch", "the map", "four times the batch", "`ordered`", "`sharded`"], by_group),
         rules=table(["", *groups], by_rule),
         single=sum(single), models=len(single), auto_mib=f"{auto / MIB:.2f}", auto_buckets=buckets_at_most(sizes_of(small), auto),
-        xl=models.cs336_xl(1, 1, False).elements / 1e9, damek_rate=f"{max(size / time_s for size, time_s in pcie_s.items()) / 1e9:.0f}",
+        xl=models.cs336_xl(1, 1, False).elements / 1e9, damek_rate=f"{max(size / time_s for size, time_s in pcie_s.items()) / 1e9:.1f}",
         published=table(["", "batch x sequence", "measured, **least**", "predicted, **named**", "regret"], [
             [row["name"], f"{row['batch']} x {row['sequence']}", one_bold(row["measured_s"], row["best_mib"]), one_bold(row["predicted_s"], row["named_mib"]),
              percent(row["regret"])] for row in published]),

@@ -59,7 +59,7 @@ class Claims(InAFolder):
         nothing, some, much = sum(gain < 0.005 for gain in gains), sum(gain >= 0.05 for gain in gains), sum(gain >= 0.2 for gain in gains)
         self.claim("README.md", f"Of {len(cells)} [predicted combinations]",
                    f"{nothing} gain less than 0.5 % from another size, {some} gain 5 % or more, and {much} of these gain 20 % or more")  # fmt: skip
-        self.claim("docs/where_it_matters.md", f"Of {len(cells)} cells, {nothing} gain less than 0.5 %", f"{some} gain 5 % or more, and {much} gain 20 % or more")
+        self.claim("docs/where_it_matters.md", f"Of {len(cells)} cells, {nothing} gain less than 0.5 %", f"{some} gain 5 % or more, and {much} of these gain 20 % or more")
 
     def test_the_run_that_the_readme_shows(self):
         """Its output is kept, and its lines of Python are those of the example."""
