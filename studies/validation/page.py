@@ -17,7 +17,7 @@ INTRODUCTION = """# Does the prediction hold? The validation study
 
 `firkin tune` predicts the step time T(b) of every bucket cap b, then races the best few. This page shows how far predictions missed, and what following
 `tune` cost, in {count} configurations: four workloads over each of four links, one over four hosts, one over a modelled link of {ranks} GPUs. Over the
-cap that was measured best the chosen cap cost {median} in the median and {worst} at worst, PyTorch's default {default_median} and {default_worst}.
+best of the {caps} measured caps the chosen one cost {median} in the median and {worst} at worst, PyTorch's default {default_median} and {default_worst}.
 
 `studies/validation/study.py build/firkin` measures them, and writes this page and the reports (`--page` writes only). It took {minutes:.0f} minutes on
 {machine}.
@@ -31,7 +31,7 @@ them, so gains over it say little about a cluster ([map](where_it_matters.md)).{
 - **Links**: [`lab/run`](emulated_links.md#lab-a-network-on-one-machine) joins hosts of one rank and one core; hosts of replays share two cores.
   `loopback` has no limit. The modelled link has the all-reduce times of {ranks} GH200s of Alps.
 - **Rules**: the recommendation is the chosen cap, or PyTorch's default where `tune` says to keep it. The default runs in c10d::Reducer. MG-WFBP (Shi, Chu,
-  Li: INFOCOM 2019) is predicted where its buckets were not measured."""
+  Li: INFOCOM 2019) is predicted in {predicted} configurations, whose runs did not measure its buckets."""
 
 DEFINITION = """The limits were set before these runs. Errors are absolute, pooled over the caps of all configurations of a
 kind. [The model's page](performance_model.md#where-predictions-miss) lists where predictions miss."""
@@ -47,6 +47,11 @@ def default_buckets_text(figures):
     """Of PyTorch's default, where it was measured."""
     counts = sorted({row["buckets"] for _, these in figures for row in these.result["strategies"] if row["strategy"] == "torch default"})
     return " or ".join(map(str, counts)) or "few"
+
+
+def caps_text(figures):
+    counts = [len(these.result["curve"]) for _, these in figures]
+    return str(min(counts)) if min(counts) == max(counts) else f"{min(counts)} to {max(counts)}"
 
 
 def few_text(figures):
@@ -133,7 +138,7 @@ def page_text(regimes, found, missing):
                        for rule in ("chosen cap", "PyTorch's default"))  # fmt: skip
     introduction = INTRODUCTION.format(count=f"{len(found)} of {len(regimes)}" if missing else len(found), ranks=ALPS_RANKS, machine=machine_text(found), few=few_text(found), default_buckets=default_buckets_text(found),
                                        minutes=sum(these.run["seconds"] for _, these in found) / 60,
-                                       median=regret[0], worst=regret[1], default_median=default[0], default_worst=default[1])  # fmt: skip
+                                       caps=caps_text(found), predicted=sum(these.regrets["MG-WFBP"].predicted for _, these in found), median=regret[0], worst=regret[1], default_median=default[0], default_worst=default[1])  # fmt: skip
     return reflowed("\n\n".join(filter(None, [introduction, missing_text(missing), bars_text(found), overview_text(found)])))
 
 
