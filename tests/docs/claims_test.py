@@ -186,8 +186,9 @@ class Claims(InAFolder):
         result = json.loads((ROOT / "studies/step/trace.json").read_text())
         naive, overlap = (next(trace["ranks"][0] for trace in result["traces"] if trace["strategy"] == name) for name in ("naive", "overlap"))
         self.assertEqual(naive["overlapped_s"], 0)
+        hidden = [under / all_of_it for under, all_of_it in zip(overlap["samples"]["overlapped_s"], overlap["samples"]["communication_s"])]
         self.claim("docs/experiments.md", f"A model of {result['model']['tensors']} tensors",
-                   f"{100 * overlap['overlapped_s'] / overlap['communication_s']:.0f} % of it lies below computation",
+                   f"{100 * min(hidden):.0f} to {100 * max(hidden):.0f} % of it lies below computation",
                    f"a step takes {1e3 * overlap['step_s']:.0f} ms instead of {1e3 * naive['step_s']:.0f}")  # fmt: skip
 
     def test_buckets_of_cs336s_models(self):
@@ -221,11 +222,9 @@ class Claims(InAFolder):
         spread = [max(times) - min(times) for times in others.values()]
         ranks = [sorted(others, key=lambda setting: others[setting][run]).index("bucketed 10") for run in range(3)]
         self.assertEqual(sorted(ranks), [0, 3, 3])  # 10 MiB: the fastest of one run, the slowest of two
-        above = sum(runs[(*cell, "bucketed 1")][-1] - runs[(*cell, "overlap")][-1] > reruns + 1e-6 for cell in cells)
-        self.claim("docs/experiments.md", f"repeat within {reruns:.1f} ms", f"costs {effect[0]:.1f} to {effect[1]:.1f} ms over 100 in all {['', '', '', '', '', '', 'six'][len(cells)]}",
-                   f"(+{slower[0]:.1f} to +{slower[1]:.1f} ms, above {reruns:.1f} in {['', 'one', 'two', 'three'][above]} cells)",
-                   f"{'/'.join(buckets)} buckets of 435 tensors", f"show a gain for 100 ({long[0]:.1f} and {long[1]:.1f} ms)",
-                   f"lie {min(spread):.0f} to {max(spread):.0f} ms apart", f'"2-3 %" is {100 * (max(caps) / min(caps) - 1):.1f} %')  # fmt: skip
+        self.claim("docs/experiments.md", f"repeat within {reruns:.1f} ms", f"costs {effect[0]:.1f} to {effect[1]:.1f} ms over 100 in all {['', '', '', '', '', '', 'six'][len(cells)]} cells",
+                   f"and {slower[0]:.1f} to {slower[1]:.1f} ms over the later run of `overlap`", f"1 MiB ({'/'.join(buckets)} buckets of 435 tensors)", f"show a gain for 100 ({long[0]:.1f} and {long[1]:.1f} ms)",
+                   f"lie {min(spread):.0f} to {max(spread):.0f} ms apart", f'"2-3%" is {100 * (max(caps) / min(caps) - 1):.1f} %')  # fmt: skip
 
     def test_what_overlap_saves(self):
         said = subprocess.run([sys.executable, seed_facts.__file__, ROOT / "data"], check=True, capture_output=True, text=True).stdout
@@ -286,12 +285,12 @@ class Claims(InAFolder):
         time_s = {mib: next(row["backward_s"] for row in curve if abs(row["cap_mib"] - float(mib)) < 1e-6) for mib in caps}
         for mib in caps:
             self.assertEqual(time_s[mib] <= 1.01 * time_s[least_at], mib not in beyond, mib)
-        cost = re.search(r"following the model costs ([\d.]+) %", text)[1]
+        predicted, truth = map(float, re.search(r"best predicted ([\d.]+) MiB, best measured ([\d.]+) MiB", text).groups())
         best, best_ms = re.search(r"b\* = ([\d.]+ to [\d.]+) MiB, of stretches wider than 1 MiB: ([\d.]+) ms", text).groups()
         with open(ROOT / COURSE[0], newline="") as file:
             scatter = [100 * float(row["stdev_time"]) / float(row["average_time"]) for row in csv.DictReader(file)]
         self.claim("docs/experiments.md", f"{best} MiB, T(b\\*) = {float(best_ms):.0f} ms", f"({float(least_ms):.0f} ms, at {least_at} MiB)",
-                   f"standard deviations of {min(scatter):.0f} to {max(scatter):.0f} %", f"size from {low} to {high} MiB lies within 1 % of the least predicted time", f"6 MiB takes {beyond['6']} % longer and 78 MiB {beyond['78']} %", f"costs {cost} % over the best measured one")
+                   f"standard deviations of {min(scatter):.0f} to {max(scatter):.0f} %", f"size from {low} to {high} MiB lies within 1 % of the least predicted time", f"6 MiB takes {beyond['6']} % longer and 78 MiB {beyond['78']} %", f"the best predicted cap ({predicted:g} MiB) from the best measured one ({truth:g} MiB)")
 
     def test_the_tutorials_table(self):
         result = study("1gbit-communication")
