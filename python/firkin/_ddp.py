@@ -62,7 +62,7 @@ def input_device(
 
 
 def takes_lists() -> bool:
-    """Whether this PyTorch has bucket_cap_mb_list (2.13; some builds before)."""
+    """Whether this PyTorch has bucket_cap_mb_list, as 2.13 does."""
     return "bucket_cap_mb_list" in inspect.signature(DDP.__init__).parameters
 
 

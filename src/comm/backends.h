@@ -20,8 +20,8 @@ class DeviceTimer;  // device_time.h
 // Gloo, the backend for CPU tensors. Its headers stay inside gloo_backend.cpp, because PyTorch's wheels do not have
 // them.
 
-// address: the meeting point's; if it is a loopback address, the ranks' connections stay on loopback. Otherwise Gloo
-// uses the interface that GLOO_SOCKET_IFNAME names, or that of this machine's host name.
+// address: the meeting point's. Connections use the interfaces that GLOO_SOCKET_IFNAME names. If it names none, they stay
+// on loopback if the address is one of it, and use the interface of this machine's host name otherwise.
 c10::intrusive_ptr<c10d::Backend> make_gloo_backend(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
                                                     const std::string& address, std::chrono::milliseconds timeout);
 

@@ -187,13 +187,13 @@ std::vector<PasteSetting> paste_settings(int64_t cap_bytes, int64_t element_byte
       {"DeepSpeed", fmt::format("\"zero_optimization\": {{\"reduce_bucket_size\": {}}}", elements),
        fmt::format("elements of {} bytes; ZeRO stages 1 to 3, with overlap_comm", element_bytes)},
       {"Megatron-LM", fmt::format("--overlap-grad-reduce --ddp-bucket-size {}", elements),
-       fmt::format("elements of {} bytes", element_bytes)},
+       fmt::format("elements of {} bytes; on later pipeline stages it has no effect", element_bytes)},
       {"Horovod", fmt::format("HOROVOD_FUSION_THRESHOLD={}", cap_bytes), "bytes; an upper bound, not a plan"}};
   if (!plan_caps_mib.empty() && plan_caps_mib.size() <= kLongestPlan) {
     settings.insert(
         settings.begin() + 1,
         {"PyTorch, best plan", fmt::format("DistributedDataParallel(model, bucket_cap_mb_list=[{}])", fmt::join(plan_caps_mib, ", ")),
-         "MiB; from 2.11; for gradients of one dtype on one device; in effect from the second step on, not with find_unused_parameters"});
+         "MiB; PyTorch 2.13 has it; for gradients of one dtype on one device; in effect from the second step on, not with find_unused_parameters"});
   }
   return settings;
 }

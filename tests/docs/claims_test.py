@@ -86,8 +86,8 @@ class Claims(InAFolder):
         data = ROOT / "studies/validation/data"
         found = {folder.name: figures.read_figures(data, folder.name) for folder in data.iterdir()}
         errors = {name: [abs(error) for _, error in these.large_errors + these.small_errors] for name, these in found.items()}
-        linked = sum((of_it for name, of_it in errors.items() if not name.startswith("loopback")), [])
-        every, cost = sum(errors.values(), []), max(these.regrets["chosen cap"].value for these in found.values())
+        linked = [error for name, these in errors.items() if not name.startswith("loopback") for error in these]
+        every, cost = [error for these in errors.values() for error in these], max(these.regrets["chosen cap"].value for these in found.values())
         self.claim("README.md", f"In [{len(found)} configurations](docs/validation.md) on one machine",
                    f"off by {100 * statistics.median(every):.1f} % in the median and {100 * max(every):.1f} % at worst",
                    f"(with a limited or modelled link {100 * statistics.median(linked):.1f} % and {100 * max(linked):.1f} %)",
