@@ -3,7 +3,7 @@
 #
 #   sbatch --nodes=2 --ntasks-per-node=4 examples/launch/slurm-srun.sh firkin tune --model small
 #   examples/launch/slurm-srun.sh firkin bench allreduce                 inside an allocation of salloc
-#   DRY_RUN=1 examples/launch/slurm-srun.sh                              only prints the command line
+#   DRY_RUN=1 examples/launch/slurm-srun.sh                              in an allocation, only prints the command line
 #
 # Without arguments: firkin tune. Variables: NODES and RANKS_PER_NODE (default: the allocation's), PORT (of rank 0's store).
 #SBATCH --job-name=firkin

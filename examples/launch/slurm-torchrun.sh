@@ -3,7 +3,7 @@
 #
 #   RANKS_PER_NODE=4 sbatch --nodes=2 examples/launch/slurm-torchrun.sh firkin tune --model small
 #   RANKS_PER_NODE=4 examples/launch/slurm-torchrun.sh firkin bench allreduce    inside an allocation of salloc
-#   DRY_RUN=1 examples/launch/slurm-torchrun.sh                                  only prints the command line
+#   DRY_RUN=1 examples/launch/slurm-torchrun.sh                                  in an allocation, only prints the command line
 #
 # Without arguments: firkin tune. Variables: NODES (default: the allocation's), RANKS_PER_NODE (2), PORT (where the torchruns meet).
 #SBATCH --job-name=firkin

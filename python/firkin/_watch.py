@@ -38,6 +38,7 @@ _USUAL_RATE = 100  # PyTorch takes times in one of this many passes (kDDPRuntime
 _RUN, _CYCLE = 5, 20  # after the first window, reads _RUN steps in a row of every _CYCLE
 _POLL_EVERY = 10  # how often rank 0 polls the store, in passes
 _MISSED = 3  # so many windows without some rank's steps are worth a warning
+_CLOSE_S = 10.0  # how long rank 0 waits for the other ranks' steps in close()
 _EXIT_S = 5.0  # how long rank 0 waits for the other ranks' steps when the program ends
 _OVERLAP_SETTINGS = ("CUDA_DEVICE_MAX_CONNECTIONS", "TORCH_NCCL_ENABLE_TIMING")  # kOverlapSettings of watched_steps.h
 _TRUE = ("1", "t", "true", "y", "yes")  # what PyTorch takes for true in a variable of the environment
@@ -257,8 +258,9 @@ class Watch(contextlib.AbstractContextManager["Watch"]):
         self._source.take_times(model, False)
         del _watches[model]
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
+    def __exit__(self, error: object, *_: object) -> None:
+        # Ranks that the exception has not reached may wait for this one.
+        self.close(0.0 if error else _CLOSE_S)
 
     def _pass(self, model: torch.nn.Module) -> None:
         """Reads nothing during warm-up, each step of the first window, and then runs of steps."""
@@ -340,10 +342,11 @@ class Watch(contextlib.AbstractContextManager["Watch"]):
         order = sorted(range(len(named)), key=ready_s.__getitem__)
         return Profile([named[i][0] for i in order], [named[i][1] for i in order], [ready_s[i] for i in order])
 
-    def close(self, timeout_s: float = 10.0) -> None:
+    def close(self, timeout_s: float = _CLOSE_S) -> None:
         """Ends the watch, and reports the window that is being collected or, within the first, the steps so far.
 
-        Rank 0 waits up to timeout_s for the others' steps; the other ranks do not wait. A program that ends without
+        Rank 0 waits up to timeout_s for the others' steps; the other ranks do not wait, and none does if an
+        exception leaves a `with` block. A program that ends without
         close() ends its watches as well; rank 0 then waits up to 5 s, or not at all if an exception ended the program.
         """
         if self not in _open:

@@ -246,6 +246,20 @@ class WrittenTest(unittest.TestCase):
         self.assertEqual(min(start for _, _, _, start, _ in watch._spans()), 0)
 
     @on_ranks(2)
+    def test_an_exception_in_its_block_waits_for_nobody(self):
+        ddp = ENGINES["stock"](Net())
+        with logged() as lines, contextlib.suppress(ArithmeticError), firkin.watch(ddp, warmup=WARMUP):
+            step = models.step_of(ddp)
+            for _ in range(10):
+                step(ddp)
+            if dist.get_rank() == 0:
+                raise ArithmeticError
+            dist.barrier()  # rank 1 tells its steps only afterwards
+        if dist.get_rank() == 0:
+            self.assertIn("rank 1 told nothing within 0 s", lines[-1][1])
+            dist.barrier()
+
+    @on_ranks(2)
     def test_a_program_that_ends_early_is_told_of_at_its_close(self):
         ddp = ENGINES["stock"](Net())
         hooks = len(ddp._forward_pre_hooks)
