@@ -73,7 +73,7 @@ def all_bars(figures):
     bars.append(count_at_most("configurations with a gain that the blocks which did not choose do not show", unshown, 0, of))
     bars.append(coverage_bar(figures))
     shares = [these.measured_share for _, these in figures if these.measured_share is not None]
-    bars.append(at_most("blocks that `tune` measures, of those of a grid: median", statistics.median(shares) if shares else None, 0.6))
+    bars.append(at_most("blocks of calibration, race and confirmation, of those of calibration and all settings: median", statistics.median(shares) if shares else None, 0.6))
     ordered = [abs(these.ordered_error) for _, these in figures if these.ordered_error is not None]
     bars.append(at_most("error of the predicted step of `ordered`: median", statistics.median(ordered) if ordered else None, 0.03))
     bars.append(at_most("error of the predicted step of `ordered`: worst", max(ordered, default=None), 0.08))

@@ -15,7 +15,7 @@ RULES = ["chosen cap", "recommendation", "predicted best", "PyTorch's default", 
 
 INTRODUCTION = """# Does the prediction hold? The validation study
 
-`firkin tune` predicts the step time T(b) of every bucket cap b, then races the best few. This page shows how far predictions missed, and what following
+`firkin tune` predicts the step time T(b) by bucket cap b, then races the best few. This page shows how far predictions missed, and what following
 `tune` cost, in {count} configurations: four workloads over each of four links, one over four hosts, one over a modelled link of {ranks} GPUs. Over the
 best of the {caps} measured caps the chosen one cost {median} in the median and {worst} at worst, PyTorch's default {default_median} and {default_worst}.
 
@@ -34,7 +34,7 @@ them, so gains over it say little about a cluster ([map](where_it_matters.md)).{
   Li: INFOCOM 2019) is predicted in {predicted} configurations, whose runs did not measure its buckets."""
 
 DEFINITION = """The limits were set before these runs. Errors are absolute, pooled over the caps of all configurations of a
-kind. [The model's page](performance_model.md#where-predictions-miss) lists where predictions miss."""
+kind. [The model's page](performance_model.md#where-predictions-miss) names what predictions leave out."""
 
 
 def machine_text(figures):
