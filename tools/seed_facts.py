@@ -3,7 +3,7 @@
 
 Usage: seed_facts.py DATA      the folder with gpu_sweeps/ and seed_step_times.csv
 
-Two students published theirs: damek and TianqGuo (data/README.md). Only comparisons of one author, on one machine, are made.
+Two authors published theirs: damek and TianqGuo (data/README.md). Only results of one author are compared.
 """
 
 import collections

@@ -303,7 +303,8 @@ void StepProtocol::lose_group(const std::exception& error) {
 }
 
 void StepProtocol::set_lost(const std::string& why) {
-  failures_.set_lost(fmt::format("DataParallel: the process group was lost in step {}; create a new one: {}", step_, why));
+  failures_.set_lost(fmt::format(
+      "DataParallel: the process group was lost in step {}; end this process, so that its launcher starts all ranks anew: {}", step_, why));
 }
 
 }  // namespace firkin

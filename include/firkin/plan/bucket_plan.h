@@ -114,7 +114,7 @@ PyTorchCaps pytorch_caps(const BucketPlan& plan, std::span<const int64_t> sizes)
 enum class Grouping {
   kOneTensorPerBucket,
   kOneBucket,
-  kCap,   // buckets up to a cap (CapOptions)
+  kCap,   // buckets by a cap (CapOptions)
   kPlan,  // an explicit BucketPlan
 };
 
@@ -145,7 +145,7 @@ inline constexpr std::array kStrategies = {
     Strategy{"naive", Grouping::kOneTensorPerBucket, Launch::kAfterBackward, "one blocking all-reduce per tensor after backward"},
     Strategy{"flat", Grouping::kOneBucket, Launch::kAfterBackward, "one all-reduce of everything after backward"},
     Strategy{"overlap", Grouping::kOneTensorPerBucket, Launch::kWhenReady, "one all-reduce per tensor, during backward"},
-    Strategy{"bucketed", Grouping::kCap, Launch::kWhenReady, "one all-reduce per bucket up to a cap, during backward"},
+    Strategy{"bucketed", Grouping::kCap, Launch::kWhenReady, "one all-reduce per bucket, during backward"},
     Strategy{"planned", Grouping::kPlan, Launch::kWhenReady, "one all-reduce per bucket of an explicit plan, during backward"},
     Strategy{"ordered", Grouping::kCap, Launch::kWhenReady,
              "like bucketed or planned, but sends first what the next forward needs first, and waits there", Wait::kAtFirstUse},
