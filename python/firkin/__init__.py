@@ -1,10 +1,10 @@
 """Finds the fastest gradient bucket size for data-parallel training with PyTorch, and checks it with real steps.
 
-    watch = firkin.watch(model)          # in any running program: what does communication cost?
     result = firkin.tune(model, step)    # collective, under torchrun; step(model) does forward, backward, optimiser
-    model = result.wrap(model)           # PyTorch's DistributedDataParallel with the chosen buckets
-    result.check(model)                  # after a few steps: are these the buckets?
+    ddp = result.wrap(model)             # PyTorch's DistributedDataParallel with the chosen buckets
+    result.check(ddp)                    # after a few steps: are these the buckets?
     result.save("tune")                  # later: firkin.load("tune").wrap(model)
+    watch = firkin.watch(ddp)            # in any running program: what does communication cost?
 
 Each part also works alone: profile() records when each gradient becomes ready, measure_all_reduce() times all-reduces,
 read_trace() reads a profile from torch.profiler's traces, and predict() combines the two. predict(), read_trace() and
