@@ -136,7 +136,7 @@ StrategyRow row_of(const StepSetting& setting, const std::vector<SettingSteps>& 
   row.per_tensor_us = *row.exposed_s / static_cast<double>(model.tensors.value_or(1)) * kMicro;
   if (const double all_s = median(steps[i].communication_s); setting.options.strategy.launch == Launch::kWhenReady && all_s > 0) {
     row.communication_s = all_s;
-    row.overlap_percent = std::clamp(100 * (1 - *row.exposed_s / all_s), 0.0, 100.0);  // that computation hid, as OSU defines it
+    row.overlap_percent = std::clamp(100 * (1 - *row.exposed_s / all_s), 0.0, 100.0);  // that computation hid
   }
   if (model.batch_size) row.tokens_per_s = static_cast<double>(world_size * *model.batch_size * *model.sequence_length) / row.measured_s;
   return row;

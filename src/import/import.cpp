@@ -122,7 +122,14 @@ Imported import_files(const std::vector<std::filesystem::path>& files, const Imp
     }
   }
   const std::map<ImportFormat, const ImportText*> course = course_files(texts);
-  const auto add = [&imported](const Imported& more) {
+  std::map<std::pair<int64_t, int64_t>, std::string> measured_in;  // bytes and ranks -> file
+  const auto add = [&](const Imported& more, const std::string& file) {
+    for (const AllReduceRow& row : more.table) {
+      const auto& [first, is_new] = measured_in.emplace(std::pair(row.bytes, row.world_size), file);
+      if (is_new) continue;
+      throw InputError(fmt::format("{}: {} bytes on {} ranks, as in {}; expected the files of one run, or of one setting", file, row.bytes,
+                                   row.world_size, first->second));
+    }
     imported.table.insert(imported.table.end(), more.table.begin(), more.table.end());
     imported.notes.insert(imported.notes.end(), more.notes.begin(), more.notes.end());
   };
@@ -132,7 +139,7 @@ Imported import_files(const std::vector<std::filesystem::path>& files, const Imp
     const Imported of_course = parse_cmsc828g_profile(sizes.text, sizes.file, times.text, times.file);
     imported.profile = of_course.profile;
     imported.model = of_course.model;
-    add(of_course);
+    add(of_course, sizes.file);
   }
   ReadTrace traced;
   if (!traces.empty()) {
@@ -146,9 +153,9 @@ Imported import_files(const std::vector<std::filesystem::path>& files, const Imp
     if (!options.where.empty() && text.format != ImportFormat::kAllReduceCsv) {
       fail(at_line(text.file, 1), fmt::format("{}; --where takes rows of all-reduce times in CSV", format.name));
     }
-    add(format.read(text.text, text.file, options));
+    add(format.read(text.text, text.file, options), text.file);
   }
-  if (!inspected.empty()) add(read_nccl_inspector(inspected));
+  if (!inspected.empty()) add(read_nccl_inspector(inspected), inspected[0].string());
   // What was made to measure all-reduces says more than a run.
   if (imported.traced && imported.table.empty()) {
     imported.table = traced.table;

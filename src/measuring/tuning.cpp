@@ -344,7 +344,7 @@ class Phases {
       const Outlook of_pair = outlook(steps->step_s, others->step_s);
       if (!of_pair.settled) most = std::max(most, of_pair.blocks_needed);
     };
-    const SettingSteps* chosen = find_setting(tuning_, SettingKind::kChosenCap);
+    const SettingSteps* chosen = &chosen_setting(tuning_);
     if (chosen_cap().plan != default_plan(tuning_)) count(chosen, find_setting(tuning_, SettingKind::kTorchDefault));
     count(find_setting(tuning_, SettingKind::kChosenCap, true), chosen);
     return most;

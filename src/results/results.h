@@ -55,7 +55,7 @@ struct StrategyRow {
   std::optional<double> comm_share = {};       // comm_s / measured_s
   std::optional<double> rank_spread = {};      // slowest rank less fastest, as a fraction
   std::optional<double> communication_s = {};  // for its collectives alone
-  std::optional<double> overlap_percent = {};  // the part of communication_s that computation hides (OSU's definition)
+  std::optional<double> overlap_percent = {};  // the part of communication_s that computation hides
   std::optional<double> per_tensor_us = {};    // exposed_s per tensor, microseconds
   std::optional<double> tokens_per_s = {};     // over all ranks
   std::optional<int64_t> peak_memory_bytes = {}, memory_between_steps_bytes = {};

@@ -50,6 +50,10 @@ TEST(ImportFiles, RejectsWhatDoesNotGoTogether) {
   EXPECT_THAT(error_of([] { import_files({file_of("osu.txt", kOsuTitle)}, {.where = {"type=float"}}); }),
               HasSubstr("--where takes rows of all-reduce times in CSV"));
   EXPECT_THAT(error_of([] { import_files({"missing.csv"}); }), HasSubstr("missing.csv: cannot be read"));
+  EXPECT_THAT(error_of([] {
+                import_files({kAllReduce, kAllReduce});
+              }),
+              AllOf(HasSubstr(" on 8 ranks, as in "), EndsWith("expected the files of one run, or of one setting")));
 }
 
 const std::filesystem::path kData = FIRKIN_SOURCE_DIR "/data";

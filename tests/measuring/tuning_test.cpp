@@ -169,6 +169,17 @@ TEST(Phases, CalibrateRaceAndMeasureTheGainEachUntilItsShareOfTheTimeHasPassed) 
   EXPECT_TRUE(tuning.complete);
 }
 
+TEST(Phases, MeasureAGainUntilItIsSettledWhereCapsAreComparedToo) {
+  for (const bool compare : {false, true}) {
+    Tuning tuning = twelve_tensors();
+    SimulatedSteps steps =
+        steps_that_take({0.3}, {{SettingKind::kTorchDefault, 0.3}, {SettingKind::kChosenCap, 0.3}, {SettingKind::kCap, 0.3}});
+    steps.noise = 0.02;
+    run_phases({.compare = compare}, steps.meter(tuning.profile.tensors), tuning);
+    EXPECT_GT(tuning.gain[0].step_s.size(), 12u) << compare;  // the first look
+  }
+}
+
 TEST(Phases, OfAQuickTuningHaveFewerSettings) {
   Tuning tuning = twelve_tensors();
   const std::vector<Asked> asked = run({.calibrations = 2, .raced = 1}, tuning);

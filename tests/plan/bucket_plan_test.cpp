@@ -61,7 +61,7 @@ TEST(AssignBuckets, FollowsBothRules) {
 }
 
 // PyTorch reports buckets of 2,052,000, 28,852,224 and 15,853,824 bytes for torchvision's ResNet-18 with its defaults, 25 MiB and 1 MiB.
-TEST(CloseWhenFull, ReproducesPyTorchsBucketsOfResNet18) {
+TEST(AssignBuckets, ReproducesPyTorchsBucketsOfResNet18) {
   std::vector<int64_t> parameters = {64 * 3 * 7 * 7, 64, 64};  // stem: convolution, batch norm
   const int64_t widths[] = {64, 64, 128, 256, 512};
   for (int stage = 1; stage <= 4; ++stage) {
