@@ -1,4 +1,4 @@
-"""Trains a transformer with firkin.DataParallel, which finds the best gradient buckets while it trains: nothing is tuned beforehand.
+"""Trains a transformer with firkin.DataParallel, which looks for faster gradient buckets while it trains: nothing is tuned beforehand.
 
   torchrun --nproc-per-node 2 examples/python/automatic.py
 

@@ -1,4 +1,4 @@
-"""Finds the fastest gradient bucket size for data-parallel training with PyTorch, and checks it with real steps.
+"""Chooses the gradient bucket size for data-parallel training with PyTorch, and checks it with real steps.
 
     result = firkin.tune(model, step)    # collective, under torchrun; step(model) does forward, backward, optimiser
     ddp = result.wrap(model)             # PyTorch's DistributedDataParallel with the chosen buckets

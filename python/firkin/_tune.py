@@ -142,7 +142,7 @@ def tune(
     watched: Watch | None = None,
     progress: bool = True,
 ) -> TuneResult:
-    """Finds the fastest gradient buckets for this model on these ranks. Collective: every rank gets the same result.
+    """Chooses gradient buckets for this model on these ranks. Collective: every rank gets the same result.
 
     model: the module itself, not wrapped.
 

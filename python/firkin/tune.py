@@ -124,7 +124,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="firkin.tune", description="Finds the fastest gradient buckets for a script's model, under torchrun.")
+    parser = argparse.ArgumentParser(prog="firkin.tune", description="Chooses gradient buckets for a script's model, under torchrun.")
     returns = "FUNCTION() returns model, step[, arguments of DistributedDataParallel]"
     parser.add_argument("target", metavar="TARGET", help=f"FILE.py:FUNCTION or, as for torchrun -m, MODULE:FUNCTION. {returns}")
     parser.add_argument("--cap-mib", type=float, nargs="*", default=[], help="bucket caps to measure besides the best predicted ones")

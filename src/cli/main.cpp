@@ -1,4 +1,4 @@
-// firkin: finds and predicts the best gradient bucket size, and checks it with real steps.
+// firkin: predicts and measures gradient bucket sizes, and compares its choice with PyTorch's default.
 #include <fmt/ranges.h>
 
 #include <poll.h>
@@ -205,7 +205,7 @@ bool reader_has_gone() {
 
 int run(int argc, char** argv) {
   check_subcommand(command_line());
-  CLI::App app(fmt::format("Finds and predicts the fastest gradient bucket size for data-parallel training.\nStart with: firkin {}",
+  CLI::App app(fmt::format("Chooses the gradient bucket size for data-parallel training.\nStart with: firkin {}",
                            can_measure() ? "tune --ranks 2" : "predict --help (this build is without LibTorch)"));
   app.name("firkin");
   app.set_version_flag("--version", FIRKIN_VERSION);

@@ -162,7 +162,7 @@ std::vector<std::string> next_of(const WatchSummary& summary, const std::vector<
   };
   std::vector<Advice> advice;
   const auto has = [&summary](const char* cause) { return std::ranges::find(summary.causes, cause) != summary.causes.end(); };
-  if (!against_tuning(summary)) advice.emplace_back(summary.exposed_s, "firkin.tune(net, step) finds the best bucket size");
+  if (!against_tuning(summary)) advice.emplace_back(summary.exposed_s, "firkin.tune(net, step) tries other bucket sizes");
   if (has(kSlowRankCause)) {
     advice.emplace_back(slow_rank_s(summary), fmt::format("see what rank {} on {} does in \"{}\"", summary.last_rank,
                                                           ranks[static_cast<size_t>(summary.last_rank)].host, summary.last_in));

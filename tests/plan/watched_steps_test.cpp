@@ -162,7 +162,7 @@ TEST(WatchedSteps, SayWhichSettingsKeepGpusFromOverlapping) {
 TEST(WatchedSteps, SayWhatToDoNext) {
   EXPECT_THAT(summarize(ranks_with({{2, 8, 9.9, 0.1}, {2, 8, 9.9, 0.1}})).next, IsEmpty());
   std::vector<RankSteps> ranks = exposing({4 * kMiB}, 0.01);
-  const std::string tune = "firkin.tune(net, step) finds the best bucket size",
+  const std::string tune = "firkin.tune(net, step) tries other bucket sizes",
                     pairs = "firkin bench pairs tells whether one host's link is slow";
   EXPECT_THAT(summarize(ranks).next, ElementsAre(tune));
   ranks.push_back(ranks[0]);

@@ -9,7 +9,7 @@
 //     communication not hidden     41 ms, 13.1 %   all-reduces at 1200 MB/s or more
 //     waiting for others            9 ms,  2.9 %   on average; rank 5 is last in 71 % of the steps, by 10 ms in the median, ...
 //     a better bucket size could gain at most 24 ms, 7.7 %: worth a firkin.tune
-//     next: firkin.tune(net, step) finds the best bucket size
+//     next: firkin.tune(net, step) tries other bucket sizes
 #pragma once
 
 #include <chrono>

@@ -1,4 +1,4 @@
-// Finds the fastest bucket size for your module on your machines: measured, predicted, and checked with real steps.
+// Chooses the bucket size for your module on your machines: predicted, measured, and checked with further steps.
 // Link firkin::tune.
 //
 //   const auto step = [&] {  // as without ranks
