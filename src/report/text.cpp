@@ -123,7 +123,8 @@ std::string links_heading(const std::vector<LinkRow>& links) {
     return fmt::format("The two ranks exchange {} each way. Which of their links limits that takes a third to tell.",
                        link_rate(most.bytes_per_s));
   }
-  return fmt::format("No link is slow: the slowest has {}, {} of the fastest.", link_rate(least.bytes_per_s), display_percent(least.share));
+  return fmt::format("No link is slower than the others: the slowest has {}, {} of the fastest.", link_rate(least.bytes_per_s),
+                     display_percent(least.share));
 }
 
 std::string allreduce_heading(const std::vector<AllReduceRow>& sizes) {

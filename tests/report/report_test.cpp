@@ -117,7 +117,7 @@ TEST(Report, ASlowLinkIsThatOfTheRankWithoutAFastPair) {
                 {pair_of(0, 1, 64), pair_of(0, 2, 200), pair_of(0, 3, 64), pair_of(1, 2, 210), pair_of(1, 3, 64), pair_of(2, 3, 200)}),
             "Slow link: host2 (rank 2), 0.32 Gbit/s, 32.0 % of the fastest.");
   EXPECT_EQ(heading_of_pairs({pair_of(0, 1, 64), pair_of(0, 2, 70), pair_of(1, 2, 70)}),
-            "No link is slow: the slowest has 0.914 Gbit/s, 91.4 % of the fastest.");
+            "No link is slower than the others: the slowest has 0.914 Gbit/s, 91.4 % of the fastest.");
   EXPECT_EQ(heading_of_pairs({pair_of(0, 1, 200)}),
             "The two ranks exchange 0.32 Gbit/s each way. Which of their links limits that takes a third to tell.");
   EXPECT_EQ(heading_of_pairs({pair_of(0, 1, 200), pair_of(0, 2, 200), pair_of(1, 2, 64)}),
