@@ -138,6 +138,8 @@ class Built(unittest.TestCase):
         """
         commands = json.loads((BUILD / "compile_commands.json").read_text())
         outputs = [re.search(r" -o (\S+)", command["command"])[1] for command in commands]
+        if not any(output.startswith("src/ddp/") for output in outputs) or "clang" in commands[0]["command"]:
+            self.skipTest("expected GCC's objects of all modules")
         built = [BUILD / output for output in outputs if output.startswith(("src/", "python/", "tests/"))]
         self.assertEqual([str(each) for each in built if not each.is_file()], [], "not built")
         modules = [each for each in built if each.is_relative_to(BUILD / "src")]
