@@ -19,7 +19,7 @@ INTRODUCTION = """# Does the prediction hold? The validation study
 `tune` cost, in {count} configurations: four workloads over each of four links, one over four hosts, one over a modelled link of {ranks} GPUs. Over the
 best of the {caps} measured caps the chosen one cost {median} in the median and {worst} at worst, PyTorch's default {default_median} and {default_worst}.
 
-`studies/validation/study.py build/firkin` measures them, and writes this page and the reports (`--page` writes only). It took {minutes:.0f} minutes on
+`studies/validation/study.py build/firkin` measures them, and writes this page and the reports (`--page` writes only). The runs took {minutes:.0f} minutes on
 {machine}.
 
 **Read the gains with care.** The hosts are emulated on this one machine. The workloads are small: PyTorch's default makes {default_buckets} buckets of
