@@ -30,7 +30,8 @@ void add_run_flags(CLI::App& app, RunFlags& run, const std::string& command) {
   add_budget(app, "--timeout", flags.timeout_s, "limit for a collective to complete: 90s, 5m")->group(group);
   add_value(app, "--device", flags.device, "cpu, or cuda with one GPU of this machine per rank;\nauto: cuda if there is a GPU", group)
       ->check(CLI::IsMember({"auto", "cpu", "cuda"}));
-  add_value(app, "--backend", flags.backend, "c10d backend for gradients; auto: nccl if each rank\nhas a GPU of its own, else gloo", group)
+  add_value(app, "--backend", flags.backend,
+            "c10d backend for gradients; auto: nccl if each rank\nhas a GPU of its own and --link is not given, else\ngloo", group)
       ->check(CLI::IsMember({"auto", "gloo", "nccl"}));
   add_value(app, "--threads", flags.threads, "compute threads per rank; 0: OMP_NUM_THREADS, or an\nequal share", group)
       ->check(number_from(0, 1024));

@@ -51,7 +51,9 @@ std::string steps_heading(const Results& results) {
     }
     names.push_back(setting_name(*best));
   }
-  if (first.empty()) return fmt::format("None of {} configurations fits into memory.", results.configurations.size());
+  if (skipped.size() == results.configurations.size())
+    return fmt::format("None of {} configurations fits into memory.", results.configurations.size());
+  if (names.empty()) return "Steps without communication were measured, and no others.";
   std::string text = first + ".";
   const auto wins = std::ranges::count(names, names.front());
   if (names.size() > 1) text += fmt::format(" {} is the fastest in {} of {} configurations.", names.front(), wins, names.size());

@@ -273,6 +273,10 @@ TEST(Report, TheFastestSettingIsSaidAsSurelyAsItsBlocksShowIt) {
   EXPECT_THAT(
       heading(0.11, {0.109, 0.100, 0.112, 0.099, 0.111, 0.098}),
       HasSubstr("per step. Steps without communication took as long, so what it exposes is not known. 1 of 1 other settings may be"));
+  configuration.strategies.resize(1);
+  EXPECT_EQ(summarize(results).heading, "Steps without communication were measured, and no others.");
+  configuration.strategies.clear();
+  EXPECT_EQ(summarize(results).heading, "None of 1 configurations fits into memory.");
 }
 
 TEST(Report, APredictionIsFourParagraphsBesideItsTables) {
