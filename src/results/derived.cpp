@@ -193,7 +193,8 @@ std::vector<PasteSetting> paste_settings(int64_t cap_bytes, int64_t element_byte
     settings.insert(
         settings.begin() + 1,
         {"PyTorch, best plan", fmt::format("DistributedDataParallel(model, bucket_cap_mb_list=[{}])", fmt::join(plan_caps_mib, ", ")),
-         "MiB; PyTorch 2.13 has it; for gradients of one dtype on one device; in effect from the second step on, not with find_unused_parameters"});
+         "MiB; PyTorch 2.13 has it; for gradients of one dtype on one device; in effect from the second step on, not with "
+         "find_unused_parameters"});
   }
   return settings;
 }
