@@ -41,15 +41,15 @@ class DistributedDataParallel(torch.nn.Module):
     StepError with that rank and its reason, and no rank has a gradient. If a collective fails, a GroupError names the
     missing ranks. A copy (copy.deepcopy, torch.save) connects at its first forward with gradients, which is collective.
 
-    device_ids: the module's one GPU, to which inputs are moved, or None. cap_mib or bucket_cap_mb: the bucket cap in MiB,
-    25 by default; first_cap_mib: that of the first bucket. plan: a Plan (TuneResult.plan) instead of caps. buckets:
-    "automatic" starts with cap_mib, measures during training (about a hundred steps, and 3 s for all-reduces) and keeps the fastest buckets; the
-    logger "firkin" says which and why. strategy: "bucketed" (with a plan, "planned"), "ordered" (see
-    OverlappedOptimizer) or "sharded" (see ShardedOptimizer). compression: the type of float32 gradients on the wire,
-    "none", "bf16" or "fp16". process_group: None is the default group; if it has only NCCL, the engine connects Gloo for
-    its own messages (not run on a GPU). finish_with_backward: False leaves the end of a step to
-    finish_gradient_synchronization(). audit_every: the number of steps between audits, which compare the parameters of
-    all ranks and raise an AuditError; 0 turns them off. link: models that link, such as "200mbit,1ms".
+    device_ids: the module's one GPU, to which inputs are moved, or None. cap_mib or bucket_cap_mb: the bucket cap in
+    MiB, 25 by default; first_cap_mib: that of the first bucket. plan: a Plan (TuneResult.plan) instead of caps.
+    buckets: "automatic" starts with cap_mib, measures during training (about a hundred steps, and 3 s for all-reduces)
+    and keeps the fastest buckets; the logger "firkin" says which and why. strategy: "bucketed" (with a plan,
+    "planned"), "ordered" (see OverlappedOptimizer) or "sharded" (see ShardedOptimizer). compression: the type of
+    float32 gradients on the wire, "none", "bf16" or "fp16". process_group: None is the default group; if it has only
+    NCCL, the engine connects Gloo for its own messages (not run on a GPU). finish_with_backward: False leaves the end
+    of a step to finish_gradient_synchronization(). audit_every: the number of steps between audits, which compare the
+    parameters of all ranks and raise an AuditError; 0 turns them off. link: models that link, such as "200mbit,1ms".
 
     Raises InputError, on every rank, for unsupported arguments, modules or groups, and if these differ between ranks.
     """

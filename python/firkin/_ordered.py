@@ -24,7 +24,8 @@ class OverlappedOptimizer(EngineOptimizer):
 
     Every module waits for its own parameters when its forward is called, so the model needs no change; parameters used
     outside of any module's forward are complete when the step ends. Groups and state are those of `optimizer`:
-    schedulers and checkpoints take either object; call step() of this one, and pass this one to GradScaler, with which nothing overlaps forward.
+    schedulers and checkpoints take either object; call step() of this one, and pass this one to GradScaler, with which
+    nothing overlaps forward.
 
     Parameters and gradients are complete when you get them from parameters() or state_dict() of the model, and until
     step() also from param_groups. Call drain() before you read, clip or change any that you got in another way. One

@@ -169,8 +169,8 @@ def tune(
     tune(model, step, also=[bank]).
 
     watched: what firkin.watch() returned for this model on these ranks. If it knows when gradients are ready, backward
-    is not profiled again: up to 23 steps fewer, 33 where the model is compiled. Caps do not race if it saw less than 2 % of a
-    step to gain and caps_mib is empty. progress: rank 0 prints how far it is, and the answer in three lines.
+    is not profiled again: up to 23 steps fewer, 33 where the model is compiled. Caps do not race if it saw less than 2
+    % of a step to gain and caps_mib is empty. progress: rank 0 prints how far it is, and the answer in three lines.
 
     Raises InputError, on every rank, if the model, step, arguments or group cannot be tuned, if a node has no memory
     for the copy, or if the batches run out; RuntimeError if something could not be restored, or ranks have drifted

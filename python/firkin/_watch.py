@@ -345,9 +345,9 @@ class Watch(contextlib.AbstractContextManager["Watch"]):
     def close(self, timeout_s: float = _CLOSE_S) -> None:
         """Ends the watch, and reports the window that is being collected or, within the first, the steps so far.
 
-        Rank 0 waits up to timeout_s for the others' steps; the other ranks do not wait, and none does if an
-        exception leaves a `with` block. A program that ends without
-        close() ends its watches as well; rank 0 then waits up to 5 s, or not at all if an exception ended the program.
+        Rank 0 waits up to timeout_s for the others' steps; the other ranks do not wait, and none does if an exception
+        leaves a `with` block. A program that ends without close() ends its watches as well; rank 0 then waits up to 5 s,
+        or not at all if an exception ended the program.
         """
         if self not in _open:
             return

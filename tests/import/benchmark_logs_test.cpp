@@ -177,9 +177,8 @@ const std::string kWithoutHeader = "a row behind other words, or without a heade
 const std::string kExpected = "; expected the results of all_reduce_perf, osu_allreduce or IMB-MPI1's Allreduce";
 const std::string kColumns = "; expected those of all_reduce_perf, osu_allreduce or IMB-MPI1's Allreduce";
 const std::string kFiles =
-    "; expected a trace of torch.profiler, all-reduce times in CSV with a header such as bytes,time_us,ranks, a log of nccl-tests, "
-    "rccl-tests, "
-    "osu_allreduce, IMB-MPI1, oneCCL's benchmark or NCCL's Inspector, or layer sizes or layer times of CMSC 828G";
+    "; expected a trace of torch.profiler, all-reduce times in CSV with a header such as bytes,time_us,ranks, a log of "
+    "nccl-tests, rccl-tests, osu_allreduce, IMB-MPI1, oneCCL's benchmark or NCCL's Inspector, or layer sizes or layer times of CMSC 828G";
 
 const Refusal kRefusals[] = {
     // What the log does not say is not concluded.

@@ -30,8 +30,8 @@ struct ShardedOptions {
   // parameter reaches its master with the next step().
   bool master_weights = false;
   // Divides buckets between parameters: each is stepped whole, in its shape, by one rank, for optimisers that do not
-  // work element by element, such as a subclass with the options of one of LibTorch's. Ranks' parts of a bucket then have unequal sizes,
-  // and a rank up to one largest parameter more than its share.
+  // work element by element, such as a subclass with the options of one of LibTorch's. Ranks' parts of a bucket then
+  // have unequal sizes, and a rank up to one largest parameter more than its share.
   bool whole_parameters = false;
 };
 

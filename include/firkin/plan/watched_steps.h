@@ -78,8 +78,9 @@ struct WatchSummary {
   double last_share = 0;         // the share of steps in which it was
   double last_by_s = 0;          // how much more work it then had than the median of the others: the median of these steps
   std::string last_in;           // the phase with most of that
-  double gain_at_most_s = 0;     // what other buckets could gain, at the rate seen; all exposed_s if it is unknown or of many small buckets
-  double bytes_per_s = 0;        // the rate of all-reduces, at least, from the buckets' own times; 0 if unknown
+  // What other buckets could gain, at the rate seen; all of exposed_s if that is unknown, or of many small buckets.
+  double gain_at_most_s = 0;
+  double bytes_per_s = 0;  // the rate of all-reduces, at least, from the buckets' own times; 0 if unknown
   std::vector<int64_t> bucket_bytes;
   std::vector<std::string> causes;  // those of the two below that take 5 % of a step or more, the larger first
   // If communication is a cause: why it is not hidden, as far as a measurement or a setting shows it. One sentence each.
